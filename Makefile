@@ -1,0 +1,68 @@
+# Every target sets up all that it needs, on a machine that has Python 3.11 or newer, make and git.
+# Another interpreter: make PYTHON=python3.13 test
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+PEER := .venv-tensorwatch
+PEER_READY := $(PEER)/.ready
+
+# Exact, and before everything else: the examples and tests need no GPU, and with torch already there no other
+# package can pull a newer build with gigabytes of CUDA libraries. An index whose 2.13.0 is a CUDA build serves it
+# under the same number, and all works with that too; a local CPU build (2.13.0+cpu) is preferred where pip sees one.
+TORCH := torch==2.13.0
+
+PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
+PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test soak lint types check demo bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## the virtual environment in .venv
+
+# pytest as a program, not as `python -m pytest`: that would put this folder on sys.path, and `import agent`
+# would load looptap.agent under a second name.
+test: $(READY) ## the tests
+	@$(VENV)/bin/pytest
+
+soak: $(READY) ## the long counts of docs/safety.md
+	@$(VENV)/bin/pytest -m soak
+
+lint: $(READY) ## ruff
+	@$(VENV)/bin/ruff check .
+
+types: $(READY) ## mypy, strict
+	@$(VENV)/bin/mypy
+
+check: lint types test ## ruff, mypy, tests
+
+demo: $(READY) ## a small training run to attach to
+	@$(VENV)/bin/looptap demo
+
+bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
+	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
+
+clean: ## forget the environments and what was built
+	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "looptap needs Python 3.11 or newer, \
+	and $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.13")'
+	@echo "looptap: making $(VENV)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "looptap: installing $(TORCH) (the largest part, a few minutes at most)"
+	@$(PIP) "$(TORCH)"
+	@echo "looptap: installing looptap and what its tests need"
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+# TensorWatch is compared with, never imported by looptap: it has an environment of its own.
+$(PEER_READY): benchmarks/tensorwatch-requirements.txt
+	@echo "looptap: making $(PEER), to measure TensorWatch beside looptap"
+	@test -x $(PEER)/bin/python || $(PYTHON) -m venv $(PEER)
+	@$(PEER_PIP) "$(TORCH)"
+	@$(PEER_PIP) --requirement benchmarks/tensorwatch-requirements.txt
+	@touch $@

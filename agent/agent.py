@@ -1,0 +1,293 @@
+"""The object inside the training process: it raises events and answers clients."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import secrets
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from looptap.agent.link import Link
+from looptap.agent.service import Service
+from looptap.agent.taps import Deaf, Tap
+from looptap.protocol.connections import ConnectionFile, publish, remove, runtime_dir
+from looptap.protocol.errors import NoDirectory
+from looptap.protocol.keys import OPERATOR, RoleKeys
+from looptap.protocol.limits import Limits
+from looptap.protocol.messages import RunInfo
+from looptap.streams.events import Source
+
+log = logging.getLogger("looptap")
+
+EVENT_TYPES = 1000
+"""Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
+EXIT = 2.0
+"""Seconds that the end of the run may take for what is still to be sent."""
+
+
+class Agent:
+    """Raises the events of a training loop and answers those who attach to them.
+
+    ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
+    is where to listen: None for a private socket of this machine, ``"tcp"`` for loopback, ``"tcp://host:port"``.
+    ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has ``LOOPTAP_DISABLED=1`` in its
+    environment, or is in a forked child, does nothing and costs nothing: training code needs no ``if``.
+
+    Raises ValueError for a bad name or bad groups, `EndpointError` if it cannot listen, `UnsafeFile` for a directory that
+    others can write. After that nothing it does raises into the loop.
+
+    >>> import looptap
+    >>> with looptap.Agent("doctest", enabled=False) as agent:
+    ...     agent.emit("batch", step=0, loss=0.5)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        groups: Collection[str] = ("batch", "epoch"),
+        listen: str | None = None,
+        limits: Limits | None = None,
+        ranks: Collection[int] | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.name, self.groups = _checked_name(name), _checked_groups(groups)
+        self.limits = limits or Limits()
+        self._standing: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._taps: dict[str, Tap] = Deaf()
+        self._link: Link | None = None
+        self._files: list[Path] = []
+        self._pid = os.getpid()
+        self.run = _run_info(name)
+        self._service = self._serve()
+        wanted = enabled and os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
+        if wanted and (ranks is None or self.run.rank in ranks):
+            self._taps = self._open_taps()
+            try:
+                self._listen(listen)
+            except NoDirectory as error:
+                self._taps = Deaf()
+                log.warning("looptap: %s This run goes on without an agent.", error)
+
+    # ------------------------------------------------------------ what the loop calls
+
+    def emit(self, event: str, /, **observables: Any) -> None:
+        """Raise ``event`` with its observables, passed by reference. Never raises, from any thread.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).emit("batch", step=3, loss=0.1)
+        """
+        try:
+            tap = self._taps[event]
+            if tap.busy:
+                tap.deliver(observables)
+            else:
+                tap.number = tap.tick()
+        except Exception as error:
+            self._unusual(event, observables, error)
+
+    def expose(self, **observables: Any) -> None:
+        """Make objects visible at every event, by name; they are kept by reference until the agent closes.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
+        """
+        if not isinstance(self._taps, Deaf):
+            self._standing.update(observables)
+
+    def end_group(self, event: str) -> None:
+        """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
+        try:
+            if not isinstance(self._taps, Deaf):
+                self._tap(event).end_group(time.monotonic())
+        except Exception as error:
+            self._complain(error)
+
+    def stats(self) -> dict[str, Any]:
+        """Clients, queries with their cost, outbox, drops and events, as plain data."""
+        return self._service.stats()
+
+    def close(self, reason: str = "the run ended") -> None:
+        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            taps, self._taps = self._taps, Deaf()
+            now = time.monotonic()
+            for tap in list(taps.values()):
+                tap.end_group(now)
+            link, self._link = self._link, None
+            if link is not None:
+                link.stop(timeout=EXIT)
+            for path in self._files:
+                remove(path)
+        except Exception as error:
+            self._complain(error)
+        self._standing.clear()
+        atexit.unregister(self._at_exit)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close("the run ended" if kind is None else f"the run ended with {kind.__name__}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _inert, (self.name, self.groups)
+
+    def __repr__(self) -> str:
+        state = "inert" if isinstance(self._taps, Deaf) else f"run {self.run.id}"
+        return f"<looptap.Agent {self.name!r}, {state}>"
+
+    # ------------------------------------------------------------ what it is made of
+
+    def _serve(self) -> Service:
+        self._at_exit = _closer(weakref.ref(self))
+        return Service(
+            self.run,
+            tap=self._tap,
+            lock=self._lock,
+            groups=self.groups,
+            standing=self._standing,
+            limits=self.limits,
+            ring=self._ring,
+        )
+
+    def _listen(self, listen: str | None) -> None:
+        directory = runtime_dir()
+        keys = RoleKeys.fresh(OPERATOR)
+        link = Link(self._service, endpoint=listen, keys=keys, limits=self.limits)
+        self._service.send = link.send
+        link.start()
+        self._link = link
+        self._files.append(publish(ConnectionFile.of(self.run, keys, link.endpoints), directory))
+        atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=_deafener(weakref.ref(self)))
+
+    def _ring(self) -> None:
+        link = self._link
+        if link is not None:
+            link.wake()
+
+    def _open_taps(self) -> dict[str, Tap]:
+        taps: dict[str, Tap] = {}
+        for name in self.groups:
+            source = Source(name, self._standing, self.run.rank)
+            taps[name] = Tap(source, self._lock, tuple(taps.values()))
+        self._service.taps = taps
+        return taps
+
+    def _tap(self, event: str) -> Tap:
+        taps = self._taps
+        tap = taps.get(event)
+        if tap is None and not isinstance(taps, Deaf):
+            if len(taps) >= EVENT_TYPES:
+                raise ValueError(f"{len(taps)} types of events, the bound; put what varies into an observable.")
+            tap = taps.setdefault(event, Tap(Source(event, self._standing, self.run.rank), self._lock))
+        return tap if tap is not None else taps[event]
+
+    def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
+        """The slow way of `emit`: the first event of a type, or a mistake, which must not reach the loop."""
+        try:
+            if not isinstance(error, KeyError) or not isinstance(event, str) or event in self._taps:
+                raise error
+            self._tap(event).deliver(observables)
+        except Exception as unexpected:
+            self._complain(unexpected)
+
+    def _complain(self, error: Exception) -> None:
+        """Say once per kind what went wrong; the loop goes on."""
+        kind = f"{type(error).__name__}: {error}"
+        if kind not in self._complaints and len(self._complaints) < 10:
+            self._complaints.add(kind)
+            log.warning("looptap: %s (said once; the loop goes on)", kind)
+
+    _complaints: set[str] = set()
+
+    def _deafen(self) -> None:
+        """Become inert without touching what the parent process owns."""
+        self._taps = Deaf()
+        self._lock = threading.RLock()
+        link, self._link = self._link, None
+        self._files = []
+        if link is not None:
+            link.abandon()
+
+
+def _closer(agent: weakref.ref[Agent]) -> Any:
+    def close() -> None:
+        living = agent()
+        if living is not None:
+            living.close()
+
+    return close
+
+
+def _deafener(agent: weakref.ref[Agent]) -> Any:
+    def deafen() -> None:
+        living = agent()
+        if living is not None:
+            living._deafen()
+
+    return deafen
+
+
+def _inert(name: str, groups: tuple[str, ...]) -> Agent:
+    return Agent(name, groups=groups, enabled=False)
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
+        raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
+    return name
+
+
+def _checked_groups(groups: Collection[str]) -> tuple[str, ...]:
+    names = tuple(groups) if not isinstance(groups, str) else ()
+    if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
+        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
+    return names
+
+
+def _run_info(name: str) -> RunInfo:
+    started = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    return RunInfo(
+        id=f"{name}-{stamp}-{secrets.token_hex(3)}",
+        name=name,
+        host=socket.gethostname() or platform.node(),
+        pid=os.getpid(),
+        started=started,
+        rank=_environment_int("RANK", 0),
+        ranks=_environment_int("WORLD_SIZE", 1),
+        python=sys.version_info[:2],
+        looptap=_version(),
+    )
+
+
+def _environment_int(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default
+
+
+def _version() -> str:
+    try:
+        return version("looptap")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,38 @@
+"""A client's code as something that can be compiled: its text, or the function that it pickled.
+
+Only the I/O thread calls this, and only for an authenticated operator, who may run code in the job by design.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from looptap.protocol.messages import Code
+from looptap.streams.errors import QueryError
+
+
+def code_of(code: Code) -> str | Callable[..., Any]:
+    """The text or the function that ``code`` carries. Raises QueryError if it cannot be used in this process."""
+    if code.pickled and code.python == sys.version_info[:2]:
+        try:
+            function = cloudpickle.loads(code.pickled)
+        except Exception as error:
+            raise QueryError(
+                f"the function could not be unpickled in the job ({type(error).__name__}: {error}); "
+                "write the query as text, which needs nothing of the client's modules."
+            ) from None
+        if not callable(function):
+            raise QueryError(f"a query is text or a function, not a {type(function).__name__}.")
+        return function  # type: ignore[no-any-return]  # cloudpickle gives Any
+    if code.text:
+        return code.text
+    theirs = ".".join(map(str, code.python))
+    ours = ".".join(map(str, sys.version_info[:2]))
+    raise QueryError(
+        f"the function was pickled by Python {theirs} and the job runs Python {ours}; write it as text: "
+        "'lambda e: …' or an expression."
+    )

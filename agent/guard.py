@@ -1,0 +1,100 @@
+"""The loop's state, put back after code that looptap does not know has run in it.
+
+Saved and restored: grad mode, autocast, default dtype, thread count, deterministic mode, dispatch and function modes,
+and the random numbers of torch, its CUDA devices, numpy and random. About 40 µs, so only around queries that call
+functions which are not known to be harmless.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+
+class LoopState:
+    """A context in which modes and random numbers may change; they are as before when it ends.
+
+    With ``randomness=False`` random numbers are left alone, for commands that are meant to draw some.
+
+    >>> with LoopState():
+    ...     _ = random.random()
+    """
+
+    __slots__ = ("_modes", "_numpy", "_python", "_torch", "randomness")
+
+    def __init__(self, randomness: bool = True) -> None:
+        self.randomness = randomness
+
+    def __enter__(self) -> LoopState:
+        self._torch: Any = sys.modules.get("torch")
+        if self.randomness:
+            self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._modes = None if self._torch is None else _save(self._torch, self.randomness)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._modes is not None:
+            _restore(self._torch, self._modes)
+        if self.randomness:
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)
+
+
+def _save(torch: Any, randomness: bool) -> dict[str, Any]:
+    autocast = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in (("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",))
+    ]
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": autocast,
+        "dtype": torch.get_default_dtype(),
+        "threads": torch.get_num_threads(),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "dispatch": torch._C._len_torch_dispatch_stack(),
+        "function": torch._C._len_torch_function_stack(),
+        "rng": _generators(torch) if randomness else [],
+    }
+
+
+def _generators(torch: Any) -> list[tuple[Any, Any]]:
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    return [(g, g.get_state()) for g in generators]
+
+
+def _restore(torch: Any, saved: dict[str, Any]) -> None:
+    while torch._C._len_torch_function_stack() > saved["function"]:
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > saved["dispatch"]:
+        torch._C._pop_torch_dispatch_stack()
+    if torch.is_grad_enabled() != saved["grad"]:
+        torch._C._set_grad_enabled(saved["grad"])
+    for device, enabled, dtype in saved["autocast"]:
+        if torch.is_autocast_enabled(device) != enabled:
+            torch.set_autocast_enabled(device, enabled)
+        if torch.get_autocast_dtype(device) != dtype:
+            torch.set_autocast_dtype(device, dtype)
+    if torch.get_default_dtype() != saved["dtype"]:
+        torch.set_default_dtype(saved["dtype"])
+    if torch.get_num_threads() != saved["threads"]:
+        torch.set_num_threads(saved["threads"])
+    now = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    if now != saved["deterministic"]:
+        torch.use_deterministic_algorithms(saved["deterministic"][0], warn_only=saved["deterministic"][1])
+    for generator, state in saved["rng"]:
+        generator.set_state(state)

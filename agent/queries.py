@@ -1,0 +1,158 @@
+"""A query that is attached to the events of a running job: evaluated on the training thread, guarded, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looptap.agent.guard import LoopState
+from looptap.agent.outbox import Item, Outbox
+from looptap.streams.errors import LooptapError
+from looptap.streams.events import Event
+from looptap.streams.pipelines import ERROR, Output, Pipeline, needs_group
+from looptap.streams.recorder import FlightRecorder
+from looptap.streams.snapshots import take
+from looptap.streams.syntax import format_error
+
+TOO_MANY = 100
+"""Errors in a row after which a query is detached."""
+
+
+class AttachedQuery:
+    """One query of one client on the events of one type.
+
+    The training thread calls `post` and `close`; the I/O thread reads the counters and empties the outbox.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        outbox: Outbox,
+        *,
+        on: str,
+        name: str = "",
+        max_bytes: int,
+        recorder: FlightRecorder[Item] | None = None,
+        low_latency: bool = False,
+        detach: Callable[[AttachedQuery], None],
+    ) -> None:
+        self.pipeline, self.outbox, self.on, self.name = pipeline, outbox, on, name or pipeline.text
+        self.max_bytes, self.recorder, self.low_latency = max_bytes, recorder, low_latency
+        self.state, self.reason = "live", ""
+        self.errors = self.events = 0
+        self.seconds = 0.0
+        """What the query has cost the training thread."""
+        self.traceback = ""
+        self.changed = True
+        """Whether the client has yet to hear of a change of state or of a first error."""
+        self.grouped = needs_group(pipeline)
+        self.started = 0.0
+        self._detach = detach
+        self._in_a_row = 0
+        self._close_asked = False
+
+    def post(self, event: Event, number: int, now: float, began: int) -> None:
+        """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
+
+        ``began`` is the number of the last event before the open group.
+        """
+        if not self.events:
+            self.started = now
+            if self.grouped:
+                self.pipeline.begin(partial=number > began + 1)
+        self.events += 1
+        try:
+            if self.pipeline.trusted:
+                outputs = self.pipeline.post(event, number, now)
+            else:
+                with LoopState():
+                    outputs = self.pipeline.post(event, number, now)
+            if outputs:
+                self._put(outputs, event, number, now)
+            elif self.pipeline.mapped:
+                self._in_a_row = 0
+            if self._close_asked:
+                self._close_asked = False
+                self._put(self.pipeline.close(now), event, number, now)
+        except KeyboardInterrupt:
+            raise
+        except SystemExit as error:
+            self.fail(f"it raised SystemExit({error.code!r})")
+        except BaseException as error:
+            self._failed(error)
+
+    def close(self, number: int, now: float) -> None:
+        """End the window: the host's group has ended."""
+        try:
+            if self.pipeline.trusted:
+                outputs = self.pipeline.close(now)
+            else:
+                with LoopState():
+                    outputs = self.pipeline.close(now)
+            self._put(outputs, None, number, now)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._failed(error)
+
+    def close_soon(self) -> None:
+        """End the window at the next event (from any thread)."""
+        self._close_asked = True
+
+    def cut(self, number: int, now: float) -> None:
+        """End the window because the query goes; it is flagged partial."""
+        self.pipeline.begin(partial=True)
+        self.close(number, now)
+
+    def fail(self, reason: str) -> None:
+        """Detach for good."""
+        self.state, self.reason, self.changed = "failed", reason, True
+        self._detach(self)
+
+    def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
+        put = self.outbox.put
+        for flags, value in outputs:
+            if flags & ERROR:
+                self._note(value)
+                put(number, now, flags, value, len(value))
+                continue
+            try:
+                copy, size = take(value, self.max_bytes)
+            except LooptapError as error:
+                if self.pipeline.mapped:
+                    raise
+                self._note(str(error))
+                put(number, now, flags | ERROR, str(error), len(str(error)))
+                continue
+            self._in_a_row = 0
+            if self.recorder is None:
+                put(number, now, flags, copy, size)
+            elif event is not None:
+                kept, more = self._inputs(event)
+                put(number, now, flags, copy, size + more, kept)
+
+    def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
+        """Snapshots of what the recorder's condition reads."""
+        assert self.recorder is not None
+        kept: dict[str, Any] = {}
+        total = 0
+        present = event.__looptap_names__()
+        for name in self.recorder.condition.reads:
+            if name in present:
+                kept[name], size = take(getattr(event, name), self.max_bytes)
+                total += size
+        return kept, total
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, LooptapError):
+            self._note(str(error))
+        else:
+            self._note(format_error(error, self.pipeline.text))
+
+    def _note(self, text: str) -> None:
+        self.errors += 1
+        self._in_a_row += 1
+        if self.errors == 1:
+            self.traceback, self.changed = text, True
+        if self._in_a_row >= TOO_MANY:
+            self.fail(f"{TOO_MANY} errors in a row")

@@ -1,0 +1,406 @@
+"""What an agent does for its clients: answers requests, attaches queries, sends values.
+
+Everything here runs on the I/O thread, through `receive`, `flush`, `beat` and `goodbye`. The training thread is met
+in three places only: taps (copy on write), outboxes, and the queue of command outcomes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from looptap.agent.commands import Commands, Outcome
+from looptap.agent.functions import code_of
+from looptap.agent.link import Sent
+from looptap.agent.outbox import Item, Post
+from looptap.agent.queries import AttachedQuery
+from looptap.agent.served import Client, ServedStream
+from looptap.agent.taps import Tap
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
+from looptap.protocol.errors import LimitReached, MessageError
+from looptap.protocol.limits import Limits
+from looptap.protocol.roles import may_send
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.recorder import FlightRecorder
+from looptap.streams.windows import Group, Window, as_window, seconds, sliding
+
+BATCH_VALUES, BATCH_BYTES = 512, 262_144
+"""Values and bytes of one message: packing it holds the GIL for at most about 200 µs."""
+
+
+class Service:
+    """The agent's brain. ``send`` hands a frame to the link and says whether it went."""
+
+    def __init__(
+        self,
+        run: m.RunInfo,
+        *,
+        tap: Callable[[str], Tap],
+        lock: threading.RLock,
+        groups: tuple[str, ...],
+        standing: dict[str, Any],
+        limits: Limits,
+        ring: Callable[[], None],
+    ) -> None:
+        self.run, self.limits, self.groups = run, limits, groups
+        self.post = Post(limits.outbox_bytes, ring)
+        self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
+        self.clients: dict[bytes, Client] = {}
+        self.refused = 0
+        self.io_seconds = 0.0
+        self._counts: dict[str, int] = {}
+        self._moved = time.monotonic()  # when a beat last found that the loop had moved
+        self.taps: dict[str, Tap] = {}
+        self._tap, self._lock, self._standing = tap, lock, standing
+        self._streams: deque[ServedStream] = deque()
+        self._outcomes: deque[Outcome] = deque()
+        self._commands = Commands(limits.commands_per_second, self._finished)
+
+    # ------------------------------------------------------------ what the link calls
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody is there to send a beat to."""
+        return bool(self.clients)
+
+    def linger(self) -> float:
+        """Seconds to wait for more values before a flush."""
+        return 0.001 if any(s.query.low_latency for s in self._streams) else 0.02
+
+    def receive(self, peer: bytes, role: str, frame: bytes) -> None:
+        """Handle one frame of a client."""
+        try:
+            message = decode_from_client(frame)
+        except MessageError:
+            self.refused += 1
+            return
+        if not may_send(role, message):
+            self.refused += 1
+            refusal = f"the role {role!r} may not send {type(message).__name__}; attach as the operator."
+            self._reply(peer, m.Failed(getattr(message, "request", 0), "role", refusal))
+            return
+        if isinstance(message, m.Hello):
+            self._hello(peer, role, message)
+            return
+        client = self.clients.get(peer)
+        if client is None:
+            self.refused += 1
+            self._reply(peer, m.Refused("say hello first.", m.VERSION))
+            return
+        try:
+            self._handle(client, message)
+        except QueryError as error:
+            fields = {"reason": error.reason, "source": error.source, "column": error.column, "hint": error.hint}
+            self._fail(client, message, "query", str(error), msgspec.json.encode(fields).decode())
+        except LooptapError as error:
+            self._fail(client, message, type(error).__name__, str(error))
+
+    def gone(self, peer: bytes) -> None:
+        """Forget a client that cannot be reached any more, with all its queries."""
+        client = self.clients.pop(peer, None)
+        for stream in list(client.streams.values()) if client else []:
+            self._remove(stream)
+
+    def flush(self) -> bool:
+        """Send one message's worth of what waits; True if there is more to send now."""
+        self.io_seconds = time.thread_time()
+        self.post.rung = False
+        while self._outcomes:
+            self._report(self._outcomes.popleft())
+        for _ in range(len(self._streams)):
+            stream = self._streams[0]
+            self._streams.rotate(-1)
+            if stream.client.blocked:
+                continue
+            self._tell(stream)
+            if self._pump(stream):
+                return True
+        for client in self.clients.values():
+            client.blocked = False
+        return False
+
+    def beat(self) -> None:
+        """A sign of life to every client, and what the streams cost."""
+        events = {name: tap.seen for name, tap in list(self.taps.items())}
+        now = time.monotonic()
+        if events != self._counts:
+            self._counts, self._moved = events, now
+        for peer in list(self.clients):
+            self._reply(peer, m.Beat(events, now - self._moved))
+        for stream in list(self._streams):
+            stream.query.changed = True
+        self.flush()
+
+    def goodbye(self, reason: str = "the run ended") -> None:
+        """Send what waits, end every stream, take leave."""
+        for stream in list(self._streams):
+            if stream.query.state == "live":
+                stream.query.state, stream.query.reason, stream.query.changed = "ended", reason, True
+        while self.flush():
+            pass
+        for peer in list(self.clients):
+            self._reply(peer, m.Goodbye(reason))
+
+    # ------------------------------------------------------------ requests
+
+    def _hello(self, peer: bytes, role: str, hello: m.Hello) -> None:
+        if hello.version[0] != m.VERSION[0]:
+            theirs, ours = (".".join(map(str, v)) for v in (hello.version, m.VERSION))
+            reason = f"the client speaks protocol {theirs} and the agent {ours}; install the same looptap on both."
+            self._reply(peer, m.Refused(reason, m.VERSION))
+            return
+        if peer not in self.clients and len(self.clients) >= self.limits.clients:
+            reason = f"{len(self.clients)} clients are attached, the bound (Limits.clients); close one."
+            self._reply(peer, m.Refused(reason, m.VERSION))
+            return
+        self.clients.setdefault(peer, Client(peer, role, hello.client))
+        events = {name: tap.seen for name, tap in list(self.taps.items())}
+        self._reply(peer, m.Welcome(m.VERSION, self.run, role, events))
+
+    def _handle(self, client: Client, message: m.FromClient) -> None:
+        match message:
+            case m.Attach():
+                self._done(client, message.request, self._attach(client, message))
+            case m.Detach():
+                stream = self._stream(client, message.stream)
+                self._done(client, message.request)
+                self._detach(stream, "closed by the client")
+            case m.CloseWindow():
+                query = self._stream(client, message.stream).query
+                self._between_events(query.on, query.close, query.close_soon)
+                self._done(client, message.request)
+            case m.Call():
+                self._call(client, message)
+            case m.Ask():
+                self._done(client, message.request, self._answer(message.what))
+            case m.Leave():
+                self.gone(client.peer)
+            case _:
+                pass  # a Beat needs no answer
+
+    def _attach(self, client: Client, attach: m.Attach) -> dict[str, Any]:
+        limits = self.limits
+        for held, bound, which in (
+            (len(client.streams), limits.streams_per_client, "streams_per_client"),
+            (len(self._streams), limits.streams, "streams"),
+        ):
+            if held >= bound:
+                raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
+        if attach.stream in client.streams:
+            raise LimitReached(f"stream {attach.stream} is in use.")
+        window = _window(attach.window)
+        spec = self._spec(attach.code, attach.on, window, attach.every, attach.throttle)
+        pipeline = compile_query(spec)
+        recorder: FlightRecorder[Item] | None = None
+        if attach.when is not None:
+            if not pipeline.mapped:
+                raise QueryError(
+                    "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
+                )
+            condition = compile_query(self._spec(attach.when, attach.on, Group()))
+            recorder = FlightRecorder(condition, attach.before, attach.after)
+        query = AttachedQuery(
+            pipeline, self.post.open(limits.outbox_values), on=attach.on, name=attach.name,
+            max_bytes=min(attach.max_bytes, limits.outbound_message // 2), recorder=recorder,
+            low_latency=attach.latency == "low", detach=self._drop_query,
+        )  # fmt: skip
+        stream = ServedStream(attach.stream, client, query)
+        notes = [*pipeline.notes, *self._notes_on(attach.on, query)]
+        client.streams[attach.stream] = stream
+        self._streams.append(stream)
+        self._install(query)
+        return {
+            "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes,
+        }  # fmt: skip
+
+    def _spec(self, code: m.Code, on: str, window: Window, every: int = 1, throttle: float = 0.0) -> QuerySpec:
+        functions = {n: v for n, v in self._standing.items() if callable(v) and not hasattr(v, "parameters")}
+        known = frozenset(set(self._standing) - set(functions))
+        return QuerySpec(
+            code_of(code), window=window, every=every, throttle=throttle, known=known, functions=functions
+        )
+
+    def _notes_on(self, on: str, query: AttachedQuery) -> list[str]:
+        notes = []
+        seen = [name for name, tap in self.taps.items() if tap.seen]
+        if on not in seen:
+            notes.append(f"no {on!r} event has been raised yet; so far: {', '.join(seen) or 'none'}")
+        if query.grouped and on not in self.groups[:-1]:
+            notes.append(f"no event ends a group of {on!r}: its window closes at the end of the run")
+        return notes
+
+    def _install(self, query: AttachedQuery) -> None:
+        places = [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]
+        for place in places:
+            tap = self._tap(place.event)
+            tap.latest = (*tap.latest, place)
+            tap.update()
+        tap = self._tap(query.on)
+        tap.queries = (*tap.queries, query)
+        tap.update()
+
+    def _drop_query(self, query: AttachedQuery) -> None:
+        """Take a query off its events (from either thread)."""
+        tap = self._tap(query.on)
+        tap.queries = tuple(q for q in tap.queries if q is not query)
+        tap.update()
+        places = [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]
+        for place in places:
+            other = self._tap(place.event)
+            other.latest = tuple(p for p in other.latest if p is not place)
+            other.update()
+
+    def _detach(self, stream: ServedStream, reason: str) -> None:
+        query = stream.query
+        self._drop_query(query)
+        if query.events and query.state == "live":
+            self._between_events(query.on, query.cut, lambda: None)
+        if query.state == "live":
+            query.state, query.reason = "ended", reason
+        query.changed = True
+        self.flush()
+
+    def _between_events(
+        self, on: str, now: Callable[[int, float], None], later: Callable[[], None]
+    ) -> None:
+        """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
+        if not self._lock.acquire(blocking=False):
+            later()
+            return
+        try:
+            now(self._tap(on).number, time.monotonic())
+        finally:
+            self._lock.release()
+
+    def _remove(self, stream: ServedStream) -> None:
+        if stream.query.state == "live":
+            self._drop_query(stream.query)
+        self.post.close(stream.query.outbox)
+        stream.client.streams.pop(stream.number, None)
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    def _call(self, client: Client, call: m.Call) -> None:
+        tap = self._tap(call.on)
+        pipeline = compile_query(self._spec(call.code, call.on, Group()))
+        if not pipeline.mapped:
+            raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
+        command = self._commands.accept(call.id, pipeline, (client.peer, call.request))
+        if command is not None:
+            tap.commands.append(command)
+            tap.update()
+
+    def _finished(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        if not self.post.rung:
+            self.post.rung = True
+            self.post.ring()
+
+    def _report(self, outcome: Outcome) -> None:
+        for peer, request in outcome.asked_by:
+            if outcome.error:
+                self._reply(peer, m.Failed(request, "call", outcome.error, outcome.traceback))
+            else:
+                self._reply(peer, m.Done(request, msgspec.Raw(outcome.packed())))
+
+    def _answer(self, what: str) -> Any:
+        if what != "stats":
+            raise MessageError(f"there is nothing called {what!r} to ask for; try 'stats'.")
+        return self.stats()
+
+    def stats(self) -> dict[str, Any]:
+        """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
+        return {
+            "run": self.run.id,
+            "events": {name: tap.seen for name, tap in list(self.taps.items())},
+            "clients": [{"name": c.name, "role": c.role, "streams": len(c.streams)} for c in self.clients.values()],
+            "queries": [s.stats() for s in list(self._streams)],
+            "outbox_bytes": self.post.waiting(),
+            "outbox_peak": self.post.peak,
+            "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
+            "refused_messages": self.refused,
+            "io_seconds": self.io_seconds,
+        }
+
+    # ------------------------------------------------------------ replies
+
+    def _stream(self, client: Client, number: int) -> ServedStream:
+        stream = client.streams.get(number)
+        if stream is None:
+            raise MessageError(f"there is no stream {number}; it may have ended.")
+        return stream
+
+    def _reply(self, peer: bytes, message: m.Message) -> Sent:
+        sent = self.send(peer, encode(message))
+        if sent is Sent.GONE:
+            self.gone(peer)
+        return sent
+
+    def _done(self, client: Client, request: int, value: Any = None) -> None:
+        self._reply(client.peer, m.Done(request, msgspec.Raw(pack(value))))
+
+    def _fail(self, client: Client, message: m.Message, kind: str, text: str, detail: str = "") -> None:
+        self._reply(client.peer, m.Failed(getattr(message, "request", 0), kind, text, detail))
+
+    # ------------------------------------------------------------ values
+
+    def _pump(self, stream: ServedStream) -> bool:
+        """Send a message of values of this stream, or its end; whether anything went."""
+        items = stream.next(BATCH_VALUES, BATCH_BYTES)
+        if not items:
+            if stream.query.state != "live" and not stream.query.changed:
+                self._remove(stream)
+            return False
+        flags, values = _values(items)
+        try:
+            form, raw = pack_values(values)
+        except LooptapError:
+            for i, value in enumerate(values):
+                try:
+                    pack(value)
+                except LooptapError as error:
+                    flags[i], values[i] = flags[i] | m.ERROR, str(error)
+            form, raw = pack_values(values)
+        message = m.Values(
+            stream.number, items[0].number, array("q", [i.event for i in items]).tobytes(),
+            array("d", [i.time for i in items]).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
+            bytes(flags) if any(flags) else b"", self.run.rank,
+        )  # fmt: skip
+        sent = self._reply(stream.client.peer, message)
+        if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
+            stream.client.blocked = True
+            return False
+        stream.take(items)
+        return sent is Sent.OK
+
+    def _tell(self, stream: ServedStream) -> None:
+        """Send the state of a stream if it changed; its end only after its last value."""
+        query = stream.query
+        if not query.changed or (query.state != "live" and (len(query.outbox) or stream.ready)):
+            return
+        if self._reply(stream.client.peer, stream.status()) is not Sent.FULL:
+            query.changed = False
+
+
+def _values(items: list[Item]) -> tuple[list[int], list[Any]]:
+    return [i.flags for i in items], [i.value for i in items]
+
+
+def _window(window: m.Window) -> Window:
+    if window.kind == m.GROUP:
+        return Group()
+    if window.kind == m.COUNT:
+        return as_window(int(window.size))
+    if window.kind == m.SECONDS:
+        return seconds(window.size)
+    if window.kind == m.SLIDING:
+        return sliding(int(window.size))
+    raise QueryError(f"there is no window of kind {window.kind!r}.")

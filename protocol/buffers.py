@@ -1,0 +1,148 @@
+"""Arrays and tensors as raw little-endian buffers with a header that says what they are.
+
+Nothing is allocated for a buffer whose header does not fit its length, and no header can name a dtype that
+holds Python objects. Tensors of dtypes that numpy lacks arrive exactly, as float32, where there is no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import struct
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from looptap.protocol.floats import WIDENED
+
+_DTYPE = re.compile(r"[<|](?:[biufcmM]\d{1,2}(?:\[\d{0,9}[A-Za-zμ]{1,2}\])?|[SU]\d{1,9})")
+_DIMENSIONS = 64  # numpy's own bound
+
+# fmt: off
+_TORCH_DTYPES = frozenset({
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "bfloat16", "complex32", "complex64", "complex128",
+    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+})
+# fmt: on
+
+
+class Refused(Exception):
+    """Why an array or tensor cannot be sent, as the end of a sentence."""
+
+
+# ---------------------------------------------------------------- numpy
+
+
+def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
+    """The header and the buffer of an array; not copied unless it has to be rearranged."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise Refused("is a masked array, which cannot be sent. Send .filled(...) or .compressed().")
+    plain = np.asarray(value)
+    if plain.dtype.byteorder == ">" or (plain.dtype.byteorder == "=" and sys.byteorder == "big"):
+        plain = plain.astype(plain.dtype.newbyteorder("<"))
+    if plain.dtype.itemsize == 0:  # only empty strings: the header must not claim items that take no room
+        plain = plain.astype(f"{plain.dtype.kind}1")
+    name = plain.dtype.str
+    if not _DTYPE.fullmatch(name) or plain.dtype.names:
+        raise Refused(f"is an array of {value.dtype}, which cannot be sent. Convert it with .astype(...).")
+    flat = np.ascontiguousarray(plain).reshape(-1)
+    return [_header(name, plain.shape), flat.view(np.uint8).data]
+
+
+def array(data: memoryview) -> np.ndarray[Any, Any]:
+    """The array in ``data``, owning its memory. Raises ValueError for a header that does not fit."""
+    name, shape, buffer = _split(data)
+    if not _DTYPE.fullmatch(name):
+        raise ValueError(f"the dtype {name!r:.40}")
+    dtype = np.dtype(name)
+    _check(shape, dtype.itemsize, buffer)
+    return np.ndarray(shape, dtype, bytearray(buffer))
+
+
+# ---------------------------------------------------------------- torch
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether ``value`` is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_parts(value: Any) -> list[bytes | memoryview]:
+    """The header and the buffer of a tensor on the CPU."""
+    torch = sys.modules["torch"]
+    name = str(value.dtype).removeprefix("torch.")
+    if name not in _TORCH_DTYPES:
+        raise Refused(f"is a tensor of {value.dtype}, which cannot be sent. Convert it with .to(...).")
+    if value.layout != torch.strided or value.is_nested or not value.is_cpu:
+        raise Refused("is a sparse, nested or device tensor, which cannot be sent. Use .to_dense(), .cpu().")
+    plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return [_header(name, tuple(value.shape)), plain.numpy().data]
+
+
+def tensor(data: memoryview) -> Any:
+    """The tensor in ``data``: of torch where it can be imported, else an array of the same numbers."""
+    name, shape, buffer = _split(data)
+    if name not in _TORCH_DTYPES:
+        raise ValueError(f"the dtype {name!r:.40}")
+    _check(shape, _itemsize(name), buffer)
+    torch = _torch()
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        return _without_torch(name, buffer).reshape(shape)
+    if not len(buffer):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _without_torch(name: str, buffer: memoryview) -> np.ndarray[Any, Any]:
+    owned = bytearray(buffer)
+    if name == "complex32":
+        return np.frombuffer(owned, "<f2").astype(np.float32).view(np.complex64)
+    if name in WIDENED:
+        return WIDENED[name](owned)
+    return np.frombuffer(owned, np.dtype(name).newbyteorder("<"))
+
+
+def _itemsize(name: str) -> int:
+    if name == "complex32":
+        return 4
+    if name in WIDENED:
+        return 2 if name == "bfloat16" else 1
+    return np.dtype(name).itemsize
+
+
+@cache
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        return None
+
+
+# ---------------------------------------------------------------- headers
+
+
+def _header(name: str, shape: tuple[int, ...]) -> bytes:
+    """Length of the name, number of dimensions, the name, the dimensions."""
+    text = name.encode()
+    return struct.pack(f"<BB{len(text)}s{len(shape)}Q", len(text), len(shape), text, *shape)
+
+
+def _split(data: memoryview) -> tuple[str, tuple[int, ...], memoryview]:
+    length, dimensions = data[0], data[1]
+    if dimensions > _DIMENSIONS:
+        raise ValueError(f"{dimensions} dimensions")
+    layout = f"<{length}s{dimensions}Q"
+    end = 2 + struct.calcsize(layout)
+    name, *shape = struct.unpack(layout, data[2:end])
+    return str(name, "utf-8"), tuple(shape), data[end:]
+
+
+def _check(shape: tuple[int, ...], itemsize: int, buffer: memoryview) -> None:
+    if math.prod(shape) * itemsize != len(buffer) or itemsize == 0:
+        raise ValueError(f"a buffer of {len(buffer)} bytes for the shape {shape!r:.80}")

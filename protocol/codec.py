@@ -1,0 +1,332 @@
+"""Messages and values as bytes, and back: msgpack with raw buffers inside, no pickle, hostile bytes refused.
+
+Values travel in one of three forms. Scalars and flat tuples of scalars are encoded and decoded in C. Anything
+else is `PACKED`: msgpack in which an array is a list, and tuples, sets, arrays, tensors and the like are
+extension types. Buffers are little-endian, and copied once on either side.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from looptap.protocol import buffers
+from looptap.protocol.errors import MessageError
+from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClient, Message
+from looptap.streams.errors import SnapshotError
+from looptap.streams.snapshots import Image
+
+DEPTH = 80
+"""How deep a value may be nested; `looptap.streams.snapshots` lets less pass."""
+
+_Scalar: TypeAlias = bool | int | float | str | None
+_SCALAR = frozenset({bool, int, float, str, type(None)})
+
+_encode = msgspec.msgpack.Encoder().encode
+_Decode: TypeAlias = Callable[[bytes | memoryview | msgspec.Raw], Any]
+_decode_scalars = msgspec.msgpack.Decoder(list[_Scalar]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[tuple[_Scalar, ...]]).decode
+_decode_from_client = msgspec.msgpack.Decoder(FromClient).decode
+_decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
+
+# ---------------------------------------------------------------- messages
+
+
+def encode(message: Message) -> bytes:
+    """The frame of ``message``."""
+    return _encode(message)
+
+
+def decode_from_client(frame: bytes) -> FromClient:
+    """The message in a client's frame. Raises MessageError for anything else, and nothing else."""
+    try:
+        return _decode_from_client(frame)  # type: ignore[no-any-return]  # msgspec cannot type a union
+    except Exception as error:
+        raise _refusal(f"A client sent {len(frame)} bytes that are no message", error) from None
+
+
+def decode_from_agent(frame: bytes) -> FromAgent:
+    """The message in an agent's frame. Raises MessageError for anything else, and nothing else."""
+    try:
+        return _decode_from_agent(frame)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise _refusal(f"The agent sent {len(frame)} bytes that are no message", error) from None
+
+
+def _refusal(what: str, error: Exception) -> MessageError:
+    """What hostile bytes come to, whatever they raised.
+
+    Seen beside msgspec's own: UnicodeDecodeError, RecursionError, MemoryError, struct.error, errors of torch.
+    """
+    return MessageError(f"{what}: {(str(error) or type(error).__name__)[:200]}")
+
+
+# ---------------------------------------------------------------- values
+
+
+def pack_values(values: list[Any]) -> tuple[int, bytes]:
+    """The form and the bytes of a list of snapshots. Raises SnapshotError with the type and path of a misfit.
+
+    >>> pack_values([1, 2.5, None])[0] == SCALARS, pack_values([(1, 2.5), (2, 2.4)])[0] == ROWS
+    (True, True)
+    """
+    kinds = set(map(type, values))
+    try:
+        if kinds <= _SCALAR:
+            return SCALARS, _encode(values)
+        if kinds == {tuple} and _SCALAR.issuperset(map(type, chain.from_iterable(values))):
+            return ROWS, _encode(values)
+    except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, a lone surrogate
+        pass
+    return PACKED, pack(values)
+
+
+def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]:
+    """The values in ``raw``, from `pack_values`. Raises MessageError for anything else, and nothing else."""
+    try:
+        if form == SCALARS:
+            return _decode_scalars(raw)
+        if form == ROWS:
+            return _decode_rows(raw)
+        if form == PACKED and type(values := _decoders[0](raw)) is list:
+            return values
+    except Exception as error:
+        raise _refusal("Values that cannot be decoded", error) from None
+    raise MessageError(f"Values of the unknown form {form!r:.40}: the sender may be newer than this looptap.")
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of one snapshot. Raises SnapshotError with the type and path of what cannot be sent.
+
+    >>> unpack(pack({"shape": (2, 3), 7: {1 + 2j}}))
+    {'shape': (2, 3), 7: {(1+2j)}}
+    """
+    parts: list[bytes | memoryview] = []
+    try:
+        _emit(value, parts, 0)
+    except _Misfit as misfit:
+        raise SnapshotError(f"The result{misfit.path} {misfit.reason}") from None
+    return b"".join(parts)
+
+
+def unpack(raw: bytes | memoryview | msgspec.Raw) -> Any:
+    """The value in ``raw``, from `pack`. Raises MessageError for anything else, and nothing else."""
+    try:
+        return _decoders[0](raw)
+    except Exception as error:
+        raise _refusal("A value that cannot be decoded", error) from None
+
+
+# ---------------------------------------------------------------- packing
+
+_Parts: TypeAlias = list[bytes | memoryview]
+_Emitter: TypeAlias = Callable[[Any, _Parts, int], None]
+
+
+class _Misfit(Exception):
+    """A value that cannot be sent; the path grows while the exception rises."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason, self.path = reason, ""
+
+
+def _emit(value: Any, parts: _Parts, depth: int) -> None:
+    kind = type(value)
+    if kind in _SCALAR:
+        try:
+            parts.append(_encode(value))
+        except OverflowError:
+            _emit_extension(_BIG, [value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)], parts)
+        except UnicodeEncodeError:
+            _emit_extension(_TEXT, [value.encode("utf-8", "surrogatepass")], parts)
+        return
+    if depth >= DEPTH:
+        raise _Misfit(f"is nested more than {DEPTH} deep, or contains itself.")
+    emitter = _emitters.get(kind) or _emitter_of_subclass(value)
+    emitter(value, parts, depth)
+
+
+def _emitter_of_subclass(value: Any) -> _Emitter:
+    for base, emitter in _emitters.items():
+        if isinstance(value, base):
+            return emitter
+    if buffers.is_tensor(value):
+        return _emit_tensor
+    kind = type(value)
+    raise _Misfit(
+        f"is of type {kind.__module__}.{kind.__qualname__}, which cannot be sent. "
+        "Return numbers, text, tuples, lists, dicts, sets, arrays, tensors or pictures."
+    )
+
+
+def _emit_items(items: Sequence[Any], parts: _Parts, depth: int) -> None:
+    """An array of the items; in C where they are plain."""
+    if _SCALAR.issuperset(map(type, items)):
+        try:
+            parts.append(_encode(items))
+            return
+        except (OverflowError, UnicodeEncodeError):
+            pass
+    parts.append(_header(0x90, 0xDC, len(items)))
+    for i, item in enumerate(items):
+        try:
+            _emit(item, parts, depth + 1)
+        except _Misfit as misfit:
+            misfit.path = f"[{i}]{misfit.path}"
+            raise
+
+
+def _emit_dict(value: dict[Any, Any], parts: _Parts, depth: int) -> None:
+    if _SCALAR.issuperset(map(type, value)) and _SCALAR.issuperset(map(type, value.values())):
+        try:
+            parts.append(_encode(value if type(value) is dict else dict(value)))
+            return
+        except (OverflowError, UnicodeEncodeError):
+            pass
+    parts.append(_header(0x80, 0xDE, len(value)))
+    for key, item in value.items():
+        try:
+            _emit(key, parts, depth + 1)
+            _emit(item, parts, depth + 1)
+        except _Misfit as misfit:
+            misfit.path = f"[{key!r:.40}]{misfit.path}"
+            raise
+
+
+def _header(small: int, large: int, length: int) -> bytes:
+    if length < 16:
+        return bytes((small | length,))
+    return struct.pack(">BH", large, length) if length < 1 << 16 else struct.pack(">BI", large + 1, length)
+
+
+def _emit_extension(code: int, body: _Parts, parts: _Parts) -> None:
+    size = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in body)
+    if size >= 1 << 32:
+        raise _Misfit(f"holds {size:,} bytes, more than 4 GiB. Reduce it in the query.")
+    short = size < 256
+    parts.append(struct.pack(">BBb" if short else ">BIb", 0xC7 if short else 0xC9, size, code))
+    parts += body
+
+
+def _emitter_of_items(code: int) -> _Emitter:
+    def emit(value: Any, parts: _Parts, depth: int) -> None:
+        body: _Parts = []
+        _emit_items(tuple(value), body, depth)
+        _emit_extension(code, body, parts)
+
+    return emit
+
+
+def _emitter_of_body(code: int, body: Callable[[Any], _Parts]) -> _Emitter:
+    def emit(value: Any, parts: _Parts, depth: int) -> None:
+        try:
+            pieces = body(value)
+        except buffers.Refused as error:
+            raise _Misfit(str(error)) from None
+        _emit_extension(code, pieces, parts)
+
+    return emit
+
+
+def _emit_numpy_scalar(value: np.generic, parts: _Parts, depth: int) -> None:
+    plain = value.item() if value.dtype.kind in "biufcSU" else value
+    _emit(np.asarray(value) if isinstance(plain, np.generic) else plain, parts, depth)
+
+
+def _emit_as(convert: Callable[[Any], Any]) -> _Emitter:
+    return lambda value, parts, depth: _emit(convert(value), parts, depth + 1)
+
+
+_TUPLE, _SET, _FROZENSET, _BIG, _COMPLEX, _ARRAY, _TENSOR, _IMAGE, _TEXT = range(1, 10)
+_DATETIME, _DATE, _TIME, _TIMEDELTA = range(10, 14)
+
+_emit_tensor = _emitter_of_body(_TENSOR, buffers.tensor_parts)
+
+
+def _iso(value: Any) -> _Parts:
+    text = value.isoformat()
+    if not text[:1].isdigit():
+        raise buffers.Refused(f"is {value!r:.40}, which has no ISO form.")  # pandas.NaT says it is a datetime
+    return [text.encode()]
+
+
+# Looked up by exact type first, then tried in this order: a datetime is a date, a named tuple a tuple.
+_emitters: dict[type, _Emitter] = {
+    tuple: _emitter_of_items(_TUPLE),
+    list: _emit_items,
+    dict: _emit_dict,
+    np.ndarray: _emitter_of_body(_ARRAY, buffers.array_parts),
+    bytes: lambda value, parts, depth: parts.append(_encode(bytes(value))),
+    set: _emitter_of_items(_SET),
+    frozenset: _emitter_of_items(_FROZENSET),
+    Image: _emitter_of_body(_IMAGE, lambda v: [struct.pack("<II", v.width, v.height), v.png]),
+    np.generic: _emit_numpy_scalar,
+    complex: _emitter_of_body(_COMPLEX, lambda v: [struct.pack("<dd", v.real, v.imag)]),
+    datetime.datetime: _emitter_of_body(_DATETIME, _iso),
+    datetime.date: _emitter_of_body(_DATE, _iso),
+    datetime.time: _emitter_of_body(_TIME, _iso),
+    datetime.timedelta: _emitter_of_body(
+        _TIMEDELTA, lambda v: [struct.pack("<iii", v.days, v.seconds, v.microseconds)]
+    ),
+    bytearray: _emit_as(bytes),
+    memoryview: _emit_as(bytes),
+    # subclasses, such as the members of an IntEnum
+    int: _emit_as(int.__int__),
+    float: _emit_as(float.__float__),
+    str: _emit_as(str.__str__),
+}
+
+
+# ---------------------------------------------------------------- unpacking
+
+
+def _text(data: memoryview) -> str:
+    return str(data, "utf-8", "surrogatepass")
+
+
+def _image(data: memoryview) -> Image:
+    return Image(bytes(data[8:]), *struct.unpack("<II", data[:8]))
+
+
+_leaves: dict[int, Callable[[memoryview], Any]] = {
+    _BIG: lambda data: int.from_bytes(data, "little", signed=True),
+    _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
+    _ARRAY: buffers.array,
+    _TENSOR: buffers.tensor,
+    _IMAGE: _image,
+    _TEXT: _text,
+    _DATETIME: lambda data: datetime.datetime.fromisoformat(_text(data)),
+    _DATE: lambda data: datetime.date.fromisoformat(_text(data)),
+    _TIME: lambda data: datetime.time.fromisoformat(_text(data)),
+    _TIMEDELTA: lambda data: datetime.timedelta(*struct.unpack("<iii", data)),
+}
+_containers: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}
+
+
+def _decoder(depth: int) -> _Decode:
+    """The decoder of what is ``depth`` extensions deep; one for each level, so that depth needs no state."""
+
+    def extension(code: int, data: memoryview) -> Any:
+        container = _containers.get(code)
+        if container is not None:
+            if depth >= DEPTH:
+                raise ValueError(f"nested more than {DEPTH} deep")
+            items = _decoders[depth + 1](data)
+            if type(items) is not list:
+                raise ValueError("a container without items")
+            return container(items)
+        leaf = _leaves.get(code)
+        if leaf is None:
+            raise ValueError(f"the unknown extension {code}")
+        return leaf(data)
+
+    return msgspec.msgpack.Decoder(ext_hook=extension).decode
+
+
+_decoders = [_decoder(depth) for depth in range(DEPTH + 1)]

@@ -1,0 +1,310 @@
+"""Connection files: how a run says where it listens, and which key is let in.
+
+One file per run, rank and role, mode 0600, complete or absent, in a directory that only its owner can change.
+It holds the client's key pair of that role and the public half of the server's; never the server's secret.
+Who reads one refuses what others could have read or written, and says how to mend it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import platformdirs
+
+from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
+from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
+from looptap.protocol.messages import VERSION, RunInfo
+from looptap.protocol.processes import Process
+
+MAX_FILE = 65_536
+"""Bytes of a connection file that is believed."""
+
+IPC = "ipc://"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client needs to reach one rank of a run in one role; keys are Z85, the repr hides the secret."""
+
+    version: tuple[int, int] = VERSION
+    run: RunInfo
+    process: Process
+    role: str
+    endpoints: tuple[str, ...]
+    server_public: str
+    public: str
+    secret: str
+
+    @classmethod
+    def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...]) -> ConnectionFile:
+        """The file of this process for the role of ``keys``."""
+        return cls(
+            run=run,
+            process=Process.this(),
+            role=keys.role,
+            endpoints=endpoints,
+            server_public=keys.server.public.decode("ascii"),
+            public=keys.client.public.decode("ascii"),
+            secret=keys.client.secret.decode("ascii"),
+        )
+
+    @property
+    def name(self) -> str:
+        """The file's name: run, rank and role."""
+        return f"{quote(self.run.id, safe='')}.{self.run.rank}.{quote(self.role, safe='')}.json"
+
+    @property
+    def client(self) -> KeyPair:
+        """The client's key pair."""
+        return KeyPair(self.public.encode("ascii"), self.secret.encode("ascii"))
+
+    def __repr__(self) -> str:
+        return f"ConnectionFile(run={self.run.id!r}, role={self.role!r}, endpoints={self.endpoints!r})"
+
+
+class _Versioned(msgspec.Struct):
+    version: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A connection file in a directory: its content, or why it cannot be used.
+
+    ``alive`` is None where this process cannot tell: the file is unreadable, or of another host or container.
+    """
+
+    path: Path
+    file: ConnectionFile | None
+    alive: bool | None
+    problem: str = ""
+
+
+# ---------------------------------------------------------------- directories
+
+
+def runtime_dir() -> Path:
+    """The directory in which runs announce themselves: ``LOOPTAP_DIR``, else `private_dir`.
+
+    Raises NoDirectory if ``LOOPTAP_DIR`` names nothing, UnsafeFile if others could change what is in it.
+    """
+    named = os.environ.get("LOOPTAP_DIR")
+    if not named:
+        return private_dir()
+    directory = Path(named).expanduser().absolute()
+    if not directory.is_dir():
+        raise NoDirectory(
+            f"LOOPTAP_DIR names {directory}, which is no directory. Make it: mkdir -p -m 700 {directory}"
+        )
+    _check_directory(directory)
+    return directory
+
+
+def private_dir() -> Path:
+    """The user's own directory on this machine, mode 0700, made if missing: for sockets and connection files.
+
+    On Linux it is ``/tmp/looptap-<uid>``, which outlives a logout, is short enough for a socket's path and is
+    never on a network file system. Raises UnsafeFile if somebody else holds that name.
+    """
+    if sys.platform.startswith("linux"):
+        directory = Path(f"/tmp/looptap-{os.getuid()}")
+    else:
+        directory = platformdirs.user_runtime_path("looptap", appauthor=False)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700)
+        directory.chmod(0o700)  # whatever the umask took away
+    except FileExistsError:
+        pass
+    about = directory.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        raise UnsafeFile(f"{directory} is not a directory. Remove it: rm {directory}")
+    if not _is_ours(about):
+        raise UnsafeFile(
+            f"{directory} belongs to user {about.st_uid}, not to you. Choose another one: "
+            "export LOOPTAP_DIR=$HOME/.looptap && mkdir -m 700 $HOME/.looptap"
+        )
+    if sys.platform != "win32" and about.st_mode & 0o077:
+        raise UnsafeFile(f"Other users can look into {directory}. Close it: chmod 700 {directory}")
+    return directory
+
+
+def _check_directory(directory: Path) -> None:
+    if sys.platform != "win32" and directory.stat().st_mode & _OTHERS_WRITE:
+        raise UnsafeFile(
+            f"Other users can change what is in {directory}, so nothing in it can be trusted. "
+            f"Close it: chmod go-w {directory}"
+        )
+
+
+def _is_ours(about: os.stat_result) -> bool:
+    return sys.platform == "win32" or about.st_uid == os.geteuid()
+
+
+# ---------------------------------------------------------------- writing
+
+
+def publish(file: ConnectionFile, directory: Path) -> Path:
+    """Write ``file`` into ``directory``, mode 0600, and return its path; it appears complete or not at all.
+
+    Raises UnsafeFile if anything is already at that path or if others could change the directory.
+    """
+    _check_directory(directory)
+    path = directory / file.name
+    draft = directory / f".{secrets.token_hex(8)}.draft"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with open(descriptor, "wb") as stream:
+            if sys.platform != "win32":
+                os.fchmod(descriptor, 0o600)  # whatever the umask took away
+            stream.write(msgspec.json.format(msgspec.json.encode(file)))
+        _put_in_place(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    taken = UnsafeFile(f"There is already something at {path}. Remove it: rm {path}")
+    try:
+        os.link(draft, path)  # unlike a rename, never over something
+    except FileExistsError:
+        raise taken from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        if os.path.lexists(path):
+            raise taken from None
+        draft.replace(path)  # a file system without links
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(path: Path) -> ConnectionFile:
+    """The connection file at ``path``.
+
+    Raises NoSuchRun if there is none, VersionMismatch if it is of another major version, and UnsafeFile, with
+    the command that mends it, if it cannot be trusted.
+    """
+    data = _read_private(path)
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version[0] != VERSION[0]:
+            raise VersionMismatch(
+                f"{path} is of protocol version {version[0]}.{version[1]}, this looptap speaks "
+                f"{VERSION[0]}.{VERSION[1]}. Install the looptap that the run uses: pip install -U looptap"
+            )
+        file = msgspec.json.decode(data, type=ConnectionFile)
+    except (ValueError, RecursionError) as error:
+        raise UnsafeFile(f"{path} is no connection file: {error}. Remove it: rm {path}") from None
+    keys = (file.server_public, file.public, file.secret)
+    if not all(text.isascii() and is_key(text.encode("ascii")) for text in keys):
+        raise UnsafeFile(f"{path} holds malformed keys. Remove it: rm {path}")
+    if file.role not in (OPERATOR, VIEWER) or not all(e.startswith((IPC, "tcp://")) for e in file.endpoints):
+        raise UnsafeFile(f"{path} names an unknown role or endpoint. Remove it: rm {path}")
+    return file
+
+
+def _read_private(path: Path) -> bytes:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        _check_directory(path.absolute().parent)
+        descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchRun(
+            f"There is no connection file {path}: the run has ended, or never was here."
+        ) from None
+    except PermissionError:
+        raise UnsafeFile(
+            f"You may not read {path}: it is another user's. Ask for a file of your own."
+        ) from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise UnsafeFile(f"{path} is a symbolic link. Name the file itself: readlink -f {path}") from None
+        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
+            raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {path}") from None
+        raise
+    with open(descriptor, "rb") as stream:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {path}")
+        if not _is_ours(about):
+            raise UnsafeFile(
+                f"{path} belongs to user {about.st_uid}, not to you. If you trust its content, copy it: "
+                f"install -m 600 {path} ."
+            )
+        if sys.platform != "win32" and about.st_mode & 0o077:
+            raise UnsafeFile(f"Other users can read the keys in {path}. Close it: chmod 600 {path}")
+        data = stream.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise UnsafeFile(
+            f"{path} is larger than {MAX_FILE:,} bytes: no connection file. Remove it: rm {path}"
+        )
+    return data
+
+
+def listing(directory: Path) -> list[Found]:
+    """The connection files in ``directory``, newest run first, ranks in order; none without a directory."""
+    found = []
+    try:
+        paths = sorted(p for p in directory.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for path in paths:
+        try:
+            file = read(path)
+        except NoSuchRun:  # it ended while we looked
+            continue
+        except (UnsafeFile, VersionMismatch, OSError) as error:
+            found.append(Found(path, None, None, str(error)))
+        else:
+            found.append(Found(path, file, file.process.alive()))
+    found.sort(key=lambda f: (-f.file.run.started, f.file.run.rank) if f.file else (0.0, 0))
+    return found
+
+
+# ---------------------------------------------------------------- removing
+
+
+def remove(path: Path) -> bool:
+    """Remove the connection file at ``path`` if it is this process's own or its process is proven dead.
+
+    Returns whether it was removed. The sockets that a dead process left behind go with its file.
+    """
+    try:
+        file = read(path)
+    except (NoSuchRun, UnsafeFile, VersionMismatch, OSError):
+        return False
+    dead = file.process.alive() is False
+    if not dead and file.process != Process.this():
+        return False
+    if dead:
+        for endpoint in file.endpoints:
+            _remove_socket(endpoint)
+    path.unlink(missing_ok=True)
+    return True
+
+
+def sweep(directory: Path) -> int:
+    """Remove what dead processes left in ``directory``; returns how many files."""
+    return sum(remove(found.path) for found in listing(directory) if found.alive is False)
+
+
+def _remove_socket(endpoint: str) -> None:
+    path = Path(endpoint.removeprefix(IPC))
+    if not endpoint.startswith(IPC) or not path.is_absolute():
+        return
+    try:
+        about = path.lstat()
+        if stat.S_ISSOCK(about.st_mode) and _is_ours(about):
+            path.unlink()
+    except OSError:  # gone, or not for us to remove
+        pass

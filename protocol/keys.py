@@ -1,0 +1,58 @@
+"""CURVE key pairs: made fresh for each run and role, never shown, never pickled."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils import z85
+
+OPERATOR, VIEWER = "operator", "viewer"
+"""The roles of a client."""
+
+KEY_LENGTH = 40
+"""Characters of a key in Z85, the form in which all keys are kept here."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """One CURVE key pair, both halves in Z85 (40 bytes of ASCII); the repr shows the public half only."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def fresh(cls) -> KeyPair:
+        """Make a new key pair from the system's random source."""
+        return cls(*zmq.curve_keypair())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("A key pair is never pickled: its secret must not leave the process.")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleKeys:
+    """The keys of one role of one run: the server's pair of that role's socket, and the clients' pair.
+
+    >>> keys = RoleKeys.fresh("operator")
+    >>> keys.server.secret in repr(keys).encode()
+    False
+    """
+
+    role: str
+    server: KeyPair
+    client: KeyPair
+
+    @classmethod
+    def fresh(cls, role: str) -> RoleKeys:
+        """Make new key pairs for ``role``."""
+        return cls(role, KeyPair.fresh(), KeyPair.fresh())
+
+
+def is_key(text: bytes) -> bool:
+    """Whether ``text`` has the form of a CURVE key in Z85."""
+    try:
+        return len(text) == KEY_LENGTH and len(z85.decode(text)) == 32
+    except (KeyError, struct.error):  # a foreign character; a group beyond 32 bits
+        return False

@@ -1,0 +1,46 @@
+"""The bounds of an agent, one value object; every bound is finite."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an agent will hold or do for its clients; the repr can be pasted back.
+
+    >>> Limits(clients=2).clients
+    2
+    """
+
+    clients: int = 16
+    """Clients at a time."""
+    streams_per_client: int = 64
+    """Streams of one client."""
+    streams: int = 256
+    """Streams of the run."""
+    inbound_frame: int = 65_536
+    """Bytes of one frame from a client."""
+    outbound_message: int = 67_108_864
+    """Bytes of one frame to a client."""
+    outbox_bytes: int = 67_108_864
+    """Bytes that wait, over all streams, for the I/O thread."""
+    outbox_values: int = 200_000
+    """Values that wait, per stream, for the I/O thread."""
+    high_water_mark: int = 64
+    """Messages that libzmq queues for one client."""
+    handshake: float = 2.0
+    """Seconds a stranger has to prove its key."""
+    backlog: int = 1024
+    """Connections that the kernel queues."""
+    heartbeat: float = 1.0
+    """Seconds between signs of life."""
+    heartbeat_timeout: float = 4.0
+    """Seconds of silence after which a peer is gone."""
+    commands_per_second: int = 50
+    """Commands the run accepts in a second."""
+    collected_items: int = 100_000
+    """Items that a collecting query may hold for one window."""
+    collected_bytes: int = 67_108_864
+    """Bytes that a collecting query may hold for one window."""
+    keys: int = 10_000
+    """Keys of one group_by or Counter."""

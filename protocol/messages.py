@@ -1,0 +1,206 @@
+"""The messages between a client and an agent: one tagged struct each, one msgpack frame each.
+
+A client speaks first (`Hello`); the agent answers `Welcome` or `Refused`. Every request carries a number that
+the client chose and is answered once, by `Done` or `Failed`. `Values`, `Status`, `Beat` and `Goodbye` come unasked.
+Fields may be added with a default (a new minor version); unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+VERSION = (1, 0)
+"""(major, minor) of the wire: the same major understands each other."""
+
+GROUP, COUNT, SECONDS, SLIDING = "group", "count", "seconds", "sliding"
+"""The kinds of `Window`."""
+
+PARTIAL, ERROR, TRIGGER = 1, 2, 4
+"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true."""
+
+SCALARS, ROWS, PACKED = 0, 1, 2
+"""Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
+
+
+class Message(msgspec.Struct, tag_field="t", omit_defaults=True, frozen=True):
+    """What all messages share: a tag in the field ``t``."""
+
+
+class Window(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a reducing query aggregates over: ``size`` events or seconds, or the host's group."""
+
+    kind: str = GROUP
+    size: float = 0
+
+
+class Code(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A query or a function: as text, or pickled by the same Python minor version."""
+
+    text: str = ""
+    pickled: bytes = b""
+    python: tuple[int, int] = (0, 0)
+
+
+# ---------------------------------------------------------------- client to agent
+
+
+class Hello(Message, tag="hello", frozen=True):
+    """The first message of a client."""
+
+    version: tuple[int, int]
+    client: str = ""
+    run: str = ""
+
+
+class Attach(Message, tag="attach", frozen=True):
+    """Start stream ``stream`` (a number the client chose and has not used before)."""
+
+    request: int
+    stream: int
+    code: Code
+    on: str
+    window: Window = Window()
+    every: int = 1
+    throttle: float = 0.0
+    when: Code | None = None
+    before: int = 0
+    after: int = 0
+    max_bytes: int = 4_000_000
+    latency: str = "normal"
+    name: str = ""
+
+
+class Detach(Message, tag="detach", frozen=True):
+    """End stream ``stream``; a cut window is flagged partial."""
+
+    request: int
+    stream: int
+
+
+class CloseWindow(Message, tag="close", frozen=True):
+    """Close the open window of stream ``stream`` at the next event."""
+
+    request: int
+    stream: int
+
+
+class Call(Message, tag="call", frozen=True):
+    """Run ``code`` once on the training thread at the next event ``on``; ``id`` never runs twice."""
+
+    request: int
+    id: str
+    code: Code
+    on: str
+
+
+class Ask(Message, tag="ask", frozen=True):
+    """Ask for a figure of the agent by name, such as ``stats``."""
+
+    request: int
+    what: str
+
+
+class Leave(Message, tag="leave", frozen=True):
+    """The client goes; its streams end."""
+
+
+# ---------------------------------------------------------------- agent to client
+
+
+class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run says of itself."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    started: float
+    rank: int = 0
+    ranks: int = 1
+    python: tuple[int, int] = (0, 0)
+    looptap: str = ""
+
+
+class Welcome(Message, tag="welcome", frozen=True):
+    """The answer to `Hello`: the run, the client's role, the events seen so far with their counts."""
+
+    version: tuple[int, int]
+    run: RunInfo
+    role: str
+    events: dict[str, int] = {}
+
+
+class Refused(Message, tag="refused", frozen=True):
+    """The agent will not talk to this client; one sentence why."""
+
+    reason: str
+    version: tuple[int, int]
+
+
+class Done(Message, tag="done", frozen=True):
+    """The answer to request ``request``; ``value`` is packed by looptap.protocol.codec."""
+
+    request: int
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class Failed(Message, tag="failed", frozen=True):
+    """Request ``request`` failed: ``kind`` names an error class, ``text`` says why, ``detail`` is a traceback."""
+
+    request: int
+    kind: str
+    text: str
+    detail: str = ""
+
+
+class Values(Message, tag="values", frozen=True):
+    """Values ``first`` to ``first + n - 1`` of a stream.
+
+    ``events`` and ``times`` are n native-endian int64 event numbers and float64 monotonic seconds of the host,
+    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch.
+    """
+
+    stream: int
+    first: int
+    events: bytes
+    times: bytes
+    clock: float
+    form: int
+    values: msgspec.Raw
+    flags: bytes = b""
+    rank: int = 0
+
+
+class Status(Message, tag="status", frozen=True):
+    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach."""
+
+    stream: int
+    state: str
+    reason: str = ""
+    last: int = 0
+    dropped: int = 0
+    skipped: int = 0
+    errors: int = 0
+    traceback: str = ""
+    notes: tuple[str, ...] = ()
+    nanoseconds: float = 0.0
+    share: float = 0.0
+
+
+class Beat(Message, tag="beat", frozen=True):
+    """A sign of life, each second: events so far by type, and seconds since the last one."""
+
+    events: dict[str, int] = {}
+    idle: float = 0.0
+
+
+class Goodbye(Message, tag="goodbye", frozen=True):
+    """The run ends."""
+
+    reason: str = "the run ended"
+
+
+FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Call | Ask | Beat | Leave
+FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Status | Beat | Goodbye

@@ -1,0 +1,90 @@
+"""Which process a pid means: machine, boot, pid namespace and start time tell one given out again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed name of the one that is no container's
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One process on one boot of one machine; empty strings where the system does not say."""
+
+    host: str
+    machine: str
+    boot: str
+    namespace: str
+    pid: int
+    start: str
+
+    @classmethod
+    def this(cls) -> Process:
+        """The process that calls."""
+        pid = os.getpid()
+        return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start_time(pid) or "")
+
+    def alive(self) -> bool | None:
+        """Whether it still runs; None where that cannot be known from here (another host or container)."""
+        if (self.host, self.machine, self.namespace) != (socket.gethostname(), _machine_id(), _namespace()):
+            return None
+        if self.boot != boot_id():
+            # Containers and cloned machines may share all of the above without being the same one.
+            return False if self.machine and self.namespace == _FIRST_NAMESPACE else None
+        start = start_time(self.pid)
+        return None if start is None else bool(start) and start == self.start
+
+
+@cache
+def boot_id() -> str:
+    """What the kernel calls this boot; empty where it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+@cache
+def _machine_id() -> str:
+    try:
+        return Path("/etc/machine-id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> str | None:
+    """When process ``pid`` began, in ticks since the boot; empty if it is dead, None if nobody can tell."""
+    if not sys.platform.startswith("linux"):
+        return _start_elsewhere(pid)
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything
+    return "" if fields[0] in b"ZXx" else fields[19].decode("ascii")
+
+
+def _start_elsewhere(pid: int) -> str | None:
+    if sys.platform == "win32":  # there, signal 0 would end the process
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        return None
+    return "running"

@@ -1,0 +1,235 @@
+"""The bounded buffer behind a stream: numbered items in columns, the oldest forgotten first.
+
+Items arrive as a `Batch` and stay columnar; `Record` objects are built only for whoever asks for them.
+A buffer is not thread-safe: its stream holds a lock around it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from itertools import compress
+from typing import Any, NamedTuple
+
+from looptap.streams.items import size_of
+
+PARTIAL, ERROR, TRIGGER = 1, 2, 4
+"""Bits of an item's flag: a cut window; an error text in place of a value; the event where ``when`` came true."""
+
+_CHUNK_ITEMS = 4096
+_CHUNK_BYTES = 1 << 20
+_CLOCK_JITTER = 1e-3  # seconds; below it two batches share one wall clock
+
+
+class Record(NamedTuple):
+    """One item of a stream: its number (from 1), where and when it came from, and its value or error.
+
+    ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` seconds
+    since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut.
+    """
+
+    number: int
+    event: int
+    rank: int
+    time: float
+    wall: float
+    value: Any
+    error: str | None = None
+    partial: bool = False
+    trigger: bool = False
+
+
+class Gap(NamedTuple):
+    """``missing`` items that should have followed item ``after`` never came."""
+
+    after: int
+    missing: int
+
+
+class Batch(NamedTuple):
+    """Items ``first`` to ``first + n - 1`` of one rank, in columns.
+
+    ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where its
+    flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds since the
+    epoch; ``nbytes`` is about what the values take, 0 to have it estimated.
+    """
+
+    first: int
+    events: array[int]
+    times: array[float]
+    values: list[Any]
+    clock: float = 0.0
+    flags: bytes = b""
+    rank: int = 0
+    nbytes: int = 0
+
+    def part(self, start: int, stop: int | None = None) -> Batch:
+        """Items ``start`` to ``stop`` of this batch, counted from 0."""
+        span = slice(start, stop)
+        values = self.values[span]
+        nbytes = self.nbytes * len(values) // max(1, len(self.values))
+        columns = self.events[span], self.times[span], values
+        return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes)
+
+    def good(self) -> list[Any]:
+        """The values, without the errors."""
+        if not self.flags:
+            return self.values
+        return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
+
+    def records(self) -> list[Record]:
+        """All items as records."""
+        flags = self.flags or bytes(len(self.values))
+        columns = zip(self.events, self.times, self.values, flags, strict=True)
+        rank, clock = self.rank, self.clock
+        return [
+            Record(number, event, rank, time, time + clock, value)
+            if not flag
+            else _flagged(Record(number, event, rank, time, time + clock, value), flag)
+            for number, (event, time, value, flag) in enumerate(columns, self.first)
+        ]
+
+
+def _flagged(record: Record, flag: int) -> Record:
+    partial, trigger = bool(flag & PARTIAL), bool(flag & TRIGGER)
+    if flag & ERROR:
+        return record._replace(value=None, error=str(record.value), partial=partial, trigger=trigger)
+    return record._replace(partial=partial, trigger=trigger)
+
+
+class _Chunk:
+    """A run of consecutive items, kept together so that small batches cost no objects of their own."""
+
+    __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "start", "times", "values")
+
+    def __init__(self, start: int, batch: Batch, nbytes: int) -> None:
+        self.start = start  # the position of the first item: how many items came before it
+        self.first, self.rank, self.clock, self.nbytes = batch.first, batch.rank, batch.clock, nbytes
+        self.events, self.times = batch.events[:], batch.times[:]
+        self.values, self.flags = batch.values[:], bytearray(batch.flags)
+
+    def takes(self, batch: Batch, nbytes: int, items: int) -> bool:
+        return (
+            batch.first == self.first + len(self.values)
+            and batch.rank == self.rank
+            and len(self.values) + len(batch.values) <= items
+            and self.nbytes + nbytes <= _CHUNK_BYTES
+            and abs(batch.clock - self.clock) < _CLOCK_JITTER
+        )
+
+    def extend(self, batch: Batch, nbytes: int) -> None:
+        if batch.flags and not self.flags:
+            self.flags = bytearray(len(self.values))
+        if self.flags:
+            self.flags += batch.flags or bytes(len(batch.values))
+        self.events += batch.events
+        self.times += batch.times
+        self.values += batch.values
+        self.nbytes += nbytes
+
+    def part(self, start: int, stop: int) -> Batch:
+        columns = self.events[start:stop], self.times[start:stop], self.values[start:stop]
+        return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank)
+
+    def convert(self, convert: Callable[[list[Any]], list[Any]]) -> None:
+        if not self.flags:
+            self.values = convert(self.values)
+            return
+        wanted = [not flag & ERROR for flag in self.flags]
+        rows = iter(convert(list(compress(self.values, wanted))))
+        self.values = [next(rows) if good else v for v, good in zip(self.values, wanted, strict=True)]
+
+
+class Buffer:
+    """The newest items of a stream: at most ``items`` of them and about ``nbytes`` bytes, but always one message.
+
+    A position counts all items that ever came in, so a reader's place stays right when old items are forgotten.
+    """
+
+    def __init__(self, items: int, nbytes: int) -> None:
+        self.max_items, self.max_bytes = items, nbytes
+        self.start = 0
+        """The position of the oldest item that is still here."""
+        self.end = 0
+        """The position of the next item to come."""
+        self.nbytes = 0
+        self.peak_bytes = 0
+        self._chunks: deque[_Chunk] = deque()
+        self._chunk_items = max(1, min(_CHUNK_ITEMS, items // 8))
+
+    def append(self, batch: Batch) -> None:
+        """Add a batch; forget the oldest items above the bounds."""
+        count = len(batch.values)
+        nbytes = batch.nbytes or size_of(batch.values)
+        if (surplus := count - self.max_items) > 0:
+            batch, nbytes = batch.part(surplus), nbytes * self.max_items // count
+            self._chunks.clear()
+            self.nbytes, self.end, self.start = 0, self.end + surplus, self.end + surplus
+        last = self._chunks[-1] if self._chunks else None
+        if last is not None and last.takes(batch, nbytes, self._chunk_items):
+            last.extend(batch, nbytes)
+        else:
+            self._chunks.append(_Chunk(self.end, batch, nbytes))
+        self.end += len(batch.values)
+        self.nbytes += nbytes
+        self._forget()
+        self.peak_bytes = max(self.peak_bytes, self.nbytes)
+
+    def _forget(self) -> None:
+        self.start = max(self.start, self.end - self.max_items)
+        chunks = self._chunks
+        while len(chunks) > 1 and (self.nbytes > self.max_bytes or chunks[1].start <= self.start):
+            self.nbytes -= chunks.popleft().nbytes
+            self.start = max(self.start, chunks[0].start)
+
+    def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
+        """Up to ``limit`` items from ``position`` on that lie together, and the position after them."""
+        position = max(position, self.start)
+        if position >= self.end:
+            return None, self.end
+        index = bisect_right(self._chunks, position, key=lambda chunk: chunk.start) - 1
+        chunk = self._chunks[index]
+        offset = position - chunk.start
+        batch = chunk.part(offset, min(offset + limit, len(chunk.values)))
+        return batch, position + len(batch.values)
+
+    def parts(self, position: int = 0) -> list[Batch]:
+        """All items from ``position`` on."""
+        position = max(position, self.start)
+        found = []
+        for chunk in reversed(self._chunks):
+            if chunk.start + len(chunk.values) <= position:
+                break
+            found.append(chunk.part(max(0, position - chunk.start), len(chunk.values)))
+        return found[::-1]
+
+    def values(self) -> list[Any]:
+        """All values, without the errors."""
+        found: list[Any] = []
+        for chunk in self._chunks:
+            offset = max(0, self.start - chunk.start)
+            if chunk.flags:
+                found += chunk.part(offset, len(chunk.values)).good()
+            else:
+                found += chunk.values[offset:] if offset else chunk.values
+        return found
+
+    def errors(self) -> list[Record]:
+        """The items that are errors."""
+        flagged = [part for part in self.parts() if part.flags]
+        return [record for part in flagged for record in part.records() if record.error is not None]
+
+    def error_count(self) -> int:
+        """How many of the items are errors."""
+        return sum(
+            sum(1 for flag in chunk.flags[max(0, self.start - chunk.start) :] if flag & ERROR)
+            for chunk in self._chunks
+            if chunk.flags
+        )
+
+    def convert(self, convert: Callable[[list[Any]], list[Any]]) -> None:
+        """Replace the values by ``convert(values)``, chunk by chunk."""
+        for chunk in self._chunks:
+            chunk.convert(convert)

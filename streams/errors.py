@@ -1,0 +1,39 @@
+"""The errors of looptap, one tree.
+
+    LooptapError
+    ├── QueryError            a query that cannot be compiled or cannot stream (column and hint)
+    ├── SnapshotError         a value that cannot leave the job (type and path)
+    └── LinkError             looptap.protocol.errors: everything between two processes
+"""
+
+from __future__ import annotations
+
+
+class LooptapError(Exception):
+    """Anything that looptap reports; catch this to catch all of it."""
+
+
+class QueryError(LooptapError):
+    """A query that cannot be compiled, cannot stream or cannot be evaluated.
+
+    ``source`` is the query's text, ``column`` the 0-based offset of the culprit in it (None if unknown),
+    ``hint`` a way out. The printed form shows the text with a caret below the column.
+    """
+
+    def __init__(self, reason: str, source: str = "", column: int | None = None, hint: str = "") -> None:
+        super().__init__(reason, source, column, hint)
+        self.reason, self.source, self.column, self.hint = reason, source, column, hint
+
+    def __str__(self) -> str:
+        lines = [self.reason]
+        if self.source and self.column is not None and "\n" not in self.source:
+            lines += ["    " + self.source, "    " + " " * self.column + "^"]
+        elif self.source:
+            lines += ["    " + line for line in self.source.splitlines()]
+        if self.hint:
+            lines.append(self.hint)
+        return "\n".join(lines)
+
+
+class SnapshotError(LooptapError):
+    """A value that cannot leave the job; the message names its type and its path in the result."""

@@ -1,0 +1,150 @@
+"""One event of the loop as a query sees it: observables by name, passed by reference."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from looptap.streams.errors import QueryError
+
+BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
+"""What every event offers beside the observables of the host."""
+
+
+class MissingObservable(QueryError, AttributeError):
+    """A query read a name that this event does not have; the message lists the names it has."""
+
+
+class Lazy:
+    """A value that is computed when a query first reads it, at most once per event."""
+
+    __slots__ = ("function",)
+    used = False  # loops that never make one do not pay for looking for them
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"lazy() takes a function without arguments, not {function!r}.")
+        self.function = function
+        Lazy.used = True
+
+
+def lazy(function: Callable[[], Any]) -> Any:
+    """An observable that is computed only when a query reads it, at most once per event.
+
+    Raises TypeError if ``function`` cannot be called.
+
+    >>> import looptap
+    >>> norm = looptap.lazy(lambda: 3.0)
+    """
+    return Lazy(function)
+
+
+class Source:
+    """What all events of one type share: its name, the standing observables, the rank."""
+
+    __slots__ = ("name", "rank", "standing")
+
+    def __init__(self, name: str, standing: dict[str, Any] | None = None, rank: int = 0) -> None:
+        self.name, self.rank = name, rank
+        self.standing = {} if standing is None else standing
+
+
+_ANONYMOUS = Source("event")
+
+
+class Event:
+    """One event. ``e.loss`` is the observable ``loss``; ``e.event_number`` and the like are always there.
+
+    >>> Event({"loss": 0.5}).loss
+    0.5
+    """
+
+    # The instance dictionary *is* the host's keyword dictionary: reading an observable is a plain attribute read.
+    __slots__ = ("__dict__", "_dt", "_number", "_source", "_time")
+
+    def __init__(
+        self,
+        observables: dict[str, Any],
+        source: Source = _ANONYMOUS,
+        number: int = 0,
+        time: float = 0.0,
+        dt: float = 0.0,
+    ) -> None:
+        self.__dict__ = observables
+        self._source, self._number, self._time, self._dt = source, number, time, dt
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "event_number":
+            return self._number
+        if name == "event_time":
+            return self._time
+        if name == "event_dt":
+            return self._dt
+        if name.startswith("__"):  # copy, pickle and friends probe for these
+            raise AttributeError(name)
+        standing = self._source.standing
+        if name in standing:
+            value = standing[name]
+            if type(value) is Lazy:
+                value = self.__dict__[name] = value.function()
+            return value
+        if name == "rank":
+            return self._source.rank
+        raise _missing(name, self._source.name, self.__dict__, standing)
+
+    def __looptap_names__(self) -> set[str]:
+        return {*self.__dict__, *self._source.standing}
+
+    def __repr__(self) -> str:
+        return f"<{self._source.name} event {self._number}: {', '.join(self.__dict__)}>"
+
+
+class LazyEvent(Event):
+    """An event of which some observables are lazy; they are computed on first read."""
+
+    __slots__ = ("_lazies",)
+
+    def __init__(self, observables: dict[str, Any], *rest: Any) -> None:
+        self._lazies = {k: v for k, v in observables.items() if type(v) is Lazy}
+        for name in self._lazies:
+            del observables[name]
+        super().__init__(observables, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        lazies = self._lazies
+        if name in lazies:
+            value = self.__dict__[name] = lazies[name].function()
+            return value
+        return super().__getattr__(name)
+
+    def __looptap_names__(self) -> set[str]:
+        return {*super().__looptap_names__(), *self._lazies}
+
+
+class EventSnapshot:
+    """What a query kept of one event: copies of the observables that the query mentions."""
+
+    def __init__(self, kept: Mapping[str, Any]) -> None:
+        self.__dict__.update(kept)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _missing(name, "kept", self.__dict__, {})
+
+    def __looptap_names__(self) -> set[str]:
+        return set(self.__dict__)
+
+    def __repr__(self) -> str:
+        return f"EventSnapshot({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items())})"
+
+
+def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str]) -> MissingObservable:
+    names = sorted({*own, *standing})
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return MissingObservable(
+        f"no observable {name!r} at this {event!r} event; there are: "
+        f"{', '.join([*names, *BUILT_IN])}.{hint}"
+    )

@@ -1,0 +1,311 @@
+"""The query language: text or a Python function in, a `Pipeline` out.
+
+`compile_query` decides what a query is. Not a word of `events`: an expression mapped over them. A per-event
+sequence (a generator, map, filter, accumulate of events): its items, as they come. Anything else that mentions
+`events`: a reduction, whose streaming parts become slots and whose rest is evaluated when the window closes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from looptap.streams import namespace
+from looptap.streams.errors import QueryError
+from looptap.streams.parts import Extraction, Parts, collected_events, plain_name
+from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
+from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
+from looptap.streams.windows import Group, Sliding, Window
+
+EVENT = "__event"
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """A query before it is compiled.
+
+    ``code`` is an expression or a function of one parameter; ``source`` is what the sequence is called (`events` in
+    the agent, `values` at the client); ``known`` are the observables seen so far, None if nothing is known yet;
+    ``functions`` are those that the host exposed.
+    """
+
+    code: str | Callable[..., Any]
+    window: Window = field(default_factory=Group)
+    every: int = 1
+    throttle: float = 0.0
+    source: str = "events"
+    known: frozenset[str] | None = None
+    functions: Mapping[str, Any] = field(default_factory=dict)
+
+
+def compile_query(spec: QuerySpec) -> Pipeline:
+    """The pipeline of ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
+
+    >>> pipeline = compile_query(QuerySpec("max(v for v in values)", source="values"))
+    >>> _ = [pipeline.post(x) for x in (1, 3, 2)]
+    >>> pipeline.close()
+    ((0, 3),)
+    """
+    _check(spec)
+    if not isinstance(spec.code, str):
+        return _from_function(spec, spec.code)
+    if spec.code.lstrip().startswith(("def ", "@")):
+        return _from_function(spec, _defined(spec))
+    return _Compiler(spec, Text(spec.code)).compile()
+
+
+def _check(spec: QuerySpec) -> None:
+    if not isinstance(spec.every, int) or isinstance(spec.every, bool) or spec.every < 1:
+        raise QueryError(f"every={spec.every!r}: it is a whole number of events, 1 or more.")
+    if not isinstance(spec.throttle, int | float) or not 0 <= spec.throttle < float("inf"):
+        raise QueryError(f"throttle={spec.throttle!r}: it is a number of seconds, 0 or more.")
+
+
+class _Compiler:
+    """Compiles the text of one query."""
+
+    def __init__(self, spec: QuerySpec, text: Text) -> None:
+        self.spec, self.text = spec, text
+        self.names = namespace.names(spec.functions)
+        self.known = set(spec.known or ()) - set(spec.functions)
+        self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
+        self.parts = Parts(text, self.names, self.per_event)
+        self.alias = "e"  # what a bare event is called in a mapped expression
+
+    def compile(self) -> Pipeline:
+        body, source = self.text.body, self.spec.source
+        if isinstance(body, ast.Lambda):
+            alias = _only_parameter(body, self.text)
+            body = body.body
+            if alias == source:
+                return self.reducing(rewrite(body, lambda n, b: None))
+            self.alias = alias
+        if not mentions(body, source):
+            return self.mapped(body)
+        if isinstance(body, ast.Name):
+            raise self.text.error(
+                f"{source} alone: an event is not a value.", body, "Say what of it: 'step, loss'."
+            )
+        if not isinstance(body, ast.ListComp | ast.SetComp | ast.DictComp):
+            items = self.parts.sequence(body, self.is_source)
+            if items is not None:
+                return self.generator(body, items)
+        return self.reducing(body)
+
+    def is_source(self, node: ast.expr, bound: frozenset[str]) -> bool:
+        """Whether ``node`` is the sequence of all events."""
+        return isinstance(node, ast.Name) and node.id == self.spec.source and node.id not in bound
+
+    # ------------------------------------------------------------ mapped
+
+    def mapped(self, body: ast.expr) -> Pipeline:
+        sequence = Items(self.expression(body), one=True)
+
+        def rebind(item: Any) -> Items | None:
+            """At the first event the observables are known: one that hides a name of the language wins."""
+            names = _observables(item)
+            if not names & self.shadowed:
+                return None
+            self.known |= names
+            self.parts.slots.clear()
+            sequence = Items(self.expression(body), one=True)
+            pipeline.slots = tuple(self.parts.slots)
+            return sequence
+
+        pipeline = Mapped(
+            self.text.text, self.spec.window, self.spec.every, self.spec.throttle, sequence,
+            tuple(self.parts.slots), rebind,
+        )  # fmt: skip
+        return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
+
+    def expression(self, body: ast.expr) -> Callable[[Any], Any]:
+        """``body`` as a function of one event; free names are observables unless the language knows them."""
+        return function(EVENT, self.resolve(self.per_event(body, frozenset())), self.text, self.names)
+
+    def resolve(self, body: ast.expr) -> ast.expr:
+        called = {
+            id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        }
+
+        def hook(node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
+            if not isinstance(node, ast.Name) or node.id in bound or node.id.startswith("__"):
+                return None
+            if node.id in self.known and not (node.id == self.alias and self.alias != "e"):
+                return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
+            if node.id == self.alias:
+                self.shadowed.add(node.id)
+                return ast.Name(EVENT, ast.Load())
+            if node.id in self.names:
+                self.shadowed.add(node.id)
+                return None
+            if id(node) in called:
+                raise self.unknown_function(node)
+            return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
+
+        return rewrite(body, hook)
+
+    def per_event(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
+        """``body`` with its `recent(n)` reductions and `latest(event).name` replaced by places that hold them."""
+        return self.parts.recent_and_latest(body, bound)
+
+    def generator(self, body: ast.expr, items: Items) -> Pipeline:
+        self.complete(body)
+        pipeline = Mapped(
+            self.text.text, self.spec.window, self.spec.every, self.spec.throttle, items,
+            tuple(self.parts.slots), lambda item: None,
+        )  # fmt: skip
+        shown = ["as they come, at each event: " + self.text.segment(body)]
+        return self.described(pipeline, body, shown)
+
+    # ------------------------------------------------------------ reducing
+
+    def reducing(self, body: ast.expr) -> Pipeline:
+        self.complete(body)
+        window = self.spec.window
+        size = window.size if isinstance(window, Sliding) else None
+        extraction = Extraction(self.parts, self.is_source, size, _attributes(body))
+        rest = extraction.rewrite(body)
+        finish = extraction.only() or function(None, rest, self.text, self.names)
+        pipeline = Reducing(
+            self.text.text, window, self.spec.every, self.spec.throttle, extraction.slots,
+            tuple(self.parts.slots), finish,
+        )  # fmt: skip
+        when = "at each event, over" if size else "when the window closes, for"
+        shown = [f"one value {when} {window}", *extraction.explanation]
+        if extraction.only() is None:
+            shown.append("at the close: " + self.text.segment(body))
+        pipeline.notes = extraction.notes
+        return self.described(pipeline, body, shown)
+
+    def complete(self, body: ast.expr) -> None:
+        """Complain about names that are neither of the language nor bound: observables need an event."""
+        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
+        source = self.spec.source
+        for node in free_names(body):
+            name = node.id
+            if name in self.names or name in (source, "recent", "latest"):
+                continue
+            if id(node) in called:
+                raise self.unknown_function(node)
+            what = "e.…" if name == "e" else f"e.{name}"
+            raise self.text.error(
+                f"{name!r} is read at no particular event: beside a reduction an observable needs one.", node,
+                f"Try last({what} for e in {source}), or mean, max, … in place of last.",
+            )  # fmt: skip
+
+    def unknown_function(self, node: ast.Name) -> QueryError:
+        hint = nearest(node.id, self.names) or f"The host can expose it: agent.expose({node.id}={node.id})."
+        return self.text.error(f"unknown function {node.id!r}.", node, hint)
+
+    def described(self, pipeline: Pipeline, body: ast.expr, explanation: list[str]) -> Pipeline:
+        pipeline.explanation = explanation
+        pipeline.fields = _fields(body, self.text)
+        pipeline.latest = self.parts.latest
+        pipeline.reads = frozenset(_attributes(body) | {n.id for n in free_names(body)})
+        exposed = {n.id for n in free_names(body)} & set(self.spec.functions)
+        pipeline.trusted = namespace.trusted(body, self.known) and not exposed
+        if self.parts.conditions:
+            shown = ", ".join(dict.fromkeys(self.parts.conditions))
+            pipeline.explanation.append(
+                f"{shown}: read in Python at each event; on a device tensor this waits for the device"
+            )
+        return pipeline
+
+
+def _only_parameter(node: ast.Lambda, text: Text) -> str:
+    a = node.args
+    names = [*a.posonlyargs, *a.args]
+    if len(names) - len(a.defaults) > 1 or not names or a.vararg or a.kwarg or a.kwonlyargs:
+        raise text.error("a query's function takes one parameter, the event.", node, "lambda e: e.loss")
+    return names[0].arg
+
+
+def _observables(item: Any) -> set[str]:
+    names = getattr(item, "__looptap_names__", None)
+    return names() if names is not None else set(getattr(item, "_fields", ()))
+
+
+def _attributes(body: ast.AST) -> set[str]:
+    return {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+
+
+def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
+    """The names of a tuple's elements, where the query yields tuples."""
+    if isinstance(body, ast.GeneratorExp):
+        body = body.elt
+    if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "map" and body.args:
+        body = body.args[0]
+    if isinstance(body, ast.Lambda):
+        body = body.body
+    if not isinstance(body, ast.Tuple) or any(isinstance(x, ast.Starred) for x in body.elts):
+        return None
+    fields = [plain_name(x) or f"v{i}" for i, x in enumerate(body.elts)]
+    return tuple(name if name not in fields[:i] else f"{name}_{i}" for i, name in enumerate(fields))
+
+
+# ---------------------------------------------------------------- Python functions
+
+
+def _defined(spec: QuerySpec) -> Callable[..., Any]:
+    """The function that a text with `def` defines."""
+    names = namespace.names(spec.functions)
+    before = set(names)
+    try:
+        # An operator's query is code in the job by design (docs/security.md); nobody else's text comes here.
+        exec(compile(str(spec.code), "<query def>", "exec"), names)
+    except Exception as error:
+        raise QueryError(f"this function cannot be defined: {error}.", str(spec.code)) from None
+    made = [value for name, value in names.items() if name not in before and inspect.isfunction(value)]
+    if len(made) != 1:
+        raise QueryError("the text of a function defines exactly one.", str(spec.code))
+    return made[0]
+
+
+def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
+    name = getattr(code, "__name__", type(code).__name__)
+    try:
+        parameters = list(inspect.signature(code).parameters.values())
+    except (TypeError, ValueError):
+        raise QueryError(f"{name} has no signature to look at; wrap it: lambda e: {name}(e.loss).") from None
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not positional or len(required) > 1:
+        raise QueryError(
+            f"{name} takes {len(required)} arguments; a query's function takes one: the event, "
+            f"or all of the window if its name is {spec.source!r}."
+        )
+    window, every, throttle = spec.window, spec.every, spec.throttle
+    reads = frozenset(_names_in(getattr(code, "__code__", None)))
+    pipeline: Pipeline
+    if positional[0].name == spec.source:
+        size = window.size if isinstance(window, Sliding) else None
+        slot = collected_events(reads, size)
+        finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
+        pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
+        pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]
+        pipeline.notes = [_collected(reads)]
+    else:
+        none: Iterable[SlidingSlot] = ()
+        pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
+        pipeline.explanation = [f"at each event: {name}(event)"]
+    pipeline.reads = reads
+    return pipeline
+
+
+def _collected(reads: Iterable[str]) -> str:
+    return f"collected until the window closes, bounded: events with {', '.join(sorted(reads)) or 'nothing'}"
+
+
+def _names_in(code: CodeType | None) -> set[str]:
+    """The attribute and global names that a function's code mentions, inner functions included."""
+    if code is None:
+        return set()
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names

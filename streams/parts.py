@@ -1,0 +1,404 @@
+"""The streaming parts of a query: per-event sequences, reductions of them, `recent(n)` and `latest(event)`."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from looptap.streams.events import EventSnapshot
+from looptap.streams.pipelines import Items, Latest, SlidingSlot, Slot
+from looptap.streams.reducers import REDUCERS, Reducer
+from looptap.streams.snapshots import take_item
+from looptap.streams.syntax import COMPREHENSIONS, Comprehension, Text, free_names, function, rewrite, targets
+
+IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
+_MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
+_STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
+_COUNTED = {"len", "reduce"}  # the reducers that take bare events
+
+
+class Parts:
+    """Finds and compiles the streaming parts of one query."""
+
+    def __init__(
+        self, text: Text, names: dict[str, Any], per_event: Callable[[ast.expr, frozenset[str]], ast.expr]
+    ) -> None:
+        self.text, self.names, self.per_event = text, names, per_event
+        self.slots: list[SlidingSlot] = []  # of recent(n)
+        self.latest: list[Latest] = []
+        self.conditions: list[str] = []
+        self._places = 0
+
+    def place(self, read: Callable[[], Any]) -> ast.expr:
+        """A call that reads ``read()`` where a part of the query stood."""
+        self._places += 1
+        name = f"__part{self._places}"
+        self.names[name] = read
+        return ast.Call(ast.Name(name, ast.Load()), [], [])
+
+    # ------------------------------------------------------------ sequences
+
+    def sequence(
+        self, node: ast.expr, is_source: IsSource, bound: frozenset[str] = frozenset()
+    ) -> Items | None:
+        """The per-event sequence that ``node`` is, or None."""
+        if is_source(node, bound):
+            return Items(lambda event: event, one=True, bare=True)
+        if any(n.id in bound for n in free_names(node)):
+            return None  # it depends on a variable of a loop around it
+        if isinstance(node, COMPREHENSIONS):
+            return self._comprehension(node, is_source, bound)
+        if isinstance(node, ast.Call):
+            return self._call(node, is_source, bound)
+        return None
+
+    def _comprehension(self, node: Comprehension, is_source: IsSource, bound: frozenset[str]) -> Items | None:
+        first = node.generators[0]
+        inner = self.sequence(first.iter, is_source, bound)
+        rest = [*first.ifs, *node.generators[1:], *_results(node)]
+        names = bound | targets(node)
+        if inner is None or any(_contains(part, is_source, names) for part in rest):
+            return None
+        self.conditions += [self.text.segment(c) for g in node.generators for c in g.ifs]
+        return _chain(inner, self._stage(node, names))
+
+    def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
+        """The comprehension over the one item that a post brings."""
+        item: ast.expr
+        item = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        first = node.generators[0]
+        if len(node.generators) == 1 and isinstance(first.target, ast.Name):
+            name, body = first.target.id, self.per_event(item, bound)
+            if not first.ifs:
+                return Items(function(name, body, self.text, self.names), one=True)
+            conditions = [self.per_event(c, bound) for c in first.ifs]
+            test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), conditions)
+            choice = ast.IfExp(test, ast.Tuple([body], ast.Load()), ast.Tuple([], ast.Load()))
+            return Items(function(name, choice, self.text, self.names), one=False)
+        one_item = ast.Tuple([ast.Name("__item", ast.Load())], ast.Load())
+        generators = [
+            ast.comprehension(
+                g.target,
+                one_item if i == 0 else self.per_event(g.iter, bound),
+                [self.per_event(c, bound) for c in g.ifs],
+                0,
+            )
+            for i, g in enumerate(node.generators)
+        ]
+        listed = ast.ListComp(self.per_event(item, bound), generators)
+        return Items(function("__item", ast.copy_location(listed, node), self.text, self.names), one=False)
+
+    def _call(self, node: ast.Call, is_source: IsSource, bound: frozenset[str]) -> Items | None:
+        name = called_name(node)
+        position = {"map": 1, "filter": 1, "starmap": 1, "accumulate": 0, "ema": 0}.get(name or "")
+        if name is None or position is None or len(node.args) <= position:
+            return None
+        others = [a for i, a in enumerate(node.args) if i != position] + [k.value for k in node.keywords]
+        inner = self.sequence(node.args[position], is_source, bound)
+        if inner is None or any(_contains(a, is_source, bound) for a in others):
+            return None
+        if name in ("accumulate", "ema"):
+            return self._running(node, name, inner)
+        if len(node.args) != 2 or node.keywords:
+            return None
+        if name == "filter":
+            self.conditions.append(self.text.segment(node.args[0]))
+        given = node.args[0]
+        if name == "map" and isinstance(given, ast.Lambda) and len(given.args.args) == 1 and not given.args.defaults:
+            name_, body = given.args.args[0].arg, self.per_event(given.body, bound | {given.args.args[0].arg})
+            return _chain(inner, Items(function(name_, body, self.text, self.names), one=True))
+        f = self.evaluate(self.per_event(given, bound))
+        if name == "filter":
+            keep = bool if f is None else f
+            return _chain(inner, Items(lambda x: (x,) if keep(x) else (), one=False))
+        return _chain(inner, Items((lambda x: f(*x)) if name == "starmap" else f, one=True))
+
+    def _running(self, node: ast.Call, name: str, inner: Items) -> Items:
+        if inner.bare:
+            raise self.text.error(
+                f"{name} of bare events: an event is not a value.", node, f"{name}((e.loss for e in events), …)"
+            )
+        args = [self.evaluate(a) for a in node.args[1:]]
+        keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
+        try:
+            fold = _ema(*args, **keywords) if name == "ema" else _Accumulate(*args, **keywords)
+        except TypeError as error:
+            raise self.text.error(f"{error}.", node) from None
+        stage = Items(fold.post, one=True, resets=[fold.reset])
+        chained = _chain(inner, stage)
+        if isinstance(fold, _Accumulate) and fold.has_initial:  # Python yields the initial value first
+            return Items(lambda e: [*fold.start(), *chained.items(e)], one=False, resets=chained.resets)
+        return chained
+
+    # ------------------------------------------------------------ reductions
+
+    def reduction(
+        self, node: ast.expr, is_source: IsSource, bound: frozenset[str]
+    ) -> tuple[str, Items, Callable[[], Reducer]] | None:
+        """The name, the sequence and the maker of the reducer that ``node`` is a call of, or None."""
+        if not isinstance(node, ast.Call):
+            return None
+        name = called_name(node)
+        spec = REDUCERS.get(name or "")
+        if name is None or spec is None or len(node.args) <= spec.sequence:
+            return None
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            return None
+        others = [a for i, a in enumerate(node.args) if i != spec.sequence]
+        handed = [*others, *(k.value for k in node.keywords)]
+        if any(n.id in bound for part in handed for n in free_names(part)):
+            return None
+        if any(_contains(part, is_source, bound) for part in handed):
+            return None
+        items = self.sequence(node.args[spec.sequence], is_source, bound)
+        if items is None or (items.bare and name not in _COUNTED):
+            return None
+        if items.bare and name == "reduce" and len(node.args) < 3 and not node.keywords:
+            raise self.text.error("reduce of bare events needs an initial value.", node, "reduce(f, events, 0)")
+        args = [self.evaluate(a) for a in others]
+        keywords = {str(k.arg): self.evaluate(k.value) for k in node.keywords}
+        if name == "reduce":
+            args[0] = _snapshotting(args[0])
+        make = functools.partial(spec.factory, *args, **keywords)
+        try:
+            make()
+        except Exception as error:
+            raise self.text.error(f"{name}: {error}", node) from None
+        return name, items, make
+
+    def evaluate(self, node: ast.expr) -> Any:
+        """The value of an argument that does not depend on events."""
+        for name in free_names(node):
+            if name.id not in self.names and not name.id.startswith("__"):
+                raise self.text.error(
+                    f"{name.id!r} is not known where this argument is evaluated: once, before any event.", name
+                )
+        try:
+            return function(None, node, self.text, self.names)()
+        except Exception as error:
+            raise self.text.error(f"this argument cannot be evaluated: {error}.", node) from None
+
+    # ------------------------------------------------------------ recent(n), latest(event).name
+
+    def recent_and_latest(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
+        """``body`` with reductions of `recent(n)` and reads of `latest(event).name` replaced by places."""
+
+        def hook(node: ast.expr, inner: frozenset[str]) -> ast.expr | None:
+            if isinstance(node, ast.Attribute) and _named_call(node.value) == "latest":
+                return self._latest(node)
+            if _named_call(node) in ("recent", "latest"):
+                raise self.text.error(
+                    f"{ast.unparse(node)} alone is not a value.", node,
+                    "mean(e.loss for e in recent(100)), latest('epoch').error",
+                )  # fmt: skip
+            size = self._recent_in(node)
+            if size is None:
+                return None
+            extraction = Extraction(self, _is_recent, size, _attributes(node))
+            new = extraction.part(node, bound | inner)
+            self.slots += extraction.slots  # type: ignore[arg-type]  # with a size, all of them slide
+            return new
+
+        return rewrite(body, hook)
+
+    def _recent_in(self, node: ast.expr) -> int | None:
+        """The n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
+        if isinstance(node, COMPREHENSIONS):
+            return self._recent_in(node.generators[0].iter)
+        if not isinstance(node, ast.Call):
+            return None
+        if called_name(node) != "recent":
+            found = (self._recent_in(a) for a in node.args)
+            return next((n for n in found if n is not None), None)
+        size = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
+            raise self.text.error("recent(n) takes a number of events from 1 to 1,000,000.", node, "recent(100)")
+        return size
+
+    def _latest(self, node: ast.Attribute) -> ast.expr:
+        call = node.value
+        assert isinstance(call, ast.Call)
+        if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
+            raise self.text.error("latest takes the name of an event.", call, "latest('epoch').error")
+        place = Latest(call.args[0].value, node.attr)
+        self.latest.append(place)
+        return self.place(place.get)
+
+
+class Extraction:
+    """One pass over a reducing expression: its streaming parts become slots, and places in what remains.
+
+    With ``size`` the slots slide over the last ``size`` events. ``attributes`` are what collected events keep.
+    """
+
+    def __init__(
+        self, parts: Parts, is_source: IsSource, size: int | None, attributes: Iterable[str]
+    ) -> None:
+        self.parts, self.is_source, self.size, self.attributes = parts, is_source, size, frozenset(attributes)
+        self.slots: list[Slot | SlidingSlot] = []
+        self.explanation: list[str] = []
+        self.notes: list[str] = []
+        self._rest: ast.expr | None = None
+
+    def rewrite(self, body: ast.expr) -> ast.expr:
+        """``body`` with every streaming part replaced by a place."""
+        self._rest = rewrite(body, self.part)
+        return self._rest
+
+    def only(self) -> Callable[[], Any] | None:
+        """The one slot's result, if nothing remains around it."""
+        rest = self._rest
+        if len(self.slots) == 1 and isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name):
+            read: Callable[[], Any] | None = self.parts.names.get(rest.func.id)
+            return read if rest.func.id.startswith("__part") else None
+        return None
+
+    def part(self, node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
+        """The place for ``node`` if it streams or has to be collected, else None."""
+        reduction = self.parts.reduction(node, self.is_source, bound)
+        shown = self.parts.text.segment(node)
+        if reduction is not None:
+            name, items, make = reduction
+            slot = self.slot(items, make, name in _STACKED)
+            self.explanation.append(f"streams: {shown}")
+            return self.parts.place(slot.result)
+        if self.is_source(node, bound):
+            slot = collected_events(self.attributes, self.size)
+            self.slots.append(slot)
+            kept = ", ".join(sorted(self.attributes)) or "nothing"
+            self._collects(f"{shown} (of each event: {kept})")
+            return self.parts.place(slot.result)
+        items_ = self.parts.sequence(node, self.is_source, bound)
+        if items_ is None:
+            return None
+        slot = self.slot(items_, REDUCERS["list"].factory, False)
+        self._collects(shown)
+        return self.parts.place(_as(node, slot.result))
+
+    def slot(self, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
+        slot = Slot(items, make) if self.size is None else SlidingSlot(items, make, self.size, merges)
+        self.slots.append(slot)
+        return slot
+
+    def _collects(self, shown: str) -> None:
+        text = f"collected until the window closes, bounded: {shown}"
+        self.explanation.append(text)
+        self.notes.append(text)
+
+
+def collected_events(names: Iterable[str], size: int | None) -> Slot | SlidingSlot:
+    """A slot that keeps, of each event, the observables ``names`` as far as it has them."""
+    wanted = tuple(names)
+
+    def keep(event: Any) -> EventSnapshot:
+        has = getattr(event, "__looptap_names__", None)
+        present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
+        return EventSnapshot({n: take_item(getattr(event, n)) for n in wanted if n in present})
+
+    make = REDUCERS["list"].factory
+    items = Items(keep, one=True)
+    return Events(items, make) if size is None else SlidingSlot(items, make, size, False)
+
+
+class Events(Slot):
+    """A slot whose items are snapshots of events already."""
+
+    def post(self, event: Any) -> None:
+        self.reducer.add(self.sequence.feed(event))
+
+
+def called_name(node: ast.Call) -> str | None:
+    """The name that is called, also through its module: `functools.reduce` is `reduce`."""
+    f = node.func
+    if isinstance(f, ast.Name):
+        return f.id
+    if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id in _MODULES:
+        return f.attr
+    return None
+
+
+def plain_name(node: ast.expr) -> str | None:
+    """The last name of `loss`, `e.loss`, `latest('epoch').error`; None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _named_call(node: ast.AST) -> str | None:
+    return called_name(node) if isinstance(node, ast.Call) else None
+
+
+def _is_recent(node: ast.expr, bound: frozenset[str]) -> bool:
+    return _named_call(node) == "recent"
+
+
+def _contains(node: ast.AST, is_source: IsSource, bound: frozenset[str]) -> bool:
+    return any(isinstance(n, ast.expr) and is_source(n, bound) for n in ast.walk(node))
+
+
+def _attributes(body: ast.AST) -> set[str]:
+    return {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+
+
+def _results(node: Comprehension) -> list[ast.expr]:
+    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+
+
+def _as(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
+    """Collected items as what Python would have made of ``node``."""
+    if isinstance(node, ast.SetComp):
+        return lambda: set(read())
+    if isinstance(node, ast.DictComp):
+        return lambda: dict(read())
+    return read if isinstance(node, ast.ListComp) else lambda: iter(read())
+
+
+def _chain(inner: Items, outer: Items) -> Items:
+    """``outer`` over the items of ``inner``."""
+    f, g, resets = inner.feed, outer.feed, [*inner.resets, *outer.resets]
+    if inner.bare:
+        return Items(g, outer.one, resets=resets)
+    if inner.one:
+        return Items(lambda e: g(f(e)), outer.one, resets=resets)
+    if outer.one:
+        return Items(lambda e: [g(x) for x in f(e)], one=False, resets=resets)
+    return Items(lambda e: list(itertools.chain.from_iterable(g(x) for x in f(e))), one=False, resets=resets)
+
+
+def _snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, x: take_item(f(a, x))
+
+
+_NOTHING: Any = object()
+
+
+class _Accumulate:
+    """itertools.accumulate as a stage: what has been folded so far, at each item."""
+
+    def __init__(self, func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> None:
+        self.f, self.initial = func or operator.add, initial
+        self.has_initial = initial is not None
+        self.reset()
+
+    def reset(self) -> None:
+        self.total = self.initial if self.has_initial else _NOTHING
+        self.fresh = True
+
+    def start(self) -> tuple[Any, ...]:
+        """The initial value, before the first item of a window."""
+        fresh, self.fresh = self.fresh, False
+        return (self.initial,) if fresh else ()
+
+    def post(self, item: Any) -> Any:
+        self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
+        return self.total
+
+
+def _ema(alpha: float) -> _Accumulate:
+    if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
+        raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
+    return _Accumulate(lambda mean, x: mean + alpha * (x - mean))

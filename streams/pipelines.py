@@ -1,0 +1,347 @@
+"""Compiled queries: push stages that run to completion at each event.
+
+`Pipeline.post(item)` is the paper's postable iterator: an event goes in, none, one or several outputs come out;
+`Pipeline.close()` is its flag B, the end of a window. Nothing is suspended between two calls, so that no mode of
+torch can leak into the loop and any thread may post.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from looptap.streams.reducers import Reducer
+from looptap.streams.snapshots import take_item
+from looptap.streams.syntax import format_error
+from looptap.streams.windows import Count, Group, Seconds, Sliding, Window
+
+PARTIAL, ERROR = 1, 2
+"""Flags of an output: a cut window; the text of an error in place of a value."""
+
+Output = tuple[int, Any]
+Feed = Callable[[Any], Any]
+
+
+class Items:
+    """A per-event sequence: ``feed(event)`` gives its item (``one``) or the items that this event adds."""
+
+    __slots__ = ("bare", "feed", "one", "resets")
+
+    def __init__(self, feed: Feed, one: bool, bare: bool = False, resets: Iterable[Callable[[], None]] = ()):
+        self.feed, self.one, self.bare, self.resets = feed, one, bare, list(resets)
+
+    def items(self, event: Any) -> Iterable[Any]:
+        """The items that this event adds."""
+        return (self.feed(event),) if self.one else self.feed(event)
+
+
+class Slot:
+    """One reducing part of a query: its items stream into a reducer that starts anew with each window."""
+
+    def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
+        self.sequence, self.make = sequence, make
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a window."""
+        self.reducer = self.make()
+        self._add = self.reducer.add
+        for reset in self.sequence.resets:
+            reset()
+
+    def post(self, event: Any) -> None:
+        """Let the items of this event into the reducer."""
+        sequence = self.sequence
+        if sequence.bare:
+            self._add(event)
+        elif sequence.one:
+            self._add(take_item(sequence.feed(event)))
+        else:
+            for item in sequence.feed(event):
+                self._add(take_item(item))
+
+    def result(self) -> Any:
+        """What the window has come to."""
+        return self.reducer.result()
+
+
+class SlidingSlot:
+    """A reducing part over the last ``size`` events.
+
+    A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) an event); any
+    other is fed again from the kept items when somebody asks.
+    """
+
+    def __init__(self, sequence: Items, make: Callable[[], Reducer], size: int, merges: bool) -> None:
+        self.sequence, self.make, self.size, self.merges = sequence, make, size, merges
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all events."""
+        self._front: list[Reducer] = []  # suffixes of the older half, the longest last
+        self._back: deque[list[Any]] = deque()  # the items of the younger half, event by event
+        self._tail = self.make()  # all of the younger half
+        for reset in self.sequence.resets:
+            reset()
+
+    def post(self, event: Any) -> None:
+        """Let this event in and the oldest out."""
+        items = [event] if self.sequence.bare else [take_item(x) for x in self.sequence.items(event)]
+        if self.sequence.bare:
+            items = [None] * len(items)  # only counted: the event itself must not outlive emit
+        if len(self._front) + len(self._back) == self.size:
+            self._drop_oldest()
+        self._back.append(items)
+        if self.merges:
+            for item in items:
+                self._tail.add(item)
+
+    def _drop_oldest(self) -> None:
+        if not self.merges:
+            self._back.popleft()
+            return
+        if not self._front:
+            suffix: Reducer | None = None
+            for items in reversed(self._back):
+                reducer = self.make()
+                for item in items:
+                    reducer.add(item)
+                if suffix is not None:
+                    reducer.merge(suffix)
+                self._front.append(reducer)
+                suffix = reducer
+            self._back.clear()
+            self._tail = self.make()
+        self._front.pop()
+
+    def result(self) -> Any:
+        """What the last events come to."""
+        total = self.make()
+        if self.merges:
+            if self._front:
+                total.merge(self._front[-1])
+            total.merge(self._tail)
+        else:
+            for items in self._back:
+                for item in items:
+                    total.add(item)
+        return total.result()
+
+
+class Latest:
+    """A place for the newest value of an observable of another event type."""
+
+    def __init__(self, event: str, name: str) -> None:
+        self.event, self.name, self.value = event, name, None
+
+    def get(self) -> Any:
+        """The newest value, None before the first."""
+        return self.value
+
+
+class Pipeline:
+    """What mapped and reducing pipelines share; ``every`` and ``throttle`` live here.
+
+    ``errors`` are formatted tracebacks' sources: outputs flagged ERROR carry text. ``skipped`` counts the values
+    that ``throttle`` held back.
+    """
+
+    mapped: bool
+
+    def __init__(self, text: str, window: Window, every: int, throttle: float) -> None:
+        self.text, self.window, self.every, self.throttle = text, window, every, throttle
+        self.fields: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self.explanation: list[str] = []
+        self.trusted = False
+        self.reads: frozenset[str] = frozenset()
+        self.latest: list[Latest] = []
+        self.skipped = 0
+        self.events = 0  # in the open window
+        self.partial = False
+        self._next = -math.inf
+        self._start: float | None = None
+
+    def explain(self) -> str:
+        """What of the query streams, what is collected, and when it yields."""
+        return "\n".join([*self.explanation, *self.notes])
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """The outputs that this event brings. A mapped query raises what its expression raises."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        """End the window (flag B); the outputs that this brings."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def begin(self, partial: bool) -> None:
+        """Say that the open window began before the query did."""
+        self.partial = partial
+
+    def _due(self, now: float) -> bool:
+        """Whether ``throttle`` lets a value out now."""
+        if now < self._next:
+            self.skipped += 1
+            return False
+        self._next = now + self.throttle
+        return True
+
+    def _elapsed(self, now: float, size: float) -> bool:
+        """Whether a window of ``size`` seconds ended before this event; windows stay aligned to the first."""
+        if self._start is None:
+            self._start = now
+        passed = now - self._start
+        if passed < size:
+            return False
+        self._start += math.floor(passed / size) * size
+        return True
+
+
+class Mapped(Pipeline):
+    """A query that yields at each event: an expression, a function, a generator, a running fold."""
+
+    mapped = True
+
+    def __init__(
+        self,
+        text: str,
+        window: Window,
+        every: int,
+        throttle: float,
+        sequence: Items,
+        slots: Sequence[SlidingSlot],
+        rebind: Callable[[Any], Items | None],
+    ) -> None:
+        super().__init__(text, window, every, throttle)
+        self.sequence, self.slots = sequence, slots
+        self._rebind: Callable[[Any], Items | None] | None = rebind
+        self.restarts = bool(sequence.resets)
+        self._plain = sequence.one and not slots and not self.restarts and every == 1 and not throttle
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        if self._rebind is not None:
+            self.sequence = self._rebind(item) or self.sequence
+            self._rebind = None
+        if self._plain:
+            return ((0, self.sequence.feed(item)),)
+        if self.every != 1 and number % self.every:
+            return ()
+        if self.restarts:
+            self._restart(now)
+        for slot in self.slots:
+            slot.post(item)
+        if self.throttle and not self._due(now):
+            return ()
+        return [(0, value) for value in self.sequence.items(item)]
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        self.events = 0
+        for reset in self.sequence.resets:
+            reset()
+        return ()
+
+    def _restart(self, now: float) -> None:
+        window = self.window
+        if isinstance(window, Seconds):
+            if self._elapsed(now, window.size):
+                self.close(now)
+        elif isinstance(window, Count):
+            if self.events == window.size:
+                self.close(now)
+        self.events += 1
+
+
+class Reducing(Pipeline):
+    """A query that yields when its window closes; with a sliding window, at every event."""
+
+    mapped = False
+
+    def __init__(
+        self,
+        text: str,
+        window: Window,
+        every: int,
+        throttle: float,
+        slots: Sequence[Slot | SlidingSlot],
+        inner: Sequence[SlidingSlot],
+        finish: Callable[[], Any],
+    ) -> None:
+        super().__init__(text, window, every, throttle)
+        self.slots, self.inner, self.finish = slots, inner, finish
+        self.failure: str | None = None
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        if self.every != 1 and number % self.every:
+            return ()
+        window = self.window
+        outputs: Sequence[Output] = ()
+        if isinstance(window, Seconds) and self._elapsed(now, window.size):
+            outputs = self.close(now)
+        self.events += 1
+        if self.failure is None:
+            try:
+                for inner in self.inner:
+                    inner.post(item)
+                for slot in self.slots:
+                    slot.post(item)
+            except Exception as error:  # this window is lost; the next one starts clean
+                self.failure = format_error(error, self.text)
+            except BaseException:  # Ctrl-C between two parts: the window is not whole any more
+                self.partial = True
+                raise
+        if isinstance(window, Sliding):
+            return self._sliding(now)
+        if isinstance(window, Count) and self.events >= window.size:
+            return self.close(now)
+        return outputs
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        if not self.events or isinstance(self.window, Sliding):
+            return ()
+        output = self._value()
+        self._reset()
+        return () if self.throttle and not self._due(now) else (output,)
+
+    def merge(self, later: Reducing) -> None:
+        """Take in the open window of another instance of this query: of another rank, or a later part of the window.
+
+        Raises TypeError if a part of the query cannot be merged.
+        """
+        for mine, other in zip(self.slots, later.slots, strict=True):
+            if not isinstance(mine, Slot) or not isinstance(other, Slot) or not mine.reducer.mergeable:
+                raise TypeError(f"{self.text!r} has a part that cannot be merged.")
+            mine.reducer.merge(other.reducer)
+        self.events += later.events
+        self.partial = self.partial or later.partial
+        self.failure = self.failure or later.failure
+
+    def _value(self) -> Output:
+        flags = PARTIAL if self.partial else 0
+        if self.failure is None:
+            try:
+                return flags, self.finish()
+            except Exception as error:
+                self.failure = format_error(error, self.text)
+        return flags | ERROR, self.failure
+
+    def _sliding(self, now: float) -> Sequence[Output]:
+        output = () if self.throttle and not self._due(now) else (self._value(),)
+        if self.failure is not None:
+            self._reset()
+        return output
+
+    def _reset(self) -> None:
+        self.events, self.partial, self.failure = 0, False, None
+        for slot in self.slots:
+            slot.reset()
+
+
+def needs_group(pipeline: Pipeline) -> bool:
+    """Whether the end of the host's group matters to this query."""
+    return isinstance(pipeline.window, Group) and (isinstance(pipeline, Reducing) or _restarts(pipeline))
+
+
+def _restarts(pipeline: Pipeline) -> bool:
+    return isinstance(pipeline, Mapped) and pipeline.restarts

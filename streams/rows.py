@@ -1,0 +1,55 @@
+"""Tuples with names: ``row.loss`` beside ``row[1]``, made without running code that names could slip into."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import Any
+
+
+class Row(tuple[Any, ...]):
+    """A tuple whose elements also have names; `row_type` makes the type for given names."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)  # its type exists in this process only
+
+
+@lru_cache(maxsize=256)
+def row_type(fields: tuple[str, ...]) -> type[Row]:
+    """The type of rows with these names; what is no name, or comes twice, is called ``_`` and its position.
+
+    >>> row_type(("step", "loss"))((3, 0.5)).loss
+    0.5
+    >>> row_type(("a", "a", "class"))((1, 2, 3))
+    (a=1, _1=2, _2=3)
+    """
+    names: list[str] = []
+    for position, name in enumerate(fields):
+        usable = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+        names.append(name if usable and name not in names else f"_{position}")
+    getters = {name: property(itemgetter(position)) for position, name in enumerate(names)}
+    return type("Row", (Row,), {**getters, "__slots__": (), "_fields": tuple(names)})
+
+
+def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
+    """A function that names the elements of all tuples of the right length in a list."""
+    count = len(fields)
+    make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, row_type(tuple(fields)))
+
+    def convert(values: list[Any]) -> list[Any]:
+        if set(map(type, values)) == {tuple} and set(map(len, values)) == {count}:
+            return list(map(make, values))
+        return [make(v) if type(v) is tuple and len(v) == count else v for v in values]
+
+    return convert

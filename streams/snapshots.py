@@ -1,0 +1,344 @@
+"""Copies of values that may leave the job: detached, bounded, free of references to it.
+
+`take` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
+copied to the host beside the computation (`Pending`); nobody waits for it on the training thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.errors import SnapshotError
+
+MAX_BYTES = 4_000_000
+"""Bytes of one value, unless the query asks for more with ``max_bytes=``."""
+NUMBERS = frozenset({float, int, bool, type(None)})
+_DEPTH = 64
+_NUMBER_BYTES = 64  # what a number with its envelope costs on its way out
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A picture as PNG bytes with its size in pixels; a notebook shows it."""
+
+    png: bytes
+    width: int
+    height: int
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def __repr__(self) -> str:
+        return f"<Image {self.width} × {self.height}, {len(self.png):,} bytes>"
+
+
+class Pending:
+    """A value of which some tensors are still on their way from a device; `resolve` waits for them."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+
+    def resolve(self) -> Any:
+        """The value with every tensor on the host. Blocks: never call it on the training thread."""
+        return _resolve(self.tree)
+
+
+class DeviceCopy:
+    """One tensor on its way to the host: the host's memory, and a function that waits until it is filled."""
+
+    __slots__ = ("host", "wait")
+
+    def __init__(self, host: Any, wait: Callable[[], Any]) -> None:
+        self.host, self.wait = host, wait
+
+
+class _Walk:
+    """One walk over one value: what is left of its bytes, and whether a device is involved."""
+
+    __slots__ = ("bytes", "limit", "on_device", "pending")
+
+    def __init__(self, limit: int, on_device: bool) -> None:
+        self.limit, self.bytes, self.pending, self.on_device = limit, 0, False, on_device
+
+    def charge(self, size: int, path: str, value: Any) -> None:
+        self.bytes += size
+        if self.bytes > self.limit:
+            shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+            raise SnapshotError(
+                f"the result{path or ' itself'} ({type(value).__name__}{shape}) brings the value to "
+                f"{self.bytes:,} bytes, over max_bytes={self.limit:,}. Reduce it in the query "
+                "(a norm, a histogram, a slice, a thumbnail) or attach with a larger max_bytes=."
+            )
+
+
+def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
+    """A detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
+
+    Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
+    dataclasses (as dicts), named tuples (as tuples), pictures (PIL, matplotlib); 0-dimensional arrays and tensors
+    become numbers. Raises SnapshotError, with type and path, for anything else and above ``max_bytes``.
+
+    >>> take((1, 2.5))
+    ((1, 2.5), 128)
+    """
+    kind = type(value)
+    if kind in NUMBERS:
+        return value, _NUMBER_BYTES
+    if kind is tuple and NUMBERS.issuperset(map(type, value)):
+        return value, _NUMBER_BYTES * len(value)
+    walk = _Walk(max_bytes, on_device=False)
+    copy = _copy(value, walk, "", 0)
+    return (Pending(copy) if walk.pending else copy), walk.bytes
+
+
+def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
+    """A detached copy of ``value`` for a reducer: like `take`, but a device tensor stays on its device."""
+    if type(value) in NUMBERS:
+        return value
+    return _copy(value, _Walk(max_bytes, on_device=True), "", 0)
+
+
+def weight(value: Any) -> int:
+    """Roughly how many bytes a snapshot holds."""
+    size = getattr(value, "nbytes", None)
+    if size is not None:
+        return int(size) + _NUMBER_BYTES
+    if isinstance(value, str | bytes):
+        return len(value) + _NUMBER_BYTES
+    if isinstance(value, Mapping):
+        return _NUMBER_BYTES + sum(weight(k) + weight(v) for k, v in value.items())
+    if isinstance(value, tuple | list | set | frozenset):
+        return _NUMBER_BYTES + sum(map(weight, value))
+    if isinstance(value, Image):
+        return len(value.png)
+    return _NUMBER_BYTES
+
+
+def on_device(tensor: Any) -> bool:
+    """Whether reading the tensor's values would make the host wait for a device."""
+    return not tensor.is_cpu
+
+
+def copy_to_host(tensor: Any) -> DeviceCopy:
+    """Start copying a device tensor to the host, ordered after the work already queued on its stream."""
+    torch = sys.modules["torch"]
+    tensor = tensor.detach()
+    if not tensor.is_cuda:
+        host = tensor.cpu()
+        return DeviceCopy(host, lambda: None)
+    with torch.cuda.device(tensor.device):
+        clone = tensor.clone(memory_format=torch.contiguous_format)
+        side = _side_stream(torch, tensor.device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            host = torch.empty(clone.shape, dtype=clone.dtype, pin_memory=True)
+            host.copy_(clone, non_blocking=True)
+            clone.record_stream(side)
+            done = torch.cuda.Event()
+            done.record(side)
+    return DeviceCopy(host, done.synchronize)
+
+
+_side_streams: dict[Any, Any] = {}
+
+
+def _side_stream(torch: Any, device: Any) -> Any:
+    if device not in _side_streams:
+        _side_streams[device] = torch.cuda.Stream(device)
+    return _side_streams[device]
+
+
+# ---------------------------------------------------------------- copying, by type
+
+_Copier = Callable[[Any, _Walk, str, int], Any]
+
+
+def _copy(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    kind = type(value)
+    if kind in NUMBERS:
+        walk.bytes += _NUMBER_BYTES
+        return value
+    copier = _copiers.get(kind)
+    if copier is None:
+        copier = _find_copier(kind, value)
+        if len(_copiers) > 1000:  # classes made in a loop must not pile up
+            _copiers.clear()
+            _copiers.update(_BASIC)
+        _copiers[kind] = copier
+    if depth > _DEPTH:
+        raise SnapshotError(f"the result{path[:80]}… is nested more than {_DEPTH} deep (or contains itself).")
+    return copier(value, walk, path, depth)
+
+
+def _text(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.charge(len(value), path, value)
+    return value
+
+
+def _bytearray(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.charge(len(value), path, value)
+    return bytes(value)
+
+
+def _tuple(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.charge(8, path, value)
+    return tuple([_copy(v, walk, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)])
+
+
+def _list(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    return list(_tuple(value, walk, path, depth))
+
+
+def _set(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    return set(_tuple(value, walk, path, depth))
+
+
+def _dict(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.charge(8, path, value)
+    return {
+        _copy(k, walk, f"{path} key", depth + 1): _copy(v, walk, f"{path}[{k!r:.40}]", depth + 1)
+        for k, v in value.items()
+    }
+
+
+def _dataclass(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    return {
+        f.name: _copy(getattr(value, f.name), walk, f"{path}.{f.name}", depth + 1)
+        for f in dataclasses.fields(value)
+    }
+
+
+def _scalar(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    if isinstance(value, np.longdouble | np.clongdouble) or value.dtype.kind not in "biufcSU":
+        return _array(np.asarray(value), walk, path, depth)
+    return _copy(value.item(), walk, path, depth)
+
+
+def _array(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    if value.dtype.hasobject or value.dtype.names:
+        raise SnapshotError(
+            f"the result{path} is an array of dtype {value.dtype}, which cannot leave the job. "
+            "Convert it to numbers with .astype(...) or send the columns one by one."
+        )
+    if value.ndim == 0 and value.dtype.kind in "biufcSU" and value.dtype.itemsize <= 16:
+        return _copy(value.item(), walk, path, depth)
+    walk.charge(value.nbytes, path, value)
+    return np.array(value, copy=True, order="C", subok=False)
+
+
+def _tensor(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    if hasattr(value, "to_local"):  # a sharded tensor is seen as its local shard: gathering would be a collective
+        value = value.to_local()
+        if hasattr(value, "wait"):
+            value = value.wait()
+    if value.layout != sys.modules["torch"].strided or value.is_quantized or value.is_meta:
+        what = "a meta" if value.is_meta else "a quantized" if value.is_quantized else f"a {value.layout}"
+        raise SnapshotError(
+            f"the result{path} is {what} tensor, which cannot leave the job. "
+            "Convert it with .to_dense() or .dequantize(), or reduce it."
+        )
+    if on_device(value):
+        walk.charge(value.nbytes, path, value)
+        if walk.on_device:
+            return value.detach().clone()
+        walk.pending = True
+        return copy_to_host(value)
+    if value.dim() == 0:
+        walk.bytes += _NUMBER_BYTES
+        return value.item()
+    walk.charge(value.nbytes, path, value)
+    return value.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+
+
+def _picture(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    buffer = io.BytesIO()
+    if hasattr(value, "savefig"):
+        value.savefig(buffer, format="png")
+        width, height = (round(n) for n in value.get_size_inches() * value.dpi)
+    else:
+        value.save(buffer, format="PNG")
+        width, height = value.size
+    png = buffer.getvalue()
+    walk.charge(len(png), path, value)
+    return Image(png, width, height)
+
+
+def _same(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.charge(len(getattr(value, "png", b"")) + 16, path, value)
+    return value
+
+
+def _string_of(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    return _text(str(value), walk, path, depth)
+
+
+def _enum(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    return _copy(value.value, walk, path, depth + 1)
+
+
+def _number_subclass(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    walk.bytes += _NUMBER_BYTES
+    return next(kind for kind in (bool, int, float, complex) if isinstance(value, kind))(value)
+
+
+def _refuse(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise SnapshotError(
+        f"the result{path} is a {kind}, which cannot leave the job. Return numbers, strings, arrays, tensors or "
+        "tuples, lists and dicts of them; a generator wants list(...), an object the attribute you are after."
+    )
+
+
+_BASIC: dict[type, _Copier] = {
+    str: _text, bytes: _text, bytearray: _bytearray, tuple: _tuple, list: _list, deque: _list, range: _list,
+    set: _set, frozenset: _set, dict: _dict, np.ndarray: _array, Image: _same, complex: _same,
+}  # fmt: skip
+_copiers: dict[type, _Copier] = dict(_BASIC)
+
+
+def _find_copier(kind: type, value: Any) -> _Copier:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if isinstance(value, torch.Tensor):
+            return _tensor
+        if isinstance(value, torch.dtype | torch.device):
+            return _string_of
+    bases: list[tuple[type | tuple[type, ...], _Copier]] = [
+        (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
+        (np.ndarray, _array), (tuple, _tuple), (list, _list), ((set, frozenset), _set), (Mapping, _dict),
+    ]  # fmt: skip
+    if isinstance(value, np.float64):  # a float subclass, but numpy's own
+        return _scalar
+    for base, copier in bases:
+        if isinstance(value, base):
+            return copier
+    if dataclasses.is_dataclass(kind):
+        return _dataclass
+    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    if names & {"PIL.Image.Image", "matplotlib.figure.Figure"}:
+        return _picture
+    if isinstance(value, type({}.keys()) | type({}.values())):
+        return _list
+    return _refuse
+
+
+def _resolve(tree: Any) -> Any:
+    kind = type(tree)
+    if kind is DeviceCopy:
+        tree.wait()
+        return tree.host.item() if tree.host.dim() == 0 else tree.host
+    if kind is tuple or kind is list or kind is set:
+        return kind(map(_resolve, tree))
+    if kind is dict:
+        return {k: _resolve(v) for k, v in tree.items()}
+    return tree

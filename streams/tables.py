@@ -1,0 +1,121 @@
+"""A stream's values as one table: columns beside the values, numpy arrays, a pandas frame."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.streams.buffers import ERROR, Batch
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Columns(NamedTuple):
+    """The values of a stream with what is known of each; all columns are equally long, errors are left out.
+
+    ``numbers``, ``events`` and ``ranks`` are int64, ``times`` (the host's monotonic clock) and ``walls`` (seconds
+    since the epoch) float64.
+    """
+
+    numbers: NDArray[np.int64]
+    events: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    times: NDArray[np.float64]
+    walls: NDArray[np.float64]
+    values: list[Any]
+
+
+def columns_of(batches: Sequence[Batch]) -> Columns:
+    """One table of all values in ``batches``."""
+    numbers, events, ranks, times, clocks = [], [], [], [], []
+    values: list[Any] = []
+    for batch in batches:
+        count = len(batch.values)
+        keep = slice(None) if not batch.flags else np.frombuffer(batch.flags, np.uint8) & ERROR == 0
+        numbers.append(np.arange(batch.first, batch.first + count)[keep])
+        events.append(np.frombuffer(batch.events, np.int64)[keep])
+        times.append(np.frombuffer(batch.times, np.float64)[keep])
+        good = batch.good()
+        ranks.append(np.full(len(good), batch.rank))
+        clocks.append(np.full(len(good), batch.clock))
+        values += good
+    time = _joined(times, np.float64)
+    integers = (_joined(column, np.int64) for column in (numbers, events, ranks))
+    return Columns(*integers, time, time + _joined(clocks, np.float64), values)
+
+
+def _joined(parts: list[Any], dtype: Any) -> Any:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+
+
+def as_array(values: Sequence[Any]) -> NDArray[Any]:
+    """The values as an array: numbers as one axis, rows and arrays of one shape stacked, else objects.
+
+    >>> as_array([(0, 0.5), (1, 0.25)]).shape
+    (2, 2)
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
+        values = [_of_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+    try:
+        array = np.array(values)
+    except ValueError:  # arrays or rows of different shapes
+        array = np.empty(0, object)
+    if len(array) == len(values) and array.dtype.kind != "O" and not _turned_into_text(array, values):
+        return array
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):  # not array[:] = values, which would look into arrays
+        array[index] = value
+    return array
+
+
+def _of_tensor(value: Any) -> Any:
+    try:
+        return value.numpy()
+    except TypeError:  # bfloat16 and the 8-bit floats
+        return value.float().numpy()
+
+
+def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
+    return array.dtype.kind in "US" and not all(isinstance(value, str | bytes) for value in values)
+
+
+def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
+    """A pandas DataFrame indexed by number: event, rank, time, wall, then the values, a column for each field."""
+    import pandas
+
+    about: dict[str, Any] = {
+        "event": columns.events,
+        "rank": columns.ranks,
+        "time": columns.times,
+        "wall": pandas.to_datetime(columns.walls, unit="s", utc=True),
+    }
+    parts = _value_columns(columns.values, fields)
+    about = {name + "_" if name in parts else name: column for name, column in about.items()}
+    return pandas.DataFrame({**about, **parts}, index=pandas.Index(columns.numbers, name="number"))
+
+
+def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    if fields and all(isinstance(value, tuple) and len(value) == len(fields) for value in values):
+        rows = zip(*values, strict=True) if values else ((),) * len(fields)
+        return {name: _column(list(column)) for name, column in zip(fields, rows, strict=True)}
+    if values and all(isinstance(value, dict) for value in values):
+        names = dict.fromkeys(str(name) for value in values for name in value)
+        by_name = [{str(name): item for name, item in value.items()} for value in values]
+        return {name: _column([value.get(name) for value in by_name]) for name in names}
+    return {"value": _column(values)}
+
+
+def _column(items: list[Any]) -> Any:
+    """The items as they are: pandas chooses a type for scalars, anything else stays an object."""
+    if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
+        return items
+    column = np.empty(len(items), object)
+    for index, item in enumerate(items):
+        column[index] = item
+    return column

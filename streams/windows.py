@@ -1,0 +1,94 @@
+"""What a reducing query aggregates over: the host's group, a number of events, a time, or a sliding range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from looptap.streams.errors import QueryError
+
+
+@dataclass(frozen=True)
+class Group:
+    """The events of the host's group, which the host ends."""
+
+    def __str__(self) -> str:
+        return "the host's group"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Each ``size`` events."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.size} events"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Each ``size`` seconds; a window closes at the first event after its end."""
+
+    size: float
+
+    def __str__(self) -> str:
+        return f"{self.size:g} s"
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """The last ``size`` events, with a value at every event."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"the last {self.size} events"
+
+
+Window: TypeAlias = Group | Count | Seconds | Sliding
+
+
+def seconds(size: float) -> Seconds:
+    """A window of ``size`` seconds (> 0). Raises QueryError for anything else.
+
+    >>> seconds(30)
+    Seconds(size=30)
+    """
+    if isinstance(size, bool) or not isinstance(size, int | float) or not (0 < size < math.inf):
+        raise QueryError(f"seconds({size!r}): a window lasts a positive, finite number of seconds.")
+    return Seconds(size)
+
+
+def sliding(size: int) -> Sliding:
+    """A window of the last ``size`` events (1 to 1,000,000). Raises QueryError for anything else.
+
+    >>> sliding(100)
+    Sliding(size=100)
+    """
+    return Sliding(_events(size, f"sliding({size!r})"))
+
+
+def as_window(window: object) -> Window:
+    """The window that ``window`` means: None the host's group, an int that many events, or a window itself.
+
+    Raises QueryError for anything else.
+
+    >>> as_window(100)
+    Count(size=100)
+    """
+    if window is None:
+        return Group()
+    if isinstance(window, Group | Count | Seconds | Sliding):
+        return window
+    return Count(_events(window, f"window={window!r}"))
+
+
+def _events(size: object, shown: str) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
+        raise QueryError(
+            f"{shown}: a window is None (the host's group), a number of events from 1 to 1,000,000, "
+            "seconds(s) or sliding(n)."
+        )
+    return size

@@ -1,0 +1,194 @@
+"""The rules of the house: arrows between folders, docstrings, names, sizes, no path of a machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import looptap
+
+ROOT = Path(__file__).resolve().parent.parent
+FACADE = ROOT / "src" / "looptap"
+
+MAY_IMPORT = {
+    "streams": {"numpy"},
+    "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy"},
+    "agent": {"streams", "protocol", "msgspec", "zmq", "numpy", "cloudpickle"},
+    "client": {"streams", "protocol", "msgspec", "zmq", "numpy", "cloudpickle"},
+    "cli": {"client", "streams", "protocol", "msgspec", "typer", "rich"},
+    "examples": {"looptap", "torch", "numpy", "sklearn"},
+}
+"""What each folder may import beside the standard library and itself; `looptap` is the facade."""
+
+ON_DEMAND = {
+    "streams": {"pandas"},  # Stream.to_pandas
+    "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
+    "cli": {"examples"},  # looptap demo
+}
+"""What a folder may import besides, inside a function only."""
+
+LONGER_THAN_400_LINES: dict[str, str] = {}
+"""Modules that may be long, each with its reason."""
+
+FOLDERS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
+MODULES = sorted(
+    path for folder in [*(ROOT / name for name in FOLDERS), FACADE] for path in folder.rglob("*.py")
+)
+"""Every module of looptap; links are not followed, so each comes once."""
+
+
+@dataclass(frozen=True)
+class Import:
+    target: str
+    """A folder of ours, `looptap` for the facade, or the top name of somebody else's package."""
+    line: int
+    at_import: bool
+    """False inside a function or below `if TYPE_CHECKING:`."""
+    typing_only: bool
+
+
+def targets(module: str, names: list[str]) -> Iterator[str]:
+    """What `import module` or `from module import names` reaches."""
+    top, *below = module.split(".")
+    if top != "looptap":
+        yield top
+    elif below:
+        yield below[0] if below[0] in FOLDERS else "looptap"
+    else:
+        yield from (name if name in FOLDERS else "looptap" for name in names or [""])
+
+
+def imports(source: str, package: list[str]) -> Iterator[Import]:
+    """All imports of a module of ``package`` (its dotted name in parts), relative ones resolved."""
+
+    def walk(node: ast.AST, inside: bool, typing_only: bool) -> Iterator[Import]:
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [target for alias in node.names for target in targets(alias.name, [])]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *filter(None, [node.module])])
+            found = list(targets(name, [alias.name for alias in node.names]))
+        for target in found:
+            yield Import(target, node.lineno, not inside and not typing_only, typing_only)
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inside, typing_only or (guarded and child not in node.orelse))
+
+    yield from walk(ast.parse(source), False, False)
+
+
+def dotted(path: Path) -> list[str]:
+    """The package that a module of a folder belongs to, in parts."""
+    return ["looptap", *path.relative_to(ROOT).parent.parts]
+
+
+def forbidden(folder: str, found: Import) -> bool:
+    """Arrows between our folders hold everywhere; others' packages may be imported on demand where listed."""
+    if found.target == folder or found.target in sys.stdlib_module_names:
+        return False
+    if found.target in MAY_IMPORT[folder]:
+        return False
+    if found.typing_only and found.target not in {*FOLDERS, "looptap"}:
+        return False
+    return found.at_import or found.target not in ON_DEMAND.get(folder, set())
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_imports_only_what_its_row_of_the_table_allows(folder):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{found.line} imports {found.target}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for found in imports(path.read_text(), dotted(path))
+        if forbidden(folder, found)
+    ]
+    assert wrong == []
+
+
+def test_agent_and_client_never_meet_even_in_the_table():
+    assert "client" not in MAY_IMPORT["agent"] | ON_DEMAND.get("agent", set())
+    assert "agent" not in MAY_IMPORT["client"] | ON_DEMAND.get("client", set())
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("import looptap.client.run", "client"),
+        ("from looptap import client", "client"),
+        ("from looptap import Agent", "looptap"),
+        ("from looptap.client import run", "client"),
+        ("from ..client import run", "client"),
+        ("from .. import client", "client"),
+        ("from .queries import Query", "agent"),
+        ("def f():\n    import looptap.client", "client"),
+        ("if TYPE_CHECKING:\n    from looptap.client import Run", "client"),
+        ("import torch.nn", "torch"),
+    ],
+)
+def test_the_walk_sees_every_way_to_write_an_import(source, target):
+    (found,) = imports(source, ["looptap", "agent"])
+    assert found.target == target
+    assert forbidden("agent", found) == (target != "agent")
+
+
+def test_the_facade_imports_eagerly_only_the_standard_library_and_streams():
+    found = [found for path in FACADE.glob("*.py") for found in imports(path.read_text(), ["looptap"])]
+    eager = {one.target for one in found if one.at_import} - set(sys.stdlib_module_names)
+    assert eager <= {"looptap", "streams"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_public_module_says_what_it_is_in_a_docstring(path):
+    source = path.read_text()
+    if source.strip() and not (path.stem.startswith("_") and not path.stem.startswith("__")):
+        assert ast.get_docstring(ast.parse(source))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_is_at_most_400_lines_unless_there_is_a_reason(path):
+    name, lines = str(path.relative_to(ROOT)), len(path.read_text().splitlines())
+    assert (lines > 400) == (name in LONGER_THAN_400_LINES), f"{name} has {lines} lines"
+
+
+def in_order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then the rest, each by name: the order that ruff keeps (RUF022)."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.skipif(not (FACADE / "__init__.py").stat().st_size, reason="there is no facade yet")
+def test_the_names_of_the_facade_are_sorted_and_all_there():
+    names = list(looptap.__all__)
+    assert names == sorted(names, key=in_order)
+    assert [name for name in names if not hasattr(looptap, name)] == []
+    assert set(names) <= set(dir(looptap))
+
+
+def tracked() -> list[Path]:
+    """Files that git tracks or would track; without git, those of the folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return MODULES
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_the_path_of_a_machine_or_the_host_of_a_registry():
+    homes = r"(?<![\w.>}~-])/(?:home/\w|Users/\w|root/|work/|opt/(?:pypi|wheels))"
+    hosts = r"\b(?:pypi|pythonhosted|anaconda|npmjs)\.org|\b(?:download\.pytorch|deb\.debian)\b"
+    pattern = re.compile(f"{homes}|{hosts}")
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in tracked()
+        if path != Path(__file__).resolve()
+        for match in pattern.finditer(path.read_bytes().decode("utf-8", "replace"))
+    ]
+    assert found == []

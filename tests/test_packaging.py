@@ -1,0 +1,151 @@
+"""What is built and installed is what lies in the folders, under one name each."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FACADE = ROOT / "src" / "looptap"
+LINKS = sorted(path for path in FACADE.iterdir() if path.is_symlink())
+HEAVY = ("torch", "matplotlib", "plotly", "pandas", "IPython", "sklearn", "PIL")
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+from pathlib import Path
+import looptap
+for module in pkgutil.walk_packages(looptap.__path__, "looptap."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+root = Path(looptap.__file__).resolve().parents[2]
+loaded = {}
+for name, module in sorted(sys.modules.items()):
+    path = getattr(module, "__file__", None)
+    if path and Path(path).resolve().is_relative_to(root) and "site-packages" not in path:
+        loaded.setdefault(Path(path).resolve(), []).append(name)
+"""
+
+
+def python(code: str, *flags: str, **options) -> str:
+    """What a fresh interpreter prints; its error output is the failure's text."""
+    done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shipped(folder: Path) -> set[str]:
+    """Every file of a package folder as its path in the wheel."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {f"looptap/{folder.name}/{path}" for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, and the wheel that is built from it, of a clean copy of the tree."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    clean = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=clean)
+    for link in LINKS:
+        shutil.copytree(link.resolve(), tree / link.name, ignore=clean)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--quiet", str(tree)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(tree.glob("dist/*.tar.gz")), next(tree.glob("dist/*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return zipfile.ZipFile(built[1])
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder that holds looptap as pip would put it there."""
+    target = tmp_path_factory.mktemp("site")
+    wheel.extractall(target)
+    return target
+
+
+def test_every_link_in_the_facade_leads_to_the_folder_of_its_name_beside_pyproject():
+    assert LINKS
+    for link in LINKS:
+        assert link.resolve() == ROOT / link.name
+        assert link.readlink() == Path("../..") / link.name
+
+
+@pytest.mark.parametrize("folder", [link.name for link in LINKS])
+def test_the_wheel_holds_exactly_the_files_of_each_folder(wheel, folder):
+    inside = {name for name in wheel.namelist() if name.startswith(f"looptap/{folder}/")}
+    assert inside == shipped(ROOT / folder)
+
+
+def test_the_wheel_holds_the_facade_and_its_type_marker(wheel):
+    own = {path.name for path in FACADE.iterdir() if path.is_file()}
+    inside = {name.removeprefix("looptap/") for name in wheel.namelist() if name.count("/") == 1}
+    assert "py.typed" in own
+    assert own <= inside
+
+
+def test_the_wheel_brings_one_top_level_name(wheel):
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"looptap"}
+
+
+def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
+    with tarfile.open(built[0]) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    sources = {f"src/{name}" for name in wheel.namelist() if name.startswith("looptap/")}
+    assert sources | {"pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+def test_an_installed_wheel_imports_without_the_source_tree(installed, tmp_path):
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); import looptap.agent as a; print(a.__file__)"
+    place = python(code, cwd=tmp_path).strip()
+    assert Path(place).is_relative_to(installed)
+
+
+def test_the_wheel_requires_seven_light_packages(wheel):
+    metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
+    needs = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
+    always = {re.split(r"[^\w-]", line.split()[1])[0] for line in needs if "extra ==" not in line}
+    assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich"}
+
+
+def test_every_module_is_loaded_under_one_name_only():
+    code = IMPORT_ALL + "print([names for names in loaded.values() if len(names) > 1])"
+    assert python(code, cwd=ROOT).strip() == "[]"
+
+
+def test_no_module_is_loaded_by_the_bare_name_of_its_folder():
+    code = IMPORT_ALL + "print({name.split('.')[0] for names in loaded.values() for name in names})"
+    assert python(code, cwd=ROOT).strip() == "{'looptap'}"
+
+
+def test_importing_looptap_loads_nothing_heavy():
+    assert python(f"import sys, looptap; print([m for m in {HEAVY!r} if m in sys.modules])").strip() == "[]"
+
+
+def test_a_type_checker_sees_the_packages_of_an_editable_install(tmp_path):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(
+        "import looptap.agent\n"
+        "from looptap.protocol.limits import Limits\n"
+        "reveal_type(Limits(clients=2).clients)\n"
+        'Limits(clients="two")\n'
+    )
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path)]
+    done = subprocess.run([*command, "snippet.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert 'Revealed type is "int"' in done.stdout.replace("builtins.", ""), done.stdout + done.stderr
+    assert 'incompatible type "str"; expected "int"' in done.stdout
+    assert "Found 1 error" in done.stdout
