@@ -65,4 +65,5 @@ $(PEER_READY): benchmarks/tensorwatch-requirements.txt
 	@test -x $(PEER)/bin/python || $(PYTHON) -m venv $(PEER)
 	@$(PEER_PIP) "$(TORCH)"
 	@$(PEER_PIP) --requirement benchmarks/tensorwatch-requirements.txt
+	@$(PEER_PIP) --no-deps tensorwatch==0.9.1
 	@touch $@

@@ -28,6 +28,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.messages import RunInfo
 from looptap.streams.events import Source
 
+AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
 
 EVENT_TYPES = 1000
@@ -44,8 +45,8 @@ class Agent:
     ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has ``LOOPTAP_DISABLED=1`` in its
     environment, or is in a forked child, does nothing and costs nothing: training code needs no ``if``.
 
-    Raises ValueError for a bad name or bad groups, `EndpointError` if it cannot listen, `UnsafeFile` for a directory that
-    others can write. After that nothing it does raises into the loop.
+    Raises ValueError for a bad name or bad groups, `EndpointError` if it cannot listen, `UnsafeFile` for a directory
+    that others can write. After that nothing it does raises into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -67,9 +68,10 @@ class Agent:
         self._standing: dict[str, Any] = {}
         self._lock = threading.RLock()
         self._taps: dict[str, Tap] = Deaf()
-        self._link: Link | None = None
+        self._link: AnyLink | None = None
         self._files: list[Path] = []
         self._pid = os.getpid()
+        self._complaints: set[str] = set()
         self.run = _run_info(name)
         self._service = self._serve()
         wanted = enabled and os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
@@ -94,7 +96,7 @@ class Agent:
             if tap.busy:
                 tap.deliver(observables)
             else:
-                tap.number = tap.tick()
+                tap.number += 1
         except Exception as error:
             self._unusual(event, observables, error)
 
@@ -170,11 +172,15 @@ class Agent:
     def _listen(self, listen: str | None) -> None:
         directory = runtime_dir()
         keys = RoleKeys.fresh(OPERATOR)
-        link = Link(self._service, endpoint=listen, keys=keys, limits=self.limits)
+        link = Link(
+            self._service, endpoint=listen, keys=keys, limits=self.limits, on_failure=_failer(weakref.ref(self))
+        )
         self._service.send = link.send
         link.start()
         self._link = link
-        self._files.append(publish(ConnectionFile.of(self.run, keys, link.endpoints), directory))
+        path = publish(ConnectionFile.of(self.run, keys, link.endpoints), directory)
+        self._files.append(path)
+        link.keep_fresh(path)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=_deafener(weakref.ref(self)))
 
@@ -216,8 +222,6 @@ class Agent:
             self._complaints.add(kind)
             log.warning("looptap: %s (said once; the loop goes on)", kind)
 
-    _complaints: set[str] = set()
-
     def _deafen(self) -> None:
         """Become inert without touching what the parent process owns."""
         self._taps = Deaf()
@@ -244,6 +248,16 @@ def _deafener(agent: weakref.ref[Agent]) -> Any:
             living._deafen()
 
     return deafen
+
+
+def _failer(agent: weakref.ref[Agent]) -> Any:
+    def fail(reason: str) -> None:
+        living = agent()
+        if living is not None:
+            living._taps = Deaf()
+            log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
+
+    return fail
 
 
 def _inert(name: str, groups: tuple[str, ...]) -> Agent:

@@ -9,7 +9,7 @@ from looptap.agent.guard import LoopState
 from looptap.agent.outbox import Item, Outbox
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
-from looptap.streams.pipelines import ERROR, Output, Pipeline, needs_group
+from looptap.streams.pipelines import ERROR, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.snapshots import take
 from looptap.streams.syntax import format_error
@@ -50,18 +50,26 @@ class AttachedQuery:
         self._detach = detach
         self._in_a_row = 0
         self._close_asked = False
+        self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
     def post(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
 
         ``began`` is the number of the last event before the open group.
         """
-        if not self.events:
-            self.started = now
-            if self.grouped:
-                self.pipeline.begin(partial=number > began + 1)
-        self.events += 1
         try:
+            feed = self._feed
+            if feed is not None:
+                value, size = take(feed(event), self.max_bytes)
+                self.outbox.put(number, now, 0, value, size)
+                self.events += 1
+                self._in_a_row = 0
+                return
+            if not self.events:
+                self.started = now
+                if self.grouped:
+                    self.pipeline.begin(partial=number > began + 1)
+            self.events += 1
             if self.pipeline.trusted:
                 outputs = self.pipeline.post(event, number, now)
             else:
@@ -74,6 +82,8 @@ class AttachedQuery:
             if self._close_asked:
                 self._close_asked = False
                 self._put(self.pipeline.close(now), event, number, now)
+            if isinstance(self.pipeline, Mapped) and self.pipeline.trusted and self.recorder is None:
+                self._feed = self.pipeline.feed()
         except KeyboardInterrupt:
             raise
         except SystemExit as error:

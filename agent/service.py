@@ -129,7 +129,7 @@ class Service:
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
-        events = {name: tap.seen for name, tap in list(self.taps.items())}
+        events = {name: tap.number for name, tap in list(self.taps.items())}
         now = time.monotonic()
         if events != self._counts:
             self._counts, self._moved = events, now
@@ -162,7 +162,7 @@ class Service:
             self._reply(peer, m.Refused(reason, m.VERSION))
             return
         self.clients.setdefault(peer, Client(peer, role, hello.client))
-        events = {name: tap.seen for name, tap in list(self.taps.items())}
+        events = {name: tap.number for name, tap in list(self.taps.items())}
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, events))
 
     def _handle(self, client: Client, message: m.FromClient) -> None:
@@ -230,7 +230,7 @@ class Service:
 
     def _notes_on(self, on: str, query: AttachedQuery) -> list[str]:
         notes = []
-        seen = [name for name, tap in self.taps.items() if tap.seen]
+        seen = [name for name, tap in self.taps.items() if tap.number]
         if on not in seen:
             notes.append(f"no {on!r} event has been raised yet; so far: {', '.join(seen) or 'none'}")
         if query.grouped and on not in self.groups[:-1]:
@@ -320,7 +320,7 @@ class Service:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
         return {
             "run": self.run.id,
-            "events": {name: tap.seen for name, tap in list(self.taps.items())},
+            "events": {name: tap.number for name, tap in list(self.taps.items())},
             "clients": [{"name": c.name, "role": c.role, "streams": len(c.streams)} for c in self.clients.values()],
             "queries": [s.stats() for s in list(self._streams)],
             "outbox_bytes": self.post.waiting(),

@@ -7,7 +7,6 @@ changed in place.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from collections import deque
@@ -27,46 +26,44 @@ class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_counter", "_last", "_lock", "began", "busy", "closes", "commands", "latest", "number", "queries", "source",
-        "tick",
+        "_last", "_lock", "began", "busy", "capturing", "closes", "commands", "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(self, source: Source, lock: threading.RLock, closes: tuple[Tap, ...] = ()) -> None:
         self.source, self._lock, self.closes = source, lock, closes
-        self._counter = itertools.count(1)
-        self.tick: Callable[[], int] = self._counter.__next__  # one C call: exact from any thread
-        self.number = 0  # of the newest event; where threads race, `seen` is exact
+        # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
+        # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
+        self.number = 0
         self.began = 0  # the number of the last event before the open group
         self.queries: tuple[AttachedQuery, ...] = ()
         self.latest: tuple[Latest, ...] = ()
         self.commands: deque[Command] = deque()
         self._last = 0.0
-        self.busy = bool(closes)
-
-    @property
-    def seen(self) -> int:
-        """Events so far, exactly."""
-        return int(repr(self._counter)[6:-1]) - 1  # 'count(8)': the number of the next one
+        self.update()
 
     def update(self) -> None:
         """Decide anew whether an event has anything to do beyond being counted."""
+        self.capturing = _capturing()
         self.busy = bool(self.closes or self.queries or self.latest or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Raise one event: close groups, run commands, evaluate queries. Nothing but KeyboardInterrupt comes out."""
-        if _capturing():
+        if self.capturing is not None and self.capturing():
             return
         with self._lock:
-            number = self.number = self.tick()
+            self.number = number = self.number + 1
             now = monotonic()
             for inner in self.closes:
                 inner.end_group(now)
             if not (self.queries or self.commands or self.latest):
                 return
-            kind = Event
+            dt = now - self._last if self._last else 0.0
             if Lazy.used and Lazy in map(type, observables.values()):
-                kind = LazyEvent
-            event = kind(observables, self.source, number, now, now - self._last if self._last else 0.0)
+                event: Event = LazyEvent(observables, self.source, number, now, dt)
+            else:  # Event(…) spelled out: half the time of a call
+                event = _new(Event)
+                event.__dict__ = observables
+                event._source, event._number, event._time, event._dt = self.source, number, now, dt
             self._last = now
             try:
                 self._run(event, number, now)
@@ -91,7 +88,7 @@ class Tap:
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""
         with self._lock:
-            self.began = self.seen
+            self.began = self.number
             for query in self.queries:
                 if query.grouped and query.events:
                     query.close(self.number, now)
@@ -110,7 +107,12 @@ class Deaf(dict[str, Tap]):
         return self._tap
 
 
-def _capturing() -> bool:
-    """Whether a CUDA graph is being captured: then nothing may touch the device."""
+_new = object.__new__
+
+
+def _capturing() -> Callable[[], bool] | None:
+    """What tells whether a CUDA graph is being captured, when nothing may touch the device; None without CUDA."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    if torch is None or not torch.backends.cuda.is_built():
+        return None
+    return lambda: torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -11,23 +11,27 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.items import size_of
 
 PARTIAL, ERROR, TRIGGER = 1, 2, 4
-"""Bits of an item's flag: a cut window; an error text in place of a value; the event where ``when`` came true."""
+"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here."""
 
 _CHUNK_ITEMS = 4096
 _CHUNK_BYTES = 1 << 20
 _CLOCK_JITTER = 1e-3  # seconds; below it two batches share one wall clock
 
 
+Convert: TypeAlias = Callable[[list[Any]], list[Any]]
+
+
 class Record(NamedTuple):
     """One item of a stream: its number (from 1), where and when it came from, and its value or error.
 
-    ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` seconds
-    since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut.
+    ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
+    seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
+    ``trigger`` the event at which ``when`` came true.
     """
 
     number: int
@@ -42,18 +46,18 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """``missing`` items that should have followed item ``after`` never came."""
+    """``missing`` items that should have followed item ``after`` never came; None: nobody knows how many."""
 
     after: int
-    missing: int
+    missing: int | None
 
 
 class Batch(NamedTuple):
     """Items ``first`` to ``first + n - 1`` of one rank, in columns.
 
-    ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where its
-    flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds since the
-    epoch; ``nbytes`` is about what the values take, 0 to have it estimated.
+    ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where
+    its flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds
+    since the epoch; ``nbytes`` is about what the values take, 0 to have it estimated.
     """
 
     first: int
@@ -79,6 +83,10 @@ class Batch(NamedTuple):
             return self.values
         return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
 
+    def converted(self, convert: Convert) -> Batch:
+        """This batch with its values, but not its errors, converted."""
+        return self._replace(values=_converted(self.values, self.flags, convert))
+
     def records(self) -> list[Record]:
         """All items as records."""
         flags = self.flags or bytes(len(self.values))
@@ -97,6 +105,14 @@ def _flagged(record: Record, flag: int) -> Record:
     if flag & ERROR:
         return record._replace(value=None, error=str(record.value), partial=partial, trigger=trigger)
     return record._replace(partial=partial, trigger=trigger)
+
+
+def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) -> list[Any]:
+    if not flags:
+        return convert(values)
+    wanted = [not flag & ERROR for flag in flags]
+    made = iter(convert(list(compress(values, wanted))))
+    return [next(made) if good else text for text, good in zip(values, wanted, strict=True)]
 
 
 class _Chunk:
@@ -133,19 +149,11 @@ class _Chunk:
         columns = self.events[start:stop], self.times[start:stop], self.values[start:stop]
         return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank)
 
-    def convert(self, convert: Callable[[list[Any]], list[Any]]) -> None:
-        if not self.flags:
-            self.values = convert(self.values)
-            return
-        wanted = [not flag & ERROR for flag in self.flags]
-        rows = iter(convert(list(compress(self.values, wanted))))
-        self.values = [next(rows) if good else v for v, good in zip(self.values, wanted, strict=True)]
-
 
 class Buffer:
-    """The newest items of a stream: at most ``items`` of them and about ``nbytes`` bytes, but always one message.
+    """The newest items of a stream: at most ``items`` and about ``nbytes`` bytes, yet always the last batch.
 
-    A position counts all items that ever came in, so a reader's place stays right when old items are forgotten.
+    A position counts all items that ever came in, so a reader's place stays right when old items go.
     """
 
     def __init__(self, items: int, nbytes: int) -> None:
@@ -195,14 +203,18 @@ class Buffer:
         batch = chunk.part(offset, min(offset + limit, len(chunk.values)))
         return batch, position + len(batch.values)
 
-    def parts(self, position: int = 0) -> list[Batch]:
-        """All items from ``position`` on."""
-        position = max(position, self.start)
+    def parts(self) -> list[Batch]:
+        """All items."""
+        return self.parts_after(-1)
+
+    def parts_after(self, number: int) -> list[Batch]:
+        """All items whose number is above ``number``."""
         found = []
         for chunk in reversed(self._chunks):
-            if chunk.start + len(chunk.values) <= position:
+            offset = max(self.start - chunk.start, number + 1 - chunk.first, 0)
+            if offset >= len(chunk.values):
                 break
-            found.append(chunk.part(max(0, position - chunk.start), len(chunk.values)))
+            found.append(chunk.part(offset, len(chunk.values)))
         return found[::-1]
 
     def values(self) -> list[Any]:
@@ -229,7 +241,7 @@ class Buffer:
             if chunk.flags
         )
 
-    def convert(self, convert: Callable[[list[Any]], list[Any]]) -> None:
+    def convert(self, convert: Convert) -> None:
         """Replace the values by ``convert(values)``, chunk by chunk."""
         for chunk in self._chunks:
-            chunk.convert(convert)
+            chunk.values = _converted(chunk.values, chunk.flags, convert)

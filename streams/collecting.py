@@ -1,4 +1,4 @@
-"""Reducers that keep items, within ``Bounds``: list tuple set sorted nlargest nsmallest sample Counter reduce.
+"""Reducers that keep items, in ``Bounds``: list tuple set sorted nlargest nsmallest sample Counter reduce.
 
 A window that passes a bound gives its items back at once, and its result is an error that names the bound and
 a way out. ``sample`` draws from a generator of its own.
@@ -147,7 +147,7 @@ class Distinct(Collector):
         before = len(items)
         items.add(item if type(item) is float else as_key(item, self.name))
         if len(items) > before:
-            self._bytes += size_of(item)
+            self._bytes += 96 if type(item) is float else size_of(item) + 64
             if before >= self._max_items or self._bytes > self._max_bytes:
                 self._give_up("items" if before >= self._max_items else "bytes")
 
@@ -234,6 +234,7 @@ class Smallest(Largest):
 
 
 _SEEDS = random.Random()
+_SIZED = (list, tuple, dict, set, str, bytes)
 
 
 class Sample(Collector):
@@ -342,8 +343,8 @@ class Counting(Collector):
 class Fold(Collector):
     """``reduce(f, xs[, initial])``: as ``functools.reduce``. Two folds cannot be merged.
 
-    A mutable ``initial`` is copied, so that the next window starts afresh. What the fold builds may have at most
-    ``Bounds.items`` elements.
+    A mutable ``initial`` is copied, so that the next window starts afresh. What the fold builds may have at
+    most ``Bounds.items`` elements.
     """
 
     __slots__ = ("_f",)
@@ -355,14 +356,14 @@ class Fold(Collector):
     ) -> None:
         super().__init__(bounds)
         self._f = f
-        self._items = copy.deepcopy(initial)
+        self._items = initial if initial is MISSING else copy.deepcopy(initial)
 
     def add(self, item: Any) -> None:
         """Fold the item in."""
         if self._passed:
             return
         self._items = value = item if self._items is MISSING else self._f(self._items, item)
-        if isinstance(value, list | tuple | dict | set | str | bytes) and len(value) > self._max_items:
+        if type(value) is not float and isinstance(value, _SIZED) and len(value) > self._max_items:
             self._passed, self._items = "items", None
 
     def result(self) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.buffers import ERROR, PARTIAL, Batch
+from looptap.streams.feed import FAILED
 from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.stream import ENDED, Stream
+from looptap.streams.stream import BUFFER, Stream
 from looptap.streams.syntax import format_error
-from looptap.streams.windows import as_window
+from looptap.streams.windows import Sliding, as_window
+
+_ERRORS_IN_A_ROW = 100
 
 
 class DerivedStream(Stream):
@@ -27,17 +30,21 @@ class DerivedStream(Stream):
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
-        buffer: int = 200_000,
+        buffer: int = BUFFER,
         name: str = "",
     ) -> None:
         known = None if source.fields is None else frozenset(source.fields)
         spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known)
         self._pipeline = compile_query(spec)
-        super().__init__(name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer)
+        super().__init__(
+            name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer
+        )
         self.source = source
         self.notes = list(self._pipeline.notes)
-        self._next, self._seen = 1, 0
+        self._next, self._seen, self._in_a_row = 1, 0, 0
+        self._place = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
         self._subscriber = source._subscribe(self._on_batch, self._on_end, replay=True)
+        source._schedule()
 
     @property
     def dropped(self) -> int:
@@ -54,36 +61,47 @@ class DerivedStream(Stream):
         super().close()
 
     def _on_batch(self, batch: Batch) -> None:
-        if batch.first != self._seen + 1 and self._pipeline.events:
-            self._pipeline.begin(partial=True)
+        if batch.first != self._seen + 1:
+            self._cut()
         self._seen = batch.first + len(batch.values) - 1
-        flags = batch.flags or bytes(len(batch.values))
-        rows = zip(batch.events, batch.times, batch.values, flags, strict=True)
         out = _Outputs(batch.rank, batch.clock)
-        for number, (event, time, value, flag) in enumerate(rows, batch.first):
+        flags = batch.flags or bytes(len(batch.values))
+        items = zip(batch.events, batch.times, batch.values, flags, strict=True)
+        for number, (event, time, value, flag) in enumerate(items, batch.first):
             if flag & ERROR:
-                if self._pipeline.events:
-                    self._pipeline.begin(partial=True)
+                self._cut()
                 continue
-            try:
-                outputs = self._pipeline.post(value, number, time)
-            except Exception as error:
-                self._errors += 1
-                self.traceback = self.traceback or format_error(error, self.text)
-                continue
-            for found in outputs:
+            for found in self._outputs(value, number, time):
                 out.add(event, time, found, flag & PARTIAL)
+        self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
+        if self._in_a_row >= _ERRORS_IN_A_ROW:
+            self.source._unsubscribe(self._subscriber)
+            self._finish(FAILED, f"{self._in_a_row} errors in a row: {self.traceback.strip()}")
+
+    def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
+        try:
+            outputs = self._pipeline.post(value, number, time)
+        except Exception as error:
+            self._errors += 1
+            self._in_a_row += 1
+            self.traceback = self.traceback or format_error(error, self.text)
+            return ()
+        self._in_a_row = 0
+        return outputs
+
+    def _cut(self) -> None:
+        """Flag the open window; a sliding one is never closed, and would keep the flag for ever."""
+        if not isinstance(self._pipeline.window, Sliding):
+            self._pipeline.begin(partial=True)
 
     def _on_end(self) -> None:
-        parts = self.source._last_parts()
-        last = parts.records()[-1] if parts is not None else None
-        out = _Outputs(last.rank if last else 0, last.wall - last.time if last else 0.0)
-        event, time = (last.event, last.time) if last else (0, 0.0)
+        event, time, rank, clock = self._place
+        out = _Outputs(rank, clock)
         for found in self._pipeline.close(time):
             out.add(event, time, found, 0)
         self._emit(out)
-        self._finish(self.source.state, self.source.reason if self.source.state != ENDED else "")
+        self._finish(self.source.state, self.source.reason)
 
     def _emit(self, out: _Outputs) -> None:
         if out.values:

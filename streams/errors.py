@@ -1,9 +1,11 @@
 """The errors of looptap, one tree.
 
-    LooptapError
-    ├── QueryError            a query that cannot be compiled or cannot stream (column and hint)
-    ├── SnapshotError         a value that cannot leave the job (type and path)
-    └── LinkError             looptap.protocol.errors: everything between two processes
+LooptapError
+├── QueryError            a query that cannot be compiled or cannot stream (column and hint)
+├── SnapshotError         a value that cannot leave the job (type and path)
+├── StreamEnded           a stream that ended or failed before it yielded what somebody waits for
+├── StreamTimeout         a stream that did not yield it in time
+└── LinkError             looptap.protocol.errors: everything between two processes
 """
 
 from __future__ import annotations
@@ -37,3 +39,11 @@ class QueryError(LooptapError):
 
 class SnapshotError(LooptapError):
     """A value that cannot leave the job; the message names its type and its path in the result."""
+
+
+class StreamEnded(LooptapError):
+    """A stream ended or failed before it yielded what somebody waits for; the message says why."""
+
+
+class StreamTimeout(LooptapError, TimeoutError):
+    """A stream did not yield in time what somebody waits for; the message says what came."""

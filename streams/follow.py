@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +33,14 @@ class Follow:
             values, position, over = stream._take(position, SLICE)
             yield from values
             if over:
-                return self._end()
+                self._end()
+                return
             if not values and not stream._await_item(position, self._timeout):
                 raise self._late()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        asyncio = sys.modules["asyncio"]  # it runs, so it is loaded; importing it costs others 50 ms
+        import asyncio  # not above: it takes 50 ms to load, and whoever comes here has loaded it
+
         stream, position = self._stream, self._position
         loop = asyncio.get_running_loop()
         while True:
@@ -47,25 +48,26 @@ class Follow:
             for value in values:
                 yield value
             if over:
-                return self._end()  # type: ignore[return-value]  # it returns None or raises
+                self._end()
+                return
             if values:
                 await asyncio.sleep(0)  # a fast stream must not starve the loop
             else:
                 await self._changed(loop, position)
 
     async def _changed(self, loop: asyncio.AbstractEventLoop, position: int) -> None:
+        import asyncio
+
         changed: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            try:
-                loop.call_soon_threadsafe(lambda: changed.done() or changed.set_result(None))
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                pass
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_resolve, changed)
 
         if not self._stream._wake_at_item(position, wake):
             return
         try:
-            async with sys.modules["asyncio"].timeout(self._timeout):
+            async with asyncio.timeout(self._timeout):
                 await changed
         except TimeoutError:
             raise self._late() from None
@@ -81,6 +83,6 @@ class Follow:
         return StreamTimeout(f"{stream.title} yielded no value for {self._timeout:g} s.{stream._outlook()}")
 
 
-def remaining(deadline: float | None) -> float | None:
-    """Seconds until ``deadline`` on the monotonic clock, None if there is none."""
-    return None if deadline is None else deadline - time.monotonic()
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

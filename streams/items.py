@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from looptap.streams.errors import QueryError
+from looptap.streams.tensors import full, is_tensor, local
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,6 @@ class Missing:
 MISSING: Final = Missing()
 
 
-def on_device(item: Any) -> bool:
-    """Return whether the item is a torch tensor in the memory of an accelerator."""
-    return getattr(item, "is_cpu", True) is False
-
-
-def is_tensor(item: Any) -> bool:
-    """Return whether the item is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.Tensor)
-
-
 def as_number(item: Any, name: str) -> Any:
     """Return the item as a Python number; a scalar of an accelerator is fetched (and waited for).
 
@@ -61,8 +51,10 @@ def as_number(item: Any, name: str) -> Any:
     """
     if isinstance(item, (float, int)) and not isinstance(item, np.generic):
         return item
-    if isinstance(item, np.generic) or isinstance(item, np.ndarray) or is_tensor(item):
-        if not isinstance(item, np.generic) and (item.shape and tuple(item.shape) != (1,)):
+    if isinstance(item, np.generic):
+        return item.item()
+    if isinstance(item, np.ndarray) or is_tensor(item):
+        if item.shape and tuple(item.shape) != (1,):
             raise TypeError(
                 f"{name} takes numbers, and an item is an array of shape {tuple(item.shape)}. Loop over its "
                 f"elements, as in: x for e in events for x in e.losses.tolist()"
@@ -92,9 +84,11 @@ def as_key(item: Any, name: str) -> Any:
 def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the item's numbers as a flat float64 array; a tensor is detached and fetched."""
     if is_tensor(item):
-        torch = sys.modules["torch"]
-        item = item.detach().to("cpu", torch.float32 if item.device.type == "mps" else torch.float64).numpy()
-    return np.asarray(item, dtype=np.float64).ravel()
+        item = full(local(item)).cpu().numpy()
+    array = np.asarray(item)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"histogram takes numbers, and an item is {type(item).__name__} {item!r:.60}.")
+    return array.astype(np.float64).ravel()
 
 
 def size_of(item: Any) -> int:
@@ -104,7 +98,7 @@ def size_of(item: Any) -> int:
     if is_tensor(item):
         return int(item.numel()) * int(item.element_size()) + 400
     size = sys.getsizeof(item, 64) + 8
-    if isinstance(item, tuple | list | set | frozenset):
+    if isinstance(item, (tuple, list, set, frozenset)):
         return size + sum(map(size_of, item))
     if isinstance(item, Mapping):
         return size + sum(map(size_of, item)) + sum(map(size_of, item.values()))

@@ -157,6 +157,8 @@ class Parts:
         items = self.sequence(node.args[spec.sequence], is_source, bound)
         if items is None or (items.bare and name not in _COUNTED):
             return None
+        if name == "len" and not items.bare:
+            items = _uncopied(items)
         if items.bare and name == "reduce" and len(node.args) < 3 and not node.keywords:
             raise self.text.error("reduce of bare events needs an initial value.", node, "reduce(f, events, 0)")
         args = [self.evaluate(a) for a in others]
@@ -261,9 +263,11 @@ class Extraction:
         """The place for ``node`` if it streams or has to be collected, else None."""
         reduction = self.parts.reduction(node, self.is_source, bound)
         shown = self.parts.text.segment(node)
+        if reduction is not None and self.size and reduction[0] == "reduce" and reduction[1].bare:
+            reduction = None  # a fold over events that slides needs them kept
         if reduction is not None:
             name, items, make = reduction
-            slot = self.slot(items, make, name in _STACKED)
+            slot = self.slot(node, items, make, name in _STACKED)
             self.explanation.append(f"streams: {shown}")
             return self.parts.place(slot.result)
         if self.is_source(node, bound):
@@ -275,11 +279,19 @@ class Extraction:
         items_ = self.parts.sequence(node, self.is_source, bound)
         if items_ is None:
             return None
-        slot = self.slot(items_, REDUCERS["list"].factory, False)
+        slot = self.slot(node, items_, REDUCERS["list"].factory, False)
         self._collects(shown)
         return self.parts.place(_as(node, slot.result))
 
-    def slot(self, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
+    def slot(
+        self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool
+    ) -> Slot | SlidingSlot:
+        """A new slot for the sequence in ``node``."""
+        if self.size is not None and items.resets:
+            raise self.parts.text.error(
+                "a running fold (accumulate, ema) does not slide: it starts anew with each window.", node,
+                "Use window=n, or the fold without a reduction around it.",
+            )  # fmt: skip
         slot = Slot(items, make) if self.size is None else SlidingSlot(items, make, self.size, merges)
         self.slots.append(slot)
         return slot
@@ -300,15 +312,8 @@ def collected_events(names: Iterable[str], size: int | None) -> Slot | SlidingSl
         return EventSnapshot({n: take_item(getattr(event, n)) for n in wanted if n in present})
 
     make = REDUCERS["list"].factory
-    items = Items(keep, one=True)
-    return Events(items, make) if size is None else SlidingSlot(items, make, size, False)
-
-
-class Events(Slot):
-    """A slot whose items are snapshots of events already."""
-
-    def post(self, event: Any) -> None:
-        self.reducer.add(self.sequence.feed(event))
+    items = Items(keep, one=True, copied=True)
+    return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 
 
 def called_name(node: ast.Call) -> str | None:
@@ -367,6 +372,14 @@ def _chain(inner: Items, outer: Items) -> Items:
     if outer.one:
         return Items(lambda e: [g(x) for x in f(e)], one=False, resets=resets)
     return Items(lambda e: list(itertools.chain.from_iterable(g(x) for x in f(e))), one=False, resets=resets)
+
+
+def _uncopied(items: Items) -> Items:
+    """As many items, without their values: to be counted, nothing need be copied."""
+    f = items.feed
+    if items.one:
+        return Items(lambda e: (f(e), None)[1], one=True, resets=items.resets)
+    return Items(lambda e: [None for _ in f(e)], one=False, resets=items.resets)
 
 
 def _snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -27,10 +27,18 @@ Feed = Callable[[Any], Any]
 class Items:
     """A per-event sequence: ``feed(event)`` gives its item (``one``) or the items that this event adds."""
 
-    __slots__ = ("bare", "feed", "one", "resets")
+    __slots__ = ("bare", "copied", "feed", "one", "resets")
 
-    def __init__(self, feed: Feed, one: bool, bare: bool = False, resets: Iterable[Callable[[], None]] = ()):
-        self.feed, self.one, self.bare, self.resets = feed, one, bare, list(resets)
+    def __init__(
+        self,
+        feed: Feed,
+        one: bool,
+        bare: bool = False,
+        copied: bool = False,
+        resets: Iterable[Callable[[], None]] = (),
+    ) -> None:
+        self.feed, self.one, self.bare, self.copied = feed, one, bare, copied
+        self.resets = list(resets)
 
     def items(self, event: Any) -> Iterable[Any]:
         """The items that this event adds."""
@@ -54,8 +62,8 @@ class Slot:
     def post(self, event: Any) -> None:
         """Let the items of this event into the reducer."""
         sequence = self.sequence
-        if sequence.bare:
-            self._add(event)
+        if sequence.bare or sequence.copied:
+            self._add(sequence.feed(event))
         elif sequence.one:
             self._add(take_item(sequence.feed(event)))
         else:
@@ -88,9 +96,13 @@ class SlidingSlot:
 
     def post(self, event: Any) -> None:
         """Let this event in and the oldest out."""
-        items = [event] if self.sequence.bare else [take_item(x) for x in self.sequence.items(event)]
+        items: list[Any]
         if self.sequence.bare:
-            items = [None] * len(items)  # only counted: the event itself must not outlive emit
+            items = [None]  # only counted: the event itself must not outlive emit
+        elif self.sequence.copied:
+            items = [self.sequence.feed(event)]
+        else:
+            items = [take_item(x) for x in self.sequence.items(event)]
         if len(self._front) + len(self._back) == self.size:
             self._drop_oldest()
         self._back.append(items)
@@ -220,12 +232,15 @@ class Mapped(Pipeline):
         self.restarts = bool(sequence.resets)
         self._plain = sequence.one and not slots and not self.restarts and every == 1 and not throttle
 
+    def feed(self) -> Feed | None:
+        """What `post` comes to where it is no more than one function of the event; None before the first event."""
+        return self.sequence.feed if self._plain and self._rebind is None else None
+
     def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """Evaluate the query at this event. Raises what its expression raises."""
         if self._rebind is not None:
             self.sequence = self._rebind(item) or self.sequence
             self._rebind = None
-        if self._plain:
-            return ((0, self.sequence.feed(item)),)
         if self.every != 1 and number % self.every:
             return ()
         if self.restarts:
@@ -237,6 +252,7 @@ class Mapped(Pipeline):
         return [(0, value) for value in self.sequence.items(item)]
 
     def close(self, now: float = 0.0) -> Sequence[Output]:
+        """Start running folds anew; a mapped query has nothing to yield at a close."""
         self.events = 0
         for reset in self.sequence.resets:
             reset()
@@ -244,12 +260,9 @@ class Mapped(Pipeline):
 
     def _restart(self, now: float) -> None:
         window = self.window
-        if isinstance(window, Seconds):
-            if self._elapsed(now, window.size):
-                self.close(now)
-        elif isinstance(window, Count):
-            if self.events == window.size:
-                self.close(now)
+        over = isinstance(window, Seconds) and self._elapsed(now, window.size)
+        if over or (isinstance(window, Count) and self.events == window.size):
+            self.close(now)
         self.events += 1
 
 
@@ -273,6 +286,7 @@ class Reducing(Pipeline):
         self.failure: str | None = None
 
     def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
         if self.every != 1 and number % self.every:
             return ()
         window = self.window
@@ -298,6 +312,7 @@ class Reducing(Pipeline):
         return outputs
 
     def close(self, now: float = 0.0) -> Sequence[Output]:
+        """Yield the window, if it had events and is not sliding, and begin the next."""
         if not self.events or isinstance(self.window, Sliding):
             return ()
         output = self._value()

@@ -1,8 +1,9 @@
 """The reducers of the query language by name, and ``group_by``, which gives every key one of its own.
 
-A reducer takes the items of one window, one at a time, and gives what the plain function of the same name gives
-over the list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and for an empty window
-what Python makes of an empty sequence. Items are snapshots: a reducer keeps references and changes none.
+A reducer takes the items of one window, one at a time, and gives what the plain function of the same name
+gives over the list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and for an
+empty window what Python makes of an empty sequence. Items are snapshots: a reducer keeps references and
+changes none.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from looptap.streams import collecting, scalars, sketches
+from looptap.streams import collecting, distributions, scalars, sums
 from looptap.streams.collecting import sample
-from looptap.streams.items import DEFAULT_BOUNDS, MISSING, Bounds, as_key, size_of, too_much
-from looptap.streams.scalars import first, last, mean, stdev, variance
-from looptap.streams.sketches import histogram, median, quantile
+from looptap.streams.distributions import histogram, median, quantile
+from looptap.streams.items import DEFAULT_BOUNDS, Bounds, as_key, size_of, too_much
+from looptap.streams.scalars import first, last
+from looptap.streams.sums import mean, stdev, variance
 
 __all__ = [
     "REDUCERS",
@@ -30,10 +32,10 @@ __all__ = [
     "group_by",
     "histogram",
     "last",
+    "maker_for",
     "mean",
     "median",
     "quantile",
-    "reducer_for",
     "sample",
     "stdev",
     "variance",
@@ -78,15 +80,11 @@ class ReducerSpec:
     device: bool = False
     collects: bool = False
 
-    def create(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Reducer:
-        """Return a new reducer for the call's arguments other than the sequence.
+    def maker(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Callable[[], Reducer]:
+        """Return what makes new reducers for the call's arguments other than the sequence.
 
-        Raises ``TypeError`` for arguments that the function does not take.
-
-        >>> total = REDUCERS["sum"].create(start=1)
-        >>> total.add(2)
-        >>> total.result()
-        3
+        Raises ``TypeError`` for arguments that the function does not take, and what the factory raises for
+        values that it refuses.
         """
         if self.bounded:
             kwargs["bounds"] = bounds
@@ -94,7 +92,19 @@ class ReducerSpec:
             inspect.signature(self.factory).bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): beside the sequence, {error}.") from None
-        return self.factory(*args, **kwargs)
+        make = functools.partial(self.factory, *args, **kwargs)
+        make()
+        return make
+
+    def create(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Reducer:
+        """Return a new reducer for the call's arguments other than the sequence; raises as ``maker`` does.
+
+        >>> total = REDUCERS["sum"].create(start=1)
+        >>> total.add(2)
+        >>> total.result()
+        3
+        """
+        return self.maker(*args, bounds=bounds, **kwargs)()
 
 
 class GroupBy:
@@ -105,7 +115,7 @@ class GroupBy:
 
     def __init__(self, reducer: Callable[..., Any], *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._bounds = bounds
-        self._make = functools.partial(reducer_for, reducer, bounds)
+        self._make = maker_for(reducer, bounds)
         self.mergeable = self._make().mergeable
         self._groups: dict[Any, Reducer] = {}
         self._bytes = 0
@@ -203,13 +213,13 @@ REDUCERS: dict[str, ReducerSpec] = {
         ReducerSpec("all", scalars.AllTrue, all),
         ReducerSpec("min", scalars.Minimum, min, device=True),
         ReducerSpec("max", scalars.Maximum, max, device=True),
-        ReducerSpec("sum", scalars.Sum, sum, device=True),
-        ReducerSpec("mean", scalars.Mean, mean, device=True),
-        ReducerSpec("variance", scalars.Variance, variance, device=True),
-        ReducerSpec("stdev", scalars.Deviation, stdev, device=True),
-        ReducerSpec("median", sketches.Median, median),
-        ReducerSpec("quantile", sketches.Quantile, quantile),
-        ReducerSpec("histogram", sketches.Histogram, histogram, bounded=True),
+        ReducerSpec("sum", sums.Sum, sum, device=True),
+        ReducerSpec("mean", sums.Mean, mean, device=True),
+        ReducerSpec("variance", sums.Variance, variance, device=True),
+        ReducerSpec("stdev", sums.Deviation, stdev, device=True),
+        ReducerSpec("median", distributions.Median, median),
+        ReducerSpec("quantile", distributions.Quantile, quantile),
+        ReducerSpec("histogram", distributions.Histogram, histogram, bounded=True),
         ReducerSpec("first", scalars.First, first, device=True),
         ReducerSpec("last", scalars.Last, last, device=True),
         ReducerSpec("list", collecting.Listing, list, bounded=True, collects=True),
@@ -228,11 +238,11 @@ REDUCERS: dict[str, ReducerSpec] = {
 _BY_FUNCTION = {spec.plain: spec for spec in REDUCERS.values()}
 
 
-def reducer_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> Reducer:
-    """Return a new reducer that does what the function does over a list.
+def maker_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> Callable[[], Reducer]:
+    """Return what makes new reducers that do what the function does over a list.
 
-    A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; the list for any other callable
-    is collected, bounded. Raises ``TypeError`` for what cannot be called.
+    A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; the list for any other
+    callable is collected, bounded. Raises ``TypeError`` for what cannot be called.
     """
     inner = function.func if isinstance(function, functools.partial) else function
     spec = _BY_FUNCTION.get(inner) if getattr(inner, "__hash__", None) else None
@@ -240,11 +250,11 @@ def reducer_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -
         args = function.args if isinstance(function, functools.partial) else ()
         if len(args) <= spec.sequence and (args or not spec.sequence):
             keywords = function.keywords if isinstance(function, functools.partial) else {}
-            return spec.create(*args, bounds=bounds, **keywords)
+            return spec.maker(*args, bounds=bounds, **keywords)
         raise TypeError(
             f"{spec.name} needs other arguments than the sequence. Write partial(quantile, q=0.9) or "
             "partial(nlargest, 3)."
         )
     if not callable(function):
         raise TypeError(f"A reducer is a function of a sequence, such as mean, and {function!r:.60} is none.")
-    return collecting.Applied(function, bounds=bounds)
+    return functools.partial(collecting.Applied, function, bounds=bounds)

@@ -1,32 +1,28 @@
-"""Two summaries of many numbers in bounded memory, each with a proven bound of its error, and their reducers.
+"""Two summaries of many numbers in bounded memory, each with a proven bound of its error.
 
 ``QuantileSketch`` (for ``median`` and ``quantile``) is exact for up to 4096 numbers. Beyond, full buffers are
-sorted and every second number is kept with twice the weight (Manku, Rajagopalan and Lindsay 1998), alternating
-between the even and the odd ones. One such step moves the rank of any value by at most its weight, upwards for
-the even, downwards for the odd numbers: the two sums are kept, and their larger one is the bound. It grows like
-n log2(n/4096) / 8192: 0.1 % of n at a million numbers.
+sorted and every second number is kept with twice the weight (Manku, Rajagopalan and Lindsay 1998),
+alternating between the even and the odd ones. One such step moves the rank of any value by at most its
+weight, upwards for the even, downwards for the odd numbers: the two sums are kept, and their larger one is
+the bound. It grows like n log2(n/4096) / 8192: 0.1 % of n at a million numbers.
 
-``FineGrid`` (for ``histogram``) counts numbers in 8192 or more cells of one width, a power of two. A number out
-of range doubles the width, which joins cells in pairs, so that grids merge exactly.
+``FineGrid`` (for ``histogram``) counts numbers in 8192 or more cells of one width, a power of two. A number
+out of range doubles the width, which joins cells in pairs, so that grids merge exactly.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from looptap.streams.items import DEFAULT_BOUNDS, Bounds, as_floats, as_number
-from looptap.streams.scalars import elements
+from looptap.streams.items import as_number
 
 EXACT = 4096
 """Numbers up to which a quantile is exact; also the size of a buffer. Even."""
-
-EXACT_HISTOGRAM = 65_536
-"""Numbers up to which a histogram of unknown range is exact."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -149,8 +145,8 @@ class QuantileSketch:
         if self._any_nan():
             return math.nan
         if self.exact:
-            return _interpolate(sorted(self._buffer), q)
-        values = np.concatenate([np.array(self._buffer, dtype=np.float64), *sum(self._levels, [])])
+            return interpolate(sorted(self._buffer), q)
+        values = np.concatenate([np.array(self._buffer, dtype=np.float64), *chain(*self._levels)])
         weights = np.concatenate(
             [np.ones(len(self._buffer), dtype=np.int64)]
             + [np.full(part.size, 2 << i) for i, level in enumerate(self._levels) for part in level]
@@ -164,7 +160,7 @@ class QuantileSketch:
         return float(values[order[min(int(np.searchsorted(ranks, rank)), len(order) - 1)]])
 
 
-def _interpolate(ordered: Sequence[Any], q: float) -> Any:
+def interpolate(ordered: Sequence[Any], q: float) -> Any:
     """Between the two neighbours of position q (n - 1), as numpy's method "linear"."""
     position = q * (len(ordered) - 1)
     below = math.floor(position)
@@ -176,40 +172,6 @@ def _interpolate(ordered: Sequence[Any], q: float) -> Any:
     if low == high:  # also two equal infinities, whose difference is no number
         return low
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
-
-
-class Median(QuantileSketch):
-    """``median``, as ``statistics.median`` while exact."""
-
-    __slots__ = ()
-    name: ClassVar[str] = "median"
-
-    def result(self) -> Any:
-        """Return the median, NaN where a NaN is among the items; raises ``StatisticsError`` for no item."""
-        if not self.n and not self._buffer:
-            raise statistics.StatisticsError("no median for empty data")
-        if self.exact and not self._any_nan():
-            return statistics.median(self._buffer)
-        return self.quantile(0.5)
-
-
-class Quantile(QuantileSketch):
-    """``quantile(xs, q)`` for q in 0..1; a list of them gives a list."""
-
-    __slots__ = ("_q",)
-
-    def __init__(self, q: float | Sequence[float]) -> None:
-        super().__init__()
-        self._q: float | list[float] = list(q) if isinstance(q, list | tuple | np.ndarray) else q  # type: ignore[assignment]
-        for one in self._q if isinstance(self._q, list) else [self._q]:
-            if not 0 <= one <= 1:
-                raise ValueError(f"quantile takes q in 0..1, and q is {one!r}. Write 0.95 for the 95th percentile.")
-
-    def result(self) -> Any:
-        """Return the quantile, NaN where a NaN is among the items; raises ``StatisticsError`` for no item."""
-        if not self.n and not self._buffer:
-            raise statistics.StatisticsError("quantile requires at least one data point")
-        return [self.quantile(q) for q in self._q] if isinstance(self._q, list) else self.quantile(self._q)
 
 
 class FineGrid:
@@ -228,7 +190,8 @@ class FineGrid:
 
     def add(self, numbers: Floats) -> None:
         """Count more numbers."""
-        self._cover(min(self.lowest, float(numbers.min())), max(self.highest, float(numbers.max())), self.exponent)
+        lowest, highest = float(numbers.min()), float(numbers.max())
+        self._cover(min(self.lowest, lowest), max(self.highest, highest), self.exponent)
         self._count(numbers)
 
     def merge(self, other: FineGrid) -> None:
@@ -274,169 +237,3 @@ class FineGrid:
         edges = np.histogram_bin_edges(np.array([self.lowest, self.highest]), bins)[1:-1]
         cells = np.unique(np.floor(np.ldexp(edges, -self.exponent)).astype(np.int64)) - self.base
         return float(self.counts[cells[(cells >= 0) & (cells < self.counts.size)]].sum() / self.counts.sum())
-
-
-class Histogram:
-    """``histogram(xs, bins=10, range=None)``: counts and edges as numpy's; array items are flattened.
-
-    With edges or a range it streams exactly. Of an unknown range it is exact for up to 65,536 numbers, then a
-    ``FineGrid``; ``error()`` tells the fraction of the numbers that may count in the bin next to theirs.
-    """
-
-    __slots__ = ("_bad", "_bins", "_counts", "_edges", "_grid", "_kept", "_numbers", "_pending", "_range")
-    mergeable = True
-    constant = False
-
-    def __init__(
-        self,
-        bins: int | Sequence[float] = 10,
-        range: tuple[float, float] | None = None,
-        *,
-        bounds: Bounds = DEFAULT_BOUNDS,
-    ) -> None:
-        if isinstance(bins, str):
-            raise TypeError(f"histogram takes a number of bins or their edges, and bins is {bins!r}.")
-        size = bins if isinstance(bins, int) else len(bins)
-        if size > bounds.items:
-            raise ValueError(f"histogram takes at most {bounds.items:,} bins, and {size:,} were asked for.")
-        self._bins, self._range = bins, range
-        self._counts: Counts
-        self._counts, self._edges = np.histogram(np.empty(0), bins, range)  # checks both as numpy does
-        self._pending: list[float] = []
-        self._kept: list[Floats] = []
-        self._numbers = 0
-        self._grid: FineGrid | None = None
-        self._bad: float | None = None
-
-    @property
-    def _fixed(self) -> bool:
-        return self._range is not None or not isinstance(self._bins, int)
-
-    def add(self, item: Any) -> None:
-        """Count a number, or all numbers of an array or a tensor."""
-        if type(item) is float or type(item) is int:
-            self._pending.append(item)
-            if len(self._pending) >= EXACT:
-                self._flush()
-        else:
-            self._take(as_floats(item).copy())
-
-    def _flush(self) -> None:
-        if self._pending:
-            pending, self._pending = self._pending, []
-            self._take(np.array(pending, dtype=np.float64))
-
-    def _take(self, numbers: Floats) -> None:
-        if not numbers.size:
-            return
-        if self._fixed:
-            self._counts = self._counts + np.histogram(numbers, self._bins, self._range)[0]
-            return
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            self._bad = float(numbers[~finite][0])
-            self._kept, self._grid = [], None
-        if self._bad is not None:
-            return
-        self._numbers += numbers.size
-        if self._grid is not None:
-            self._grid.add(numbers)
-            return
-        self._kept.append(numbers)
-        if self._numbers > EXACT_HISTOGRAM:
-            assert isinstance(self._bins, int)
-            self._grid = FineGrid(np.concatenate(self._kept), 1 << max(13, (64 * self._bins - 1).bit_length()))
-            self._kept = []
-
-    def result(self) -> tuple[Counts, Floats]:
-        """Return ``(counts, edges)``; raises ``ValueError`` for an infinity or a NaN without a range."""
-        self._flush()
-        if self._bad is not None:
-            raise ValueError(
-                f"histogram found {self._bad} among the items and cannot choose a range. Give it one, as in "
-                "histogram(xs, 20, (-1, 1)), or leave such items out with isfinite."
-            )
-        if self._fixed:
-            return self._counts.copy(), self._edges.copy()
-        assert isinstance(self._bins, int)
-        if self._grid is not None:
-            return self._grid.histogram(self._bins)
-        counts, edges = np.histogram(np.concatenate([np.empty(0), *self._kept]), self._bins)
-        return counts, edges
-
-    def error(self) -> float:
-        """Return the fraction of the numbers that may count in the bin next to theirs; 0.0 while exact."""
-        self._flush()
-        return 0.0 if self._grid is None or not isinstance(self._bins, int) else self._grid.error(self._bins)
-
-    def merge(self, other: Self) -> None:
-        """Add the counts of the later part, which has the same bins."""
-        self._flush()
-        other._flush()
-        if self._fixed:
-            self._counts = self._counts + other._counts
-            return
-        if other._bad is not None:
-            self._take(np.array([other._bad]))
-        for numbers in other._kept:
-            self._take(numbers)
-        if other._grid is None or self._bad is not None:
-            return
-        kept, self._kept = self._kept, []
-        self._numbers += other._numbers
-        if self._grid is None:
-            assert isinstance(self._bins, int)
-            self._grid = FineGrid(np.array([other._grid.lowest]), other._grid.counts.size)
-            self._grid.counts[:] = 0
-        self._grid.merge(other._grid)
-        for numbers in kept:
-            self._grid.add(numbers)
-
-    def held(self) -> int:
-        """Return the bytes held."""
-        grid = 0 if self._grid is None else self._grid.counts.nbytes
-        return 32 * len(self._pending) + 8 * self._numbers * (not grid) + grid + self._counts.nbytes
-
-
-def median(xs: Iterable[Any]) -> Any:
-    """Return the median as ``statistics.median``, but NaN where a NaN is among the items.
-
-    >>> median([3, 1, 2])
-    2
-    """
-    data = list(elements(xs))
-    if any(x != x for x in data):
-        return math.nan
-    return statistics.median(data)
-
-
-def quantile(xs: Iterable[Any], q: float | Sequence[float]) -> Any:
-    """Return the q-quantile, q in 0..1, interpolated as ``numpy.quantile`` does; a list of q gives a list.
-
-    A NaN among the items gives NaN. Raises ``statistics.StatisticsError`` where there is no item and
-    ``ValueError`` for q out of range.
-
-    >>> quantile([1, 2, 3, 4], 0.5)
-    2.5
-    """
-    reducer = Quantile(q)
-    data = sorted(elements(xs))
-    if not data:
-        return reducer.result()
-    broken = any(x != x for x in data)
-    qs = [q] if not isinstance(q, list | tuple | np.ndarray) else list(q)
-    values = [math.nan if broken else _interpolate(data, one) for one in qs]
-    return values if isinstance(q, list | tuple | np.ndarray) else values[0]
-
-
-def histogram(
-    xs: Iterable[Any], bins: int | Sequence[float] = 10, range: tuple[float, float] | None = None
-) -> tuple[Counts, Floats]:
-    """Return ``(counts, edges)`` as ``numpy.histogram``; array items are flattened.
-
-    >>> histogram([1, 2, 2, 3], bins=2, range=(0, 4))[0].tolist()
-    [1, 3]
-    """
-    parts = [as_floats(xs)] if hasattr(xs, "ndim") else [as_floats(x) for x in xs]
-    counts, edges = np.histogram(np.concatenate([np.empty(0), *parts]), bins, range)
-    return counts, edges

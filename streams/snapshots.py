@@ -70,15 +70,31 @@ class _Walk:
     def __init__(self, limit: int, on_device: bool) -> None:
         self.limit, self.bytes, self.pending, self.on_device = limit, 0, False, on_device
 
-    def charge(self, size: int, path: str, value: Any) -> None:
+    def charge(self, size: int, value: Any) -> None:
         self.bytes += size
         if self.bytes > self.limit:
             shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-            raise SnapshotError(
-                f"the result{path or ' itself'} ({type(value).__name__}{shape}) brings the value to "
-                f"{self.bytes:,} bytes, over max_bytes={self.limit:,}. Reduce it in the query "
-                "(a norm, a histogram, a slice, a thumbnail) or attach with a larger max_bytes=."
+            raise _Refusal(
+                f"a {type(value).__name__}{shape} that brings the value to {self.bytes:,} bytes, over "
+                f"max_bytes={self.limit:,}. Reduce it in the query (a norm, a histogram, a slice, a thumbnail) or "
+                "attach with a larger max_bytes=."
             )
+
+
+class _Refusal(SnapshotError):
+    """A SnapshotError on its way up, which learns the path to the culprit step by step."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what, self.path = what, ""
+
+    def below(self, step: str) -> _Refusal:
+        if len(self.path) < 80:
+            self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"the result{self.path} is {self.what}"
 
 
 def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
@@ -94,18 +110,23 @@ def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
     kind = type(value)
     if kind in NUMBERS:
         return value, _NUMBER_BYTES
+    if kind is _Tensor and value.is_cpu and value.ndim == 0:
+        return value.item(), _NUMBER_BYTES
     if kind is tuple and NUMBERS.issuperset(map(type, value)):
         return value, _NUMBER_BYTES * len(value)
     walk = _Walk(max_bytes, on_device=False)
-    copy = _copy(value, walk, "", 0)
+    copy = _copy(value, walk, 0)
     return (Pending(copy) if walk.pending else copy), walk.bytes
 
 
 def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
     """A detached copy of ``value`` for a reducer: like `take`, but a device tensor stays on its device."""
-    if type(value) in NUMBERS:
+    kind = type(value)
+    if kind in NUMBERS:
         return value
-    return _copy(value, _Walk(max_bytes, on_device=True), "", 0)
+    if kind is _Tensor and value.is_cpu and value.ndim == 0:
+        return value.item()
+    return _copy(value, _Walk(max_bytes, on_device=True), 0)
 
 
 def weight(value: Any) -> int:
@@ -160,107 +181,107 @@ def _side_stream(torch: Any, device: Any) -> Any:
 
 # ---------------------------------------------------------------- copying, by type
 
-_Copier = Callable[[Any, _Walk, str, int], Any]
+_Copier = Callable[[Any, _Walk, int], Any]
+_Tensor: type | None = None  # torch.Tensor, once one has been seen
 
 
-def _copy(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+def _copy(value: Any, walk: _Walk, depth: int) -> Any:
     kind = type(value)
     if kind in NUMBERS:
         walk.bytes += _NUMBER_BYTES
         return value
-    copier = _copiers.get(kind)
-    if copier is None:
-        copier = _find_copier(kind, value)
-        if len(_copiers) > 1000:  # classes made in a loop must not pile up
-            _copiers.clear()
-            _copiers.update(_BASIC)
-        _copiers[kind] = copier
     if depth > _DEPTH:
-        raise SnapshotError(f"the result{path[:80]}… is nested more than {_DEPTH} deep (or contains itself).")
-    return copier(value, walk, path, depth)
+        raise _Refusal(f"nested more than {_DEPTH} deep (or contains itself).")
+    return (_copiers.get(kind) or _find_copier(kind, value))(value, walk, depth)
 
 
-def _text(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    walk.charge(len(value), path, value)
+def _text(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.charge(len(value), value)
     return value
 
 
-def _bytearray(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    walk.charge(len(value), path, value)
+def _bytearray(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.charge(len(value), value)
     return bytes(value)
 
 
-def _tuple(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    walk.charge(8, path, value)
-    return tuple([_copy(v, walk, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)])
+def _items(value: Any, walk: _Walk, depth: int) -> list[Any]:
+    walk.charge(8, value)
+    copies: list[Any] = []
+    try:
+        for v in value:
+            copies.append(_copy(v, walk, depth + 1))
+    except _Refusal as refusal:
+        raise refusal.below(f"[{len(copies)}]") from None
+    return copies
 
 
-def _list(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    return list(_tuple(value, walk, path, depth))
+def _tuple(value: Any, walk: _Walk, depth: int) -> Any:
+    return tuple(_items(value, walk, depth))
 
 
-def _set(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    return set(_tuple(value, walk, path, depth))
+def _set(value: Any, walk: _Walk, depth: int) -> Any:
+    return set(_items(value, walk, depth))
 
 
-def _dict(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    walk.charge(8, path, value)
-    return {
-        _copy(k, walk, f"{path} key", depth + 1): _copy(v, walk, f"{path}[{k!r:.40}]", depth + 1)
-        for k, v in value.items()
-    }
+def _dict(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.charge(8, value)
+    copies = {}
+    for k, v in value.items():
+        try:
+            copies[_copy(k, walk, depth + 1)] = _copy(v, walk, depth + 1)
+        except _Refusal as refusal:
+            raise refusal.below(f"[{k!r:.40}]") from None
+    return copies
 
 
-def _dataclass(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    return {
-        f.name: _copy(getattr(value, f.name), walk, f"{path}.{f.name}", depth + 1)
-        for f in dataclasses.fields(value)
-    }
+def _dataclass(value: Any, walk: _Walk, depth: int) -> Any:
+    return _dict({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, walk, depth)
 
 
-def _scalar(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+def _scalar(value: Any, walk: _Walk, depth: int) -> Any:
     if isinstance(value, np.longdouble | np.clongdouble) or value.dtype.kind not in "biufcSU":
-        return _array(np.asarray(value), walk, path, depth)
-    return _copy(value.item(), walk, path, depth)
+        return _array(np.asarray(value), walk, depth)
+    return _copy(value.item(), walk, depth)
 
 
-def _array(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+def _array(value: Any, walk: _Walk, depth: int) -> Any:
     if value.dtype.hasobject or value.dtype.names:
-        raise SnapshotError(
-            f"the result{path} is an array of dtype {value.dtype}, which cannot leave the job. "
+        raise _Refusal(
+            f"an array of dtype {value.dtype}, which cannot leave the job. "
             "Convert it to numbers with .astype(...) or send the columns one by one."
         )
     if value.ndim == 0 and value.dtype.kind in "biufcSU" and value.dtype.itemsize <= 16:
-        return _copy(value.item(), walk, path, depth)
-    walk.charge(value.nbytes, path, value)
+        return _copy(value.item(), walk, depth)
+    walk.charge(value.nbytes, value)
     return np.array(value, copy=True, order="C", subok=False)
 
 
-def _tensor(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    if hasattr(value, "to_local"):  # a sharded tensor is seen as its local shard: gathering would be a collective
-        value = value.to_local()
+def _tensor(value: Any, walk: _Walk, depth: int) -> Any:
+    if type(value) is not _Tensor and hasattr(value, "to_local"):
+        value = value.to_local()  # a sharded tensor is seen as its local shard: gathering would be a collective
         if hasattr(value, "wait"):
             value = value.wait()
-    if value.layout != sys.modules["torch"].strided or value.is_quantized or value.is_meta:
+    torch = sys.modules["torch"]
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
         what = "a meta" if value.is_meta else "a quantized" if value.is_quantized else f"a {value.layout}"
-        raise SnapshotError(
-            f"the result{path} is {what} tensor, which cannot leave the job. "
-            "Convert it with .to_dense() or .dequantize(), or reduce it."
+        raise _Refusal(
+            f"{what} tensor, which cannot leave the job. Convert it with .to_dense() or .dequantize(), or reduce it."
         )
     if on_device(value):
-        walk.charge(value.nbytes, path, value)
+        walk.charge(value.nbytes, value)
         if walk.on_device:
             return value.detach().clone()
         walk.pending = True
         return copy_to_host(value)
-    if value.dim() == 0:
+    if value.ndim == 0:
         walk.bytes += _NUMBER_BYTES
         return value.item()
-    walk.charge(value.nbytes, path, value)
-    return value.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+    walk.charge(value.nbytes, value)
+    return value.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _picture(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+def _picture(value: Any, walk: _Walk, depth: int) -> Any:
     buffer = io.BytesIO()
     if hasattr(value, "savefig"):
         value.savefig(buffer, format="png")
@@ -268,54 +289,63 @@ def _picture(value: Any, walk: _Walk, path: str, depth: int) -> Any:
     else:
         value.save(buffer, format="PNG")
         width, height = value.size
-    png = buffer.getvalue()
-    walk.charge(len(png), path, value)
-    return Image(png, width, height)
+    return _same(Image(buffer.getvalue(), width, height), walk, depth)
 
 
-def _same(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    walk.charge(len(getattr(value, "png", b"")) + 16, path, value)
+def _same(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.charge(len(getattr(value, "png", b"")) + 16, value)
     return value
 
 
-def _string_of(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    return _text(str(value), walk, path, depth)
+def _string_of(value: Any, walk: _Walk, depth: int) -> Any:
+    return _text(str(value), walk, depth)
 
 
-def _enum(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    return _copy(value.value, walk, path, depth + 1)
+def _enum(value: Any, walk: _Walk, depth: int) -> Any:
+    return _copy(value.value, walk, depth + 1)
 
 
-def _number_subclass(value: Any, walk: _Walk, path: str, depth: int) -> Any:
+def _number_subclass(value: Any, walk: _Walk, depth: int) -> Any:
     walk.bytes += _NUMBER_BYTES
     return next(kind for kind in (bool, int, float, complex) if isinstance(value, kind))(value)
 
 
-def _refuse(value: Any, walk: _Walk, path: str, depth: int) -> Any:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise SnapshotError(
-        f"the result{path} is a {kind}, which cannot leave the job. Return numbers, strings, arrays, tensors or "
-        "tuples, lists and dicts of them; a generator wants list(...), an object the attribute you are after."
+def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
+    raise _Refusal(
+        f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
+        "arrays, tensors or tuples, lists and dicts of them; a generator wants list(...), an object the attribute you "
+        "are after."
     )
 
 
 _BASIC: dict[type, _Copier] = {
-    str: _text, bytes: _text, bytearray: _bytearray, tuple: _tuple, list: _list, deque: _list, range: _list,
+    str: _text, bytes: _text, bytearray: _bytearray, tuple: _tuple, list: _items, deque: _items, range: _items,
     set: _set, frozenset: _set, dict: _dict, np.ndarray: _array, Image: _same, complex: _same,
 }  # fmt: skip
 _copiers: dict[type, _Copier] = dict(_BASIC)
 
 
 def _find_copier(kind: type, value: Any) -> _Copier:
+    """The copier for values of this type, remembered."""
+    if len(_copiers) > 1000:  # classes made in a loop must not pile up
+        _copiers.clear()
+        _copiers.update(_BASIC)
+    copier = _copiers[kind] = _choose_copier(kind, value)
+    return copier
+
+
+def _choose_copier(kind: type, value: Any) -> _Copier:
+    global _Tensor
     torch = sys.modules.get("torch")
     if torch is not None:
         if isinstance(value, torch.Tensor):
+            _Tensor = torch.Tensor
             return _tensor
         if isinstance(value, torch.dtype | torch.device):
             return _string_of
     bases: list[tuple[type | tuple[type, ...], _Copier]] = [
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
-        (np.ndarray, _array), (tuple, _tuple), (list, _list), ((set, frozenset), _set), (Mapping, _dict),
+        (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set), (Mapping, _dict),
     ]  # fmt: skip
     if isinstance(value, np.float64):  # a float subclass, but numpy's own
         return _scalar
@@ -328,7 +358,7 @@ def _find_copier(kind: type, value: Any) -> _Copier:
     if names & {"PIL.Image.Image", "matplotlib.figure.Figure"}:
         return _picture
     if isinstance(value, type({}.keys()) | type({}.values())):
-        return _list
+        return _items
     return _refuse
 
 

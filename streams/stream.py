@@ -1,26 +1,24 @@
 """`Stream`: the numbered values that a query yields, live, stored or derived, behind one interface.
 
 Guarantees: every method may be called from any thread; a gap in the numbers is recorded with its exact size;
-memory is bounded; feeding a stream never waits for a reader. Callbacks run on the thread that feeds the stream
-unless a subclass schedules them elsewhere, and never while the stream's lock is held.
+memory is bounded; feeding a stream never waits for a reader. Callbacks run on the thread that feeds the
+stream unless a subclass schedules them elsewhere, and never while the stream's lock is held.
 """
 
 from __future__ import annotations
 
-import threading
-import time
+import contextlib
 import warnings
 from array import array
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from looptap.streams.buffers import Batch, Buffer, Gap, Record
+from looptap.streams.buffers import Batch, Gap, Record
 from looptap.streams.errors import StreamEnded, StreamTimeout
-from looptap.streams.follow import Follow, remaining
-from looptap.streams.rows import rows
+from looptap.streams.feed import ENDED, Feed
+from looptap.streams.follow import Follow
 from looptap.streams.tables import Columns, as_array, as_frame, columns_of
 
 if TYPE_CHECKING:
@@ -28,21 +26,14 @@ if TYPE_CHECKING:
 
     from looptap.streams.derived import DerivedStream
 
-LIVE, ENDED, FAILED = "live", "ended", "failed"
-"""The states of a stream."""
-
 BUFFER = 200_000
 """Items that a stream keeps, unless ``buffer=`` says otherwise."""
 BUFFER_BYTES = 268_435_456
 """Bytes that a stream's items may take, about, unless ``buffer_bytes=`` says otherwise."""
 
-_SLICE = 256  # items that a callback gets before the callbacks of other streams have their turn
-_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-_GAPS = 1000
-
 
 class Cost(NamedTuple):
-    """What a query costs the run: nanoseconds of the training thread per event, and its share of the step time."""
+    """What a query costs the run: nanoseconds of its training thread per event, and its share of a step."""
 
     nanoseconds: float = 0.0
     share: float = 0.0
@@ -51,22 +42,13 @@ class Cost(NamedTuple):
         return f"{self.nanoseconds / 1000:.3g} µs an event, {self.share:.2%} of the step time"
 
 
-class _Subscriber:
-    """Somebody who gets every item, and his place in the stream."""
-
-    __slots__ = ("active", "missed", "on_batch", "on_end", "position")
-
-    def __init__(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], position: int) -> None:
-        self.on_batch, self.on_end, self.position = on_batch, on_end, position
-        self.active, self.missed = True, 0
-
-
-class Stream:
+class Stream(Feed):
     """Numbered values, the newest of which are kept.
 
-    A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a list of
-    what is here. ``len()`` is the length of that list. ``buffer`` bounds the items that are kept and
-    ``buffer_bytes`` what they take; `forgotten` counts the items that made room for newer ones.
+    A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a
+    list of what is here. ``len()`` is the length of that list. ``buffer`` bounds the items that are kept and
+    ``buffer_bytes`` what they take; `forgotten` counts the items that made room for newer ones. `state` is
+    live, ended or failed, and `reason` says why.
 
     >>> stream = stream_of([(1, 0.9), (2, 0.7)], fields=("step", "loss"))
     >>> stream.latest.loss
@@ -85,32 +67,12 @@ class Stream:
         buffer: int = BUFFER,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
-            raise ValueError(f"buffer={buffer!r}: it is the number of items to keep, 1 or more.")
-        if isinstance(buffer_bytes, bool) or not isinstance(buffer_bytes, int) or buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes={buffer_bytes!r}: it is a number of bytes, 1 or more.")
+        super().__init__(buffer, buffer_bytes, fields)
         self.name, self.text, self.on = name or text, text, on
-        self.state, self.reason = LIVE, ""
         self.cost = Cost()
         self.notes: list[str] = []
-        self.traceback = ""
-        """The text of the first error of the query, empty if there was none."""
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
-        self._buffer = Buffer(buffer, buffer_bytes)
-        self._changed = threading.Condition(threading.Lock())
-        self._arrived = 0  # values, errors not counted
-        self._errors = 0
-        self._latest: Any = None
-        self._expected = 1
-        self._missing = 0
-        self._gaps: deque[Gap] = deque(maxlen=_GAPS)
-        self._subscribers: list[_Subscriber] = []
-        self._pumping = self._pump_again = False
-        self._wakes: dict[Callable[[], None], None] = {}
-        self._fields: tuple[str, ...] | None = None
-        self._rows: Callable[[list[Any]], list[Any]] | None = None
-        self._set_fields(fields)
 
     # ------------------------------------------------------------ what is here
 
@@ -177,13 +139,13 @@ class Stream:
         return True  # a stream without values is still a stream
 
     def columns(self, after: int = 0) -> Columns:
-        """The kept values whose number is above ``after``, with numbers, events, ranks and times as arrays."""
+        """The kept values whose number is above ``after``, and arrays of their numbers, events and times."""
         with self._changed:
             parts = self._buffer.parts_after(after)
         return columns_of(parts)
 
     def to_numpy(self) -> NDArray[Any]:
-        """The values as an array: numbers along one axis, rows and arrays of one shape stacked, else objects."""
+        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects."""
         return as_array(self.values)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -198,29 +160,25 @@ class Stream:
     def wait(self, n: int = 1, timeout: float | None = 30.0) -> list[Any]:
         """Wait until ``n`` values have arrived since the start, and return `values`.
 
-        Raises StreamTimeout after ``timeout`` seconds (None: no limit), StreamEnded if the stream ends with fewer.
+        Raises StreamTimeout after ``timeout`` seconds (None: no limit) and StreamEnded if the stream ends
+        with fewer.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self._arrived < n and self.state == LIVE:
-                left = remaining(deadline)
-                if left is not None and left <= 0:
-                    break
-                self._changed.wait(_TICK if left is None else min(left, _TICK))
+            in_time = self._wait_until(lambda: self._arrived >= n, timeout)
             arrived, state = self._arrived, self.state
             values = self._buffer.values() if arrived >= n else []
         if arrived >= n:
             return values
-        if state != LIVE:
-            raise StreamEnded(
-                f"{self.title} {state} with {arrived} of {n} values: {self.reason or 'no reason'}"
+        if not in_time:
+            raise StreamTimeout(
+                f"{arrived} of {n} values of {self.title[0].lower()}{self.title[1:]} arrived within "
+                f"{timeout:g} s.{self._outlook()}"
             )
-        raise StreamTimeout(
-            f"{arrived} of {n} values of {self.title} arrived within {timeout:g} s.{self._outlook()}"
-        )
+        reason = f": {self.reason}" if self.reason else ""
+        raise StreamEnded(f"{self.title} {state} after {arrived} of {n} values{reason}.")
 
     def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:
-        """Iterate over the values, with ``for`` or ``async for``; what is kept comes first unless not ``history``.
+        """Iterate over the values, with ``for`` or ``async for``: with ``history`` first what is kept.
 
         Raises StreamTimeout if no value comes for ``timeout`` seconds (None: wait until the stream ends).
         A reader that falls behind by more than the buffer continues with the oldest value that is kept.
@@ -252,6 +210,7 @@ class Stream:
                     self._callback_failed(callback, error)
 
         subscriber = self._subscribe(on_batch, lambda: None, replay)
+        self._schedule()
         return lambda: self._unsubscribe(subscriber)
 
     def query(
@@ -304,179 +263,18 @@ class Stream:
         facts += [_short(note) for note in self.notes[:3]]
         return f"<{type(self).__name__} {_short(self.name)!r}{on}: {'; '.join(facts)}>"
 
-    # ------------------------------------------------------------ for those who feed a stream
-
-    def _push(self, batch: Batch) -> None:
-        """Take in a batch whose numbers are above those that came before; a jump is a gap, an overlap is cut."""
-        with self._changed:
-            if self.state != LIVE:
-                return
-            if batch.first < self._expected:
-                batch = batch.part(self._expected - batch.first)
-            if not batch.values:
-                return
-            self._miss(batch.first - self._expected)
-            self._expected = batch.first + len(batch.values)
-            if self._rows is not None and not batch.flags:
-                batch = batch._replace(values=self._rows(batch.values))
-            elif self._rows is not None:
-                batch = batch.converted(self._rows)
-            good = batch.good()
-            self._buffer.append(batch)
-            self._arrived += len(good)
-            if good:
-                self._latest = good[-1]
-            if len(good) < len(batch.values):
-                self._failed_items(batch)
-            wakes = self._notify()
-        for wake in wakes:
-            wake()
-        if self._subscribers:
-            self._schedule()
-
-    def _finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        """End the stream for good; items up to number ``last`` that are not here are missing."""
-        with self._changed:
-            if self.state != LIVE:
-                return
-            if last >= self._expected:
-                self._miss(last + 1 - self._expected)
-                self._expected = last + 1
-            self.reason, self.state = reason, state
-            wakes = self._notify()
-        for wake in wakes:
-            wake()
-        if self._subscribers:
-            self._schedule()
-
-    def _notify(self) -> list[Callable[[], None]]:
-        self._changed.notify_all()
-        wakes, self._wakes = list(self._wakes), {}
-        return wakes
-
-    def _miss(self, missing: int) -> None:
-        if missing > 0:
-            self._gaps.append(Gap(self._expected - 1, missing))
-            self._missing += missing
-
-    def _failed_items(self, batch: Batch) -> None:
-        failed = [record.error for record in batch.records() if record.error is not None]
-        self._errors += len(failed)
-        self.traceback = self.traceback or failed[0]
-
-    def _set_fields(self, fields: Sequence[str] | None) -> None:
-        """Name the elements of rows, also of those that are here."""
-        if not fields:
-            return
-        with self._changed:
-            self._fields = tuple(fields)
-            self._rows = rows(self._fields)
-            self._buffer.convert(self._rows)
-            if self._latest is not None:
-                (self._latest,) = self._rows([self._latest])
-
-    def _schedule(self) -> None:
-        """See to it that `_pump` is called until it returns False."""
-        while self._pump():
-            pass
-
-    def _pump(self) -> bool:
-        """Give each subscriber a slice of what he has not had; True if there is more."""
-        with self._changed:
-            if self._pumping:  # whoever is at it looks again
-                self._pump_again = True
-                return False
-            self._pumping, self._pump_again = True, False
-            subscribers = list(self._subscribers)
-        more = False
-        try:
-            for subscriber in subscribers:
-                more = self._serve(subscriber) or more
-        finally:
-            with self._changed:
-                self._pumping = False
-                more = more or self._pump_again
-        return more
-
-    def _serve(self, subscriber: _Subscriber) -> bool:
-        with self._changed:
-            subscriber.missed += max(0, self._buffer.start - subscriber.position)
-            batch, subscriber.position = self._buffer.part(subscriber.position, _SLICE)
-            over = self.state != LIVE
-        if not subscriber.active:
-            return False
-        if batch is not None:
-            subscriber.on_batch(batch)
-            return True
-        if over:
-            self._unsubscribe(subscriber)
-            subscriber.on_end()
-        return False
-
-    def _subscribe(
-        self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool
-    ) -> _Subscriber:
-        with self._changed:
-            subscriber = _Subscriber(on_batch, on_end, 0 if replay else self._buffer.end)
-            self._subscribers.append(subscriber)
-        self._schedule()
-        return subscriber
-
-    def _unsubscribe(self, subscriber: _Subscriber) -> None:
-        with self._changed:
-            subscriber.active = False
-            if subscriber in self._subscribers:
-                self._subscribers.remove(subscriber)
-
     def _callback_failed(self, callback: object, error: BaseException) -> None:
         if self.callback_error is not None:
             return
         self.callback_error = error
         name = getattr(callback, "__name__", repr(callback))
-        try:
+        with contextlib.suppress(Warning):  # where warnings are errors, nobody would catch it on this thread
             warnings.warn(
-                f"The callback {name} of {self.title[4:]} raised {type(error).__name__}: {error}. It is called again "
-                "for further values; the exception is kept as callback_error, others are not reported.",
+                f"The callback {name} of a stream raised {type(error).__name__}: {error}. It is called again "
+                "for further values; this exception is kept as callback_error, others are not reported.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        except Warning:  # somebody made warnings errors; on this thread nobody would catch it
-            pass
-
-    # ------------------------------------------------------------ for those who read along
-
-    def _take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
-        """Up to ``limit`` values from ``position`` on, the position after them, and whether that is all."""
-        with self._changed:
-            while True:
-                batch, position = self._buffer.part(position, limit)
-                if batch is None:
-                    return [], position, self.state != LIVE
-                if values := batch.good():
-                    return values, position, False
-
-    def _await_item(self, position: int, timeout: float | None) -> bool:
-        """Wait for an item at ``position`` or the end; False if ``timeout`` seconds pass."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while self._buffer.end <= position and self.state == LIVE:
-                left = remaining(deadline)
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(_TICK if left is None else min(left, _TICK))
-        return True
-
-    def _wake_at_item(self, position: int, wake: Callable[[], None]) -> bool:
-        """Call ``wake`` once, from any thread, at the next item or the end; False if it is already there."""
-        with self._changed:
-            if self._buffer.end > position or self.state != LIVE:
-                return False
-            self._wakes[wake] = None
-            return True
-
-    def _forget_wake(self, wake: Callable[[], None]) -> None:
-        with self._changed:
-            self._wakes.pop(wake, None)
 
     def _outlook(self) -> str:
         """What a message about missing values may add."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Columns(NamedTuple):
     """The values of a stream with what is known of each; all columns are equally long, errors are left out.
 
-    ``numbers``, ``events`` and ``ranks`` are int64, ``times`` (the host's monotonic clock) and ``walls`` (seconds
-    since the epoch) float64.
+    ``numbers``, ``events`` and ``ranks`` are int64; ``times`` (the host's monotonic clock) and ``walls``
+    (seconds since the epoch) are float64.
     """
 
     numbers: NDArray[np.int64]
@@ -45,8 +45,14 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         clocks.append(np.full(len(good), batch.clock))
         values += good
     time = _joined(times, np.float64)
-    integers = (_joined(column, np.int64) for column in (numbers, events, ranks))
-    return Columns(*integers, time, time + _joined(clocks, np.float64), values)
+    return Columns(
+        numbers=_joined(numbers, np.int64),
+        events=_joined(events, np.int64),
+        ranks=_joined(ranks, np.int64),
+        times=time,
+        walls=time + _joined(clocks, np.float64),
+        values=values,
+    )
 
 
 def _joined(parts: list[Any], dtype: Any) -> Any:
@@ -86,7 +92,7 @@ def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
 
 
 def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
-    """A pandas DataFrame indexed by number: event, rank, time, wall, then the values, a column for each field."""
+    """A pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
     import pandas
 
     about: dict[str, Any] = {

@@ -28,7 +28,8 @@ root = Path(looptap.__file__).resolve().parents[2]
 loaded = {}
 for name, module in sorted(sys.modules.items()):
     path = getattr(module, "__file__", None)
-    if path and Path(path).resolve().is_relative_to(root) and "site-packages" not in path:
+    ours = path and Path(path).is_file() and "site-packages" not in path
+    if ours and Path(path).resolve().is_relative_to(root):
         loaded.setdefault(Path(path).resolve(), []).append(name)
 """
 

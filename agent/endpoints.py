@@ -1,0 +1,203 @@
+"""Where an agent listens: never over something that is there, never wider than asked.
+
+| asked for | meaning |
+|---|---|
+| nothing, ``"ipc"`` | a socket with a random name in the given directory (loopback TCP on Windows) |
+| ``"ipc:///path"`` | a socket at that path, if nothing is there |
+| ``"tcp"`` | a free port on loopback |
+| ``"tcp://host:port"`` | that address of this machine; ``*`` is any free port |
+| ``"everywhere:port"`` | all addresses of this machine |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from looptap.protocol.errors import BadEndpoint, EndpointBusy
+
+IPC, TCP, EVERYWHERE = "ipc://", "tcp://", "everywhere:"
+_ADDRESS = re.compile(r"tcp://(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>\d{1,5}|\*)")
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a socket listens: the endpoints to connect to, and the file that libzmq leaves behind."""
+
+    endpoints: tuple[str, ...]
+    path: Path | None = None
+    inode: tuple[int, int] = (0, 0)
+
+    def remove(self) -> None:
+        """Remove the socket's file, unless something else has taken its name."""
+        if self.path is None:
+            return
+        with contextlib.suppress(OSError):
+            about = self.path.lstat()
+            if (about.st_dev, about.st_ino) == self.inode:
+                self.path.unlink()
+
+
+def bind(server: zmq.Socket[bytes], wanted: str | None, directory: Path) -> Bound:
+    """Bind ``server`` as ``wanted`` says (see the table above).
+
+    Raises EndpointBusy if something is there already, BadEndpoint for an endpoint that is malformed, too
+    long, not of this machine, or all of this machine without the word "everywhere".
+    """
+    if wanted is None or wanted == "ipc":
+        return (
+            _bind_tcp(server, "127.0.0.1", "*")
+            if sys.platform == "win32"
+            else _bind_random(server, directory)
+        )
+    if wanted == "tcp":
+        return _bind_tcp(server, "127.0.0.1", "*")
+    if wanted.startswith(IPC):
+        return _bind_path(server, _path(wanted))
+    if wanted.startswith(EVERYWHERE):
+        return _bind_everywhere(server, wanted.removeprefix(EVERYWHERE))
+    match = _ADDRESS.fullmatch(wanted)
+    if match is None:
+        raise BadEndpoint(
+            f"{wanted!r} is no endpoint. Write 'tcp', 'tcp://host:port', 'ipc:///path' or 'everywhere:port'."
+        )
+    return _bind_tcp(server, match["six"] or match["host"], match["port"])
+
+
+# ---------------------------------------------------------------- ipc
+
+
+def _path(wanted: str) -> Path:
+    text = wanted.removeprefix(IPC)
+    if text.startswith("@"):
+        raise BadEndpoint(
+            f"{wanted!r} is an abstract socket, open to every user of this machine. "
+            "Name a path, or leave the endpoint out."
+        )
+    if not text.startswith("/"):
+        raise BadEndpoint(
+            f"{wanted!r} names no absolute path. Write 'ipc:///path', or leave the endpoint out."
+        )
+    return Path(text)
+
+
+def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
+    _sweep(directory)
+    for _ in range(_ATTEMPTS):
+        try:
+            return _bind_path(server, directory.absolute() / f"{secrets.token_hex(8)}.sock")
+        except EndpointBusy:
+            continue
+    raise EndpointBusy(f"No free name for a socket was found in {directory} in {_ATTEMPTS} attempts.")
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the sockets that killed agents left behind: older than a minute, and nobody listens."""
+    for path in directory.glob("*.sock"):
+        with contextlib.suppress(OSError):
+            about = path.lstat()
+            if stat.S_ISSOCK(about.st_mode) and about.st_mtime < time.time() - 60 and _is_deserted(path):
+                path.unlink()
+
+
+def _is_deserted(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+
+
+def _bind_path(server: zmq.Socket[bytes], path: Path) -> Bound:
+    if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
+        raise BadEndpoint(
+            f"{path} is longer than the {zmq.IPC_PATH_MAX_LEN} bytes that a socket's path may have. "
+            "Choose a directory with a shorter path (LOOPTAP_DIR), or endpoint 'tcp'."
+        )
+    _reserve(path)
+    try:
+        server.bind(f"{IPC}{path}")
+        path.chmod(0o600)
+    except zmq.ZMQError as error:
+        path.unlink(missing_ok=True)
+        raise BadEndpoint(f"A socket cannot be made at {path}: {error}. Choose endpoint 'tcp'.") from None
+    about = path.lstat()
+    return Bound((f"{IPC}{path}",), path, (about.st_dev, about.st_ino))
+
+
+def _reserve(path: Path) -> None:
+    """Take the name with an empty file: libzmq puts its socket over whatever is there, without asking."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise EndpointBusy(f"There is {_what_is_at(path)} at {path}. Choose another path.") from None
+    except OSError as error:
+        raise BadEndpoint(f"A socket cannot be made at {path}: {error.strerror}.") from None
+
+
+def _what_is_at(path: Path) -> str:
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return "something that is no socket"
+    if _is_deserted(path):
+        return f"a socket that nobody listens to any more (remove it: rm {path})"
+    return "a socket that another process listens to"
+
+
+# ---------------------------------------------------------------- tcp
+
+
+def _bind_tcp(server: zmq.Socket[bytes], host: str, port: str) -> Bound:
+    address = _resolve(host, port)
+    if address.is_unspecified:
+        raise BadEndpoint(
+            f"{host!r} means all addresses of this machine. If you want that, write 'everywhere:{port}'."
+        )
+    server.ipv6 = address.version == 6
+    return Bound((_bind_address(server, f"[{address}]" if address.version == 6 else f"{address}", port),))
+
+
+def _bind_everywhere(server: zmq.Socket[bytes], port: str) -> Bound:
+    if port != "*" and not port.isdecimal():
+        raise BadEndpoint(f"'everywhere:{port}' names no port. Write 'everywhere:5555'.")
+    bound = _bind_address(server, "0.0.0.0", port).rpartition(":")[2]
+    return Bound((f"{TCP}127.0.0.1:{bound}", f"{TCP}{socket.gethostname()}:{bound}"))
+
+
+def _resolve(host: str, port: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    if host == "*":
+        return ipaddress.IPv4Address(0)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise BadEndpoint(f"No address is known for the host {host!r}. Write its IP address.") from None
+    # libzmq listens to one family, and by default clients ask for IPv4 first
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return ipaddress.ip_address(found[0][4][0])
+
+
+def _bind_address(server: zmq.Socket[bytes], address: str, port: str) -> str:
+    if port != "*" and not 0 < int(port) < 65536:
+        raise BadEndpoint(f"{port} is no port: ports are 1 to 65535, and '*' is any free one.")
+    endpoint = f"{TCP}{address}:{port}"
+    try:
+        server.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno in (errno.EADDRINUSE, zmq.EADDRINUSE):
+            raise EndpointBusy(
+                f"Another process listens at {endpoint}. Choose another port, or '*' for any free one."
+            ) from None
+        if error.errno in (errno.EADDRNOTAVAIL, zmq.EADDRNOTAVAIL, errno.ENODEV):
+            raise BadEndpoint(f"{address} is no address of this machine.") from None
+        raise BadEndpoint(f"Nothing can listen at {endpoint}: {error}.") from None
+    return server.getsockopt_string(zmq.LAST_ENDPOINT)

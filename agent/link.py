@@ -1,0 +1,282 @@
+"""The agent's end of the wire: one thread that owns the sockets, and nothing else of the job.
+
+Guarantees
+- `Link.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
+- Nobody is heard who did not prove a key, and the role is looked up for every message.
+- An exception of the brain restarts the loop after a pause; the fourth one without a quiet minute in between
+  closes the link for good and is told once. None reaches the training thread.
+- A forked child neither uses nor closes what its parent owns.
+Assumes that the brain calls `Link.send` on this thread only. How the thread shares the interpreter with the
+training thread is the matter of looptap.agent.loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from looptap.agent import fork
+from looptap.agent.bell import Bell
+from looptap.agent.endpoints import Bound, bind
+from looptap.agent.loop import Loop
+from looptap.agent.zap import DOMAIN, Doorman
+from looptap.protocol.connections import private_dir
+from looptap.protocol.keys import RoleKeys
+from looptap.protocol.limits import Limits
+
+RESTARTS = (0.05, 0.2, 0.8)
+"""Seconds of pause after the first, second and third fault."""
+FORGIVEN = 60.0
+"""Seconds without a fault after which earlier ones no longer count."""
+CLOSING = 0.5
+"""Seconds that last messages may take to leave."""
+
+
+class Sent(enum.Enum):
+    """What became of a frame."""
+
+    OK = "handed over to libzmq"
+    FULL = "refused: as many messages as may wait for this peer do"
+    GONE = "refused: this peer is not connected"
+
+
+class Brain(Protocol):
+    """What decides what to send; all of it is called on the I/O thread."""
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether beats are wanted."""
+
+    def receive(self, peer: bytes, role: str, frame: bytes) -> None:
+        """Handle one frame of an authenticated peer; may call `Link.send`."""
+
+    def gone(self, peer: bytes) -> None:
+        """Forget a peer: it broke the rules, or its key was revoked."""
+
+    def flush(self) -> bool:
+        """Send one small message's worth of what waits; True if more can be sent."""
+
+    def beat(self) -> None:
+        """Send a sign of life."""
+
+    def linger(self) -> float:
+        """Seconds in which values gather after a wake-up."""
+
+    def goodbye(self) -> None:
+        """Send what waits, and take leave."""
+
+
+class Link:
+    """One ROUTER with CURVE, its doorman, and the thread "looptap-io" that serves them.
+
+    ``endpoint`` is what `looptap.agent.endpoints` understands; sockets are made in ``directory``, by default
+    the user's private one. ``on_failure`` is called once, on the I/O thread, with the traceback that ended
+    the link.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        *,
+        endpoint: str | None = None,
+        keys: RoleKeys,
+        limits: Limits,
+        directory: Path | None = None,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        self.doorman = Doorman()
+        self.doorman.admit(keys.client.public, keys.role)
+        self.failure = ""
+        self.frames_in = self.frames_out = self.full = self.denied = self.faults = self.wakes = 0
+        self._brain, self._wanted, self._directory = brain, endpoint, directory
+        self.limits, self._keys, self._on_failure = limits, keys, on_failure
+        self.bell = Bell()
+        self._ring = self.bell.ring
+        self._posted: deque[Callable[[], object]] = deque()
+        self._fresh: tuple[Path, ...] = ()
+        self._bound = Bound(())
+        self._stopping = False
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._router: zmq.Socket[bytes] | None = None
+
+    # ------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Bind, and start the thread. Raises EndpointBusy or BadEndpoint; then nothing is left behind."""
+        self._context = zmq.Context()
+        try:
+            door = self.doorman.open(self._context)  # before anybody can knock
+            self._router = self._context.socket(zmq.ROUTER)
+            _secure(self._router, self._keys, self.limits)
+            directory = self._directory or private_dir()
+            self._bound = bind(self._router, self._wanted, directory)
+        except BaseException:
+            self._close(0.0)
+            raise
+        if self._bound.path is not None:
+            self.keep_fresh(self._bound.path)
+        loop = Loop(self, self._brain, self._router, door)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
+        fork.remember(self)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Tell the thread that there is something to flush: it lets more gather, then flushes."""
+        self._ring()
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run ``call`` on the I/O thread, within a linger. Its exceptions count as faults of the link."""
+        self._posted.append(call)
+        self._ring()
+
+    def keep_fresh(self, *paths: Path) -> None:
+        """Touch ``paths`` now and then: cleaners of temporary directories remove what is ten days old."""
+        self._fresh += paths
+
+    def stop(self, timeout: float = 2.0) -> bool:
+        """Flush, say goodbye, close and end the thread; whether that was done within ``timeout`` seconds."""
+        thread = self._thread
+        if thread is None:
+            return True
+        self._deadline = time.monotonic() + timeout
+        self._stopping = True
+        self._ring()
+        if thread is not threading.current_thread():
+            thread.join(timeout)
+        return not thread.is_alive()
+
+    def abandon(self) -> None:
+        """Become inert in a forked child: the sockets and the bell are the parent's, and stay untouched."""
+        if self._context is None:
+            return
+        fork.release(self.endpoints)
+        fork.forget((self._context, self._router, self.doorman, self.bell, self._thread))
+        self._ring = _nothing
+        self._thread = self._router = self._context = None
+        self.doorman = Doorman()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where clients can connect; empty before `start`."""
+        return self._bound.endpoints
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stats(self) -> dict[str, int | float]:
+        """What passed: frames in, out, refused by full queues and by roles, handshakes, wake-ups, faults."""
+        return {
+            "frames_in": self.frames_in,
+            "frames_out": self.frames_out,
+            "full": self.full,
+            "denied": self.denied,
+            "admitted": self.doorman.admitted,
+            "refused": self.doorman.refused,
+            "wakes": self.wakes,
+            "faults": self.faults,
+        }
+
+    # ------------------------------------------------------------ from the I/O thread
+
+    def send(self, peer: bytes, frame: bytes) -> Sent:
+        """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
+        router = self._router
+        if router is None:
+            return Sent.GONE
+        try:
+            router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            router.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            self.full += 1
+            return Sent.FULL
+        except zmq.ZMQError:
+            return Sent.GONE
+        self.frames_out += 1
+        return Sent.OK
+
+    def _run(self, loop: Loop) -> None:
+        last = 0.0
+        strikes = 0
+        while not self._stopping:
+            try:
+                loop.turn()
+            except BaseException:
+                self.faults += 1
+                now = time.monotonic()
+                strikes = 1 if now - last > FORGIVEN else strikes + 1
+                last = now
+                if strikes > len(RESTARTS):
+                    self._fail(traceback.format_exc())
+                    return
+                time.sleep(RESTARTS[strikes - 1])
+        self._take_leave()
+
+    def _take_leave(self) -> None:
+        try:
+            self._brain.goodbye()
+        except BaseException:
+            self.faults += 1
+        self._close(min(CLOSING, self._deadline - time.monotonic()))
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._ring = _nothing
+        self._close(0.0)
+        if self._on_failure is not None:
+            with contextlib.suppress(Exception):
+                self._on_failure(reason)
+
+    def _close(self, linger: float) -> None:
+        """Close the sockets, the doorman last; messages that wait have ``linger`` seconds to leave."""
+        router, self._router = self._router, None
+        context, self._context = self._context, None
+        if router is not None:
+            router.close(max(0, int(linger * 1000)))
+        self.doorman.close()
+        if context is not None:
+            context.term()
+        self._bound.remove()
+
+    def work_posted(self) -> None:
+        """Run what was posted so far."""
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+
+    def touch(self) -> None:
+        """Show the files to be in use."""
+        for path in self._fresh:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+
+def _nothing() -> None:
+    """What a bell does that belongs to nobody."""
+
+
+def _secure(router: zmq.Socket[bytes], keys: RoleKeys, limits: Limits) -> None:
+    router.curve_server = True
+    router.curve_secretkey = keys.server.secret
+    router.zap_domain = DOMAIN
+    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
+    router.router_mandatory = True  # a message that cannot be sent is told, not dropped
+    router.linger = 0
+    router.maxmsgsize = limits.inbound_frame
+    router.sndhwm = router.rcvhwm = limits.high_water_mark
+    router.backlog = limits.backlog
+    router.handshake_ivl = int(limits.handshake * 1000)
+    router.heartbeat_ivl = int(limits.heartbeat * 1000)
+    router.heartbeat_timeout = router.heartbeat_ttl = int(limits.heartbeat_timeout * 1000)

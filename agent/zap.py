@@ -1,0 +1,81 @@
+"""Who may come in: the answers to libzmq's question at each handshake (ZAP, RFC 27).
+
+libzmq asks over ``inproc://zeromq.zap.01``; with ``ZAP_ENFORCE_DOMAIN`` nobody comes in while nobody answers.
+The answers are given by the I/O thread between its other work, so there is no second thread that could die.
+Whatever goes wrong with a request is a refusal. The connection's ``User-Id`` becomes the client's public key,
+so that its role can be looked up anew for every message and a revoked key loses it at once.
+"""
+
+from __future__ import annotations
+
+import zmq
+from zmq.utils import z85
+
+ENDPOINT = "inproc://zeromq.zap.01"
+DOMAIN = b"looptap"
+_VERSION = b"1.0"
+_AT_ONCE = 64
+
+
+class Doorman:
+    """Answers handshakes of one context from a table of public keys; used by one thread after `open`."""
+
+    def __init__(self) -> None:
+        self._roles: dict[bytes, str] = {}
+        self._socket: zmq.Socket[bytes] | None = None
+        self.admitted = self.refused = 0
+
+    def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        """Listen for handshakes of ``context`` and return the socket to poll; before anything is bound."""
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(ENDPOINT)
+        return self._socket
+
+    def close(self) -> None:
+        """Answer no more: from now on everybody is refused."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def admit(self, public_key: bytes, role: str) -> None:
+        """Let in who holds the secret half of ``public_key`` (Z85), as ``role``; from any thread."""
+        self._roles[public_key] = role
+
+    def revoke(self, public_key: bytes) -> None:
+        """Take the role of ``public_key`` away, from open connections too; from any thread."""
+        self._roles.pop(public_key, None)
+
+    def role(self, user_id: str) -> str | None:
+        """The role of the connection with that ``User-Id``, None if it has none."""
+        return self._roles.get(user_id.encode("utf-8", "replace"))
+
+    def answer(self) -> None:
+        """Answer the handshakes that wait, a bounded number; raises nothing."""
+        if self._socket is None:
+            return
+        for _ in range(_AT_ONCE):
+            try:
+                request = self._socket.recv_multipart(zmq.NOBLOCK)
+                self._socket.send_multipart(self._reply(request), zmq.NOBLOCK)
+            except zmq.ZMQError:  # nothing waits, or who asked has gone
+                return
+
+    def _reply(self, request: list[bytes]) -> list[bytes]:
+        number = request[1] if len(request) > 1 else b""
+        key = _key(request)
+        if key is None or key not in self._roles:
+            self.refused += 1
+            return [_VERSION, number, b"400", b"this key is not admitted", b"", b""]
+        self.admitted += 1
+        return [_VERSION, number, b"200", b"OK", key, b""]
+
+
+def _key(request: list[bytes]) -> bytes | None:
+    """The public key in a well-formed CURVE request, in Z85; None for any other request."""
+    if len(request) != 7:
+        return None
+    version, _number, domain, _address, _identity, mechanism, key = request
+    if (version, domain, mechanism, len(key)) != (_VERSION, DOMAIN, b"CURVE", 32):
+        return None
+    return z85.encode(key)

@@ -1,0 +1,67 @@
+"""The thread that calls users' callbacks, so that they may take their time, and ask the run for something.
+
+Guarantees: callbacks of one run are called one at a time, in the order of each stream's values, and streams take
+turns. A callback that is too slow for its stream misses what the stream's buffer forgets; nothing piles up. The
+thread, "looptap-callbacks", exists only while there is something to do, and ten seconds longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from typing import Protocol
+
+IDLE = 10.0
+"""Seconds without work after which the thread ends; it is started again when needed."""
+
+
+class Pumped(Protocol):
+    """A stream that may have something for its callbacks."""
+
+    def _pump(self) -> bool: ...
+
+
+class Callbacks:
+    """The streams that have something for their callbacks, each once, and the thread that serves them."""
+
+    def __init__(self, idle: float = IDLE) -> None:
+        self._idle = idle
+        self._changed = threading.Condition()
+        self._waiting: deque[Pumped] = deque()
+        self._running = False
+
+    def schedule(self, stream: Pumped) -> None:
+        """Have the callbacks of ``stream`` called soon."""
+        with self._changed:
+            if stream in self._waiting:
+                return
+            self._waiting.append(stream)
+            if self._running:
+                self._changed.notify()
+                return
+            self._running = True
+        threading.Thread(target=self._run, name="looptap-callbacks", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the thread end as soon as it has nothing to do."""
+        with self._changed:
+            self._idle = 0.0
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (stream := self._next()) is not None:
+            more = True
+            with contextlib.suppress(BaseException):  # a SystemExit in a query; what failed is not tried again
+                more = stream._pump()
+            if more:
+                self.schedule(stream)
+            del stream  # not kept alive while the thread waits
+
+    def _next(self) -> Pumped | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or not self._idle, self._idle)
+            if self._waiting:
+                return self._waiting.popleft()
+            self._running = False
+            return None

@@ -1,0 +1,86 @@
+"""Why no link came about: what the socket monitor saw, told apart and said in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import zmq
+
+from looptap.protocol.connections import IPC
+from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey, RunEnded, WrongServer
+
+# The beginning of every ZMTP 3 connection: signature, version 3.1, mechanism, and the side (RFC 23).
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+_MECHANISM = slice(12, 32)
+
+
+def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:
+    """Why the connection to ``endpoint`` failed, from the monitor's (event, value) pairs; None if it has not.
+
+    May look at the endpoint itself, for up to a second.
+    """
+    connected = False
+    for event, value in seen:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return RefusedKey(
+                f"The agent at {endpoint} does not admit this key: it was revoked, or the connection file is of "
+                "another run. Look for a newer file: looptap ls"
+            )
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            return _not_looptap(endpoint)
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            if value == errno.EAGAIN:  # the handshake took too long
+                return no_answer(endpoint, "accepts the connection but does not answer")
+            return _wrong_server(endpoint) if _speaks_curve(endpoint) else _not_looptap(endpoint)
+        if event == zmq.EVENT_CONNECTED:
+            connected = True
+        elif event == zmq.EVENT_DISCONNECTED and connected:
+            return _not_looptap(endpoint)
+        elif event == zmq.EVENT_CLOSED:
+            return RunEnded(f"Nobody listens at {endpoint}: the run has ended.")
+    return None
+
+
+def no_answer(endpoint: str, what: str = "does not answer") -> NoAnswer:
+    """The error of a silent endpoint."""
+    return NoAnswer(
+        f"{endpoint} {what}. The host may be unreachable, the process stopped or its machine overloaded; try again "
+        "with a longer timeout=."
+    )
+
+
+def _not_looptap(endpoint: str) -> NotLooptap:
+    return NotLooptap(f"Something listens at {endpoint}, but it does not speak looptap's protocol.")
+
+
+def _wrong_server(endpoint: str) -> WrongServer:
+    return WrongServer(
+        f"The server at {endpoint} does not hold the key of this run: another run took its place. Look for a newer "
+        "connection file: looptap ls"
+    )
+
+
+def _speaks_curve(endpoint: str) -> bool:
+    """Whether a ZeroMQ server with CURVE is at the endpoint: libzmq hangs up on a wrong key like anybody else."""
+    try:
+        with _dialled(endpoint) as peer:
+            peer.sendall(_GREETING)
+            answer = b""
+            while len(answer) < _MECHANISM.stop and (more := peer.recv(64)):
+                answer += more
+    except (OSError, ValueError):
+        return False
+    return answer[:1] == b"\xff" and answer[_MECHANISM].rstrip(b"\0") == b"CURVE"
+
+
+def _dialled(endpoint: str) -> socket.socket:
+    if endpoint.startswith(IPC):
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.settimeout(1.0)
+        peer.connect(endpoint.removeprefix(IPC))
+        return peer
+    place = urlsplit(endpoint)
+    return socket.create_connection((place.hostname or "", place.port or 0), timeout=1.0)

@@ -1,0 +1,203 @@
+"""Finding runs by their connection files, and attaching to one."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.protocol.connections import ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.keys import OPERATOR
+
+
+@dataclass(frozen=True)
+class RunListing:
+    """What a connection file says of a run, and whether its process is alive (None: it is on another machine).
+
+    A file that cannot be used has a ``problem``, one sentence with the command that mends it, and nothing else.
+    """
+
+    name: str
+    id: str
+    rank: int
+    ranks: int
+    host: str
+    pid: int
+    started: float
+    """Seconds since the epoch."""
+    role: str
+    alive: bool | None
+    path: Path
+    problem: str = ""
+    file: ConnectionFile | None = field(default=None, repr=False, compare=False)
+
+    def attach(self, timeout: float = 5.0) -> Run:
+        """Attach to this run. Raises what `attach` raises."""
+        return _attach(self, timeout)
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.path.name}: {self.problem}"
+        state = {True: "alive", False: "ended", None: "on another machine"}[self.alive]
+        rank = f", rank {self.rank} of {self.ranks}" if self.ranks > 1 else ""
+        return f"{self.id}{rank} on {self.host}, pid {self.pid}, started {_ago(self.started)} ago, {state}"
+
+
+def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
+    """The runs that announce themselves in ``directory``, the newest first; by default where runs do so.
+
+    Those whose process is gone are listed too, with ``alive`` False, and so are files that cannot be used.
+    Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
+    """
+    place = runtime_dir() if directory is None else Path(directory)
+    return [_listed(found) for found in listing(place)]
+
+
+def attach(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    rank: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    timeout: float = 5.0,
+) -> Run:
+    """Attach to a running job: the newest, or the one that ``name`` names.
+
+    ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
+    connection file. Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
+    WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
+    """
+    path = _path(name)
+    if path is not None:
+        return _attach(_of_file(path), timeout)
+    listed = runs(directory)
+    return _attach(_chosen(listed, None if name is None else str(name), rank), timeout)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def _path(name: str | os.PathLike[str] | None) -> Path | None:
+    """The path that ``name`` is, if it looks like one: names of runs have no slash."""
+    if name is None:
+        return None
+    text = os.fspath(name)
+    separators = [os.sep, *([os.altsep] if os.altsep else [])]
+    if isinstance(name, str) and not any(s in text for s in separators) and not text.endswith(".json"):
+        return None
+    return Path(text).expanduser()
+
+
+def _of_file(path: Path) -> RunListing:
+    file = read(path)
+    return _listed(Found(path, file, file.process.alive()))
+
+
+def _listed(found: Found) -> RunListing:
+    file = found.file
+    if file is None:
+        return RunListing("", "", 0, 0, "", 0, 0.0, "", None, found.path, found.problem)
+    run = file.run
+    about = (run.name, run.id, run.rank, run.ranks, run.host, run.pid, run.started, file.role)
+    return RunListing(*about, found.alive, found.path, file=file)
+
+
+def _chosen(listed: Sequence[RunListing], name: str | None, rank: int) -> RunListing:
+    """The one run that ``name`` means."""
+    usable = _one_role_each([run for run in listed if not run.problem])
+    matching = usable if name is None else _matching(usable, name)
+    living = [run for run in matching if run.alive is not False]
+    of_rank = [run for run in living if run.rank == rank]
+    if not living:
+        raise _nothing(listed, usable, matching, name)
+    if not of_rank:
+        ranks = ", ".join(str(run.rank) for run in living)
+        raise NoSuchRun(f"The run {living[0].id} has no agent on rank {rank}; there is one on: {ranks}.")
+    if name is not None and len({run.id for run in of_rank}) > 1:
+        raise SeveralRuns(
+            f"{len(of_rank)} runs match {name!r}; name one by its id:\n" + "\n".join(f"  {run}" for run in of_rank)
+        )
+    return of_rank[0]
+
+
+def _one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
+    """For each run and rank the file that allows most."""
+    best: dict[tuple[str, int], RunListing] = {}
+    for run in listed:
+        key = run.id, run.rank
+        if key not in best or run.role == OPERATOR:
+            best[key] = run
+    return list(best.values())
+
+
+def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
+    """The runs that ``name`` means most exactly: by id, name, pattern, or the beginning of one."""
+    for fits in (
+        lambda run: run.id == name,
+        lambda run: run.name == name,
+        lambda run: fnmatch.fnmatchcase(run.id, name) or fnmatch.fnmatchcase(run.name, name),
+        lambda run: run.id.startswith(name),
+    ):
+        found = [run for run in listed if fits(run)]
+        if any(run.alive is not False for run in found):  # an ended run must not hide a living one
+            return found
+    return [run for run in listed if run.id.startswith(name) or run.name == name]
+
+
+def _nothing(
+    listed: Sequence[RunListing], usable: Sequence[RunListing], matching: Sequence[RunListing], name: str | None
+) -> LinkError:
+    living = [run for run in usable if run.alive is not False]
+    problems = [run for run in listed if run.problem]
+    if matching:
+        return RunEnded(
+            f"The run {matching[0].id} has ended: its process {matching[0].pid} is gone."
+            + (f" Alive: {_names(living)}." if living else "")
+        )
+    if name is None and problems:
+        return UnsafeFile(problems[0].problem)
+    what = "No run announces itself" if name is None else f"No run matches {name!r}"
+    if living:
+        return NoSuchRun(f"{what}; alive: {_names(living)}.")
+    where = os.environ.get("LOOPTAP_DIR") or "this machine, for this user"
+    return NoSuchRun(
+        f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "
+        "machines, let both sides share a directory: export LOOPTAP_DIR=…"
+        + (f" A file there cannot be used: {problems[0].problem}" if problems else "")
+    )
+
+
+def _names(listed: Sequence[RunListing]) -> str:
+    ids = list(dict.fromkeys(run.id for run in listed))
+    return ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
+
+
+# ---------------------------------------------------------------- attaching
+
+
+def _attach(listed: RunListing, timeout: float) -> Run:
+    file = listed.file
+    if file is None:
+        raise UnsafeFile(listed.problem)
+    if listed.alive is False:
+        raise RunEnded(f"The run {listed.id} has ended: its process {listed.pid} is gone.")
+    path, process = listed.path, file.process
+
+    def still_there() -> bool | None:
+        return path.exists() and process.alive()
+
+    link = Link(file.endpoints, file.server_public.encode("ascii"), file.client, still_there=still_there)
+    return Run(link, run=file.run, timeout=timeout)
+
+
+def _ago(started: float) -> str:
+    seconds = max(0.0, time.time() - started)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

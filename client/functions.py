@@ -1,0 +1,207 @@
+"""Queries and commands as code that can travel: text as it is, a Python function by value.
+
+A function is pickled with what it refers to, so that the job needs none of the client's modules; where its source
+needs nothing around it, the text travels too, for a job that runs another Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import inspect
+import sys
+import sysconfig
+import textwrap
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from looptap.protocol.messages import Code
+from looptap.streams import namespace
+from looptap.streams.errors import QueryError
+
+_registering = threading.Lock()
+
+
+def code_of(code: str | Callable[..., Any]) -> Code:
+    """``code`` as it travels. Raises QueryError for what is neither text nor callable, or cannot be pickled.
+
+    >>> code_of("step, loss")
+    Code(text='step, loss', pickled=b'', python=(0, 0))
+    """
+    if isinstance(code, str):
+        return Code(text=code)
+    if not callable(code):
+        raise QueryError(f"a query is text or a function, not {_article(code)} {type(code).__name__}: {code!r:.80}")
+    return Code(text=source_of(code) or "", pickled=_pickled(code), python=sys.version_info[:2])
+
+
+def _article(value: object) -> str:
+    return "an" if type(value).__name__[0].lower() in "aeiou" else "a"
+
+
+def name_of(code: str | Callable[..., Any]) -> str:
+    """What a stream of this query is called, unless the user names it."""
+    if isinstance(code, str):
+        return " ".join(code.split())
+    name = getattr(code, "__name__", type(code).__name__)
+    return (source_of(code) or name) if name == "<lambda>" else str(name)
+
+
+# ---------------------------------------------------------------- by value
+
+
+def _pickled(code: Callable[..., Any]) -> bytes:
+    import cloudpickle
+
+    function = _completed(code) if isinstance(code, types.FunctionType) else code
+    with _registering:
+        modules = [module for module in _own_modules(code) if module.__name__ not in _carried(cloudpickle)]
+        try:
+            for module in modules:
+                cloudpickle.register_pickle_by_value(module)
+            return bytes(cloudpickle.dumps(function))
+        except Exception as error:
+            name = getattr(code, "__name__", type(code).__name__)
+            raise QueryError(
+                f"the function {name} refers to something that cannot travel ({type(error).__name__}: {error}).",
+                hint="Write the query as text, or give the function only numbers, text and functions from outside.",
+            ) from None
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _carried(cloudpickle: Any) -> set[str]:
+    return set(cloudpickle.list_registry_pickle_by_value())
+
+
+def _completed(function: types.FunctionType) -> types.FunctionType:
+    """A copy of ``function`` that sees the language's names, such as `layer_norms`, where it has none of its own."""
+    known = namespace.names()
+    missing = {name for name in _globals_of(function.__code__) if name not in function.__globals__}
+    lent = {name: known[name] for name in missing if name in known and not hasattr(builtins, name)}
+    completed = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **lent},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    completed.__kwdefaults__ = function.__kwdefaults__
+    completed.__qualname__, completed.__module__ = function.__qualname__, function.__module__
+    return completed
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    """The global names that ``code`` and the functions inside it read."""
+    names = {name for name in _loaded(code)}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _globals_of(constant)
+    return names
+
+
+def _loaded(code: types.CodeType) -> Iterator[str]:
+    import dis
+
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+
+
+def _own_modules(code: object) -> list[types.ModuleType]:
+    """The user's own modules from which ``code`` needs functions or classes; the job may not have them."""
+    found: dict[str, types.ModuleType] = {}
+    todo, seen = [code], set()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        module = sys.modules.get(getattr(item, "__module__", None) or "")
+        if module is None or module.__name__ == "__main__" or _installed(module):
+            continue
+        found[module.__name__] = module
+        if isinstance(item, types.FunctionType):
+            names = [item.__globals__.get(name) for name in _globals_of(item.__code__)]
+            todo += [value for value in names if isinstance(value, types.FunctionType | type)]
+    return list(found.values())
+
+
+_INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _installed(module: types.ModuleType) -> bool:
+    """Whether a job on this machine has the module too: of Python, of an installed package, or of looptap."""
+    if module.__name__.partition(".")[0] in {*sys.stdlib_module_names, "looptap"}:
+        return True
+    file = getattr(module, "__file__", None)
+    return file is None or any(Path(file).resolve().is_relative_to(place) for place in _INSTALLED)
+
+
+# ---------------------------------------------------------------- as text
+
+
+def source_of(code: Callable[..., Any]) -> str | None:
+    """The source of a function that needs nothing around it but the names of the language; None otherwise.
+
+    >>> source_of(lambda e: e.loss * 2)
+    'lambda e: e.loss * 2'
+    """
+    if not isinstance(code, types.FunctionType) or code.__closure__ or not _only_known_names(code):
+        return None
+    if code.__defaults__ or code.__kwdefaults__:
+        return None
+    try:
+        lines, _ = inspect.findsource(code)
+        tree = ast.parse("".join(lines))
+    except (OSError, SyntaxError, TypeError, IndexError):
+        return None
+    text = "".join(lines)
+    kind = ast.Lambda if code.__name__ == "<lambda>" else ast.FunctionDef
+    candidates = [
+        node for node in ast.walk(tree) if isinstance(node, kind) and node.lineno == code.__code__.co_firstlineno
+    ]
+    same = [node for node in candidates if _same_code(node, code.__code__)]
+    if len({ast.dump(node) for node in same}) != 1 or getattr(same[0], "decorator_list", []):
+        return None
+    segment = ast.get_source_segment(text, same[0], padded=True)
+    return None if segment is None else textwrap.dedent(segment).strip()
+
+
+def _only_known_names(function: types.FunctionType) -> bool:
+    """Whether each global name means the same in the job: a builtin, or a name of the language and no other."""
+    known = namespace.names()
+    for name in _globals_of(function.__code__):
+        if name in function.__globals__:
+            if name not in known or function.__globals__[name] is not known[name]:
+                return False
+        elif name not in known and not hasattr(builtins, name):
+            return False
+    return True
+
+
+def _same_code(node: ast.AST, code: types.CodeType) -> bool:
+    """Whether ``node`` compiles to ``code``: two lambdas on one line are told apart by what they do."""
+    if isinstance(node, ast.Lambda):
+        statement: ast.stmt = ast.copy_location(ast.Expr(node), node)
+    elif isinstance(node, ast.FunctionDef):
+        statement = copy.copy(node)
+        statement.decorator_list = []
+    else:
+        return False
+    module = ast.fix_missing_locations(ast.Module([statement], []))
+    compiled = compile(module, "<same>", "exec", dont_inherit=True)
+    inner = [c for c in compiled.co_consts if isinstance(c, types.CodeType)]
+    return any(_essence(c) == _essence(code) for c in inner)
+
+
+def _essence(code: types.CodeType) -> tuple[Any, ...]:
+    constants = tuple(
+        _essence(c) if isinstance(c, types.CodeType) else (type(c), c) for c in code.co_consts if c is not code.co_name
+    )
+    return code.co_code, code.co_names, code.co_varnames, constants

@@ -1,0 +1,322 @@
+"""The client's end of the wire: one thread, one encrypted DEALER socket, restored when it is lost.
+
+Guarantees: `Link.send` may be called from any thread and never waits; frames leave in the order of the calls. All
+of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 1 s until the run
+is known to be gone. The agent is not trusted: frames are bounded, and a receiver's exception is counted, not fatal.
+Assumes that the receiver's methods return soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from looptap.client.diagnosis import diagnose, no_answer
+from looptap.client.transport import Receiver
+from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
+from looptap.protocol.keys import KeyPair
+from looptap.protocol.limits import Limits
+
+TICK = 1.0
+"""Seconds between two calls of ``on_tick``."""
+_PASS = 64  # frames handled before the other direction has its turn
+_OUTGOING = 10_000
+_RETRY, _RETRY_LONGEST = 0.1, 1.0
+_LAST_WORDS = 0.3  # seconds for what waits when somebody closes the link
+_ENVELOPE = 1 << 20  # what a message may have around its values
+
+
+class Link:
+    """A connection to the agent at one of ``endpoints``, which holds the secret of the key ``server``.
+
+    ``still_there`` says whether the run may still be there (None: unknown); a lost link is given up once it says no.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        server: bytes,
+        keys: KeyPair,
+        *,
+        limits: Limits | None = None,
+        still_there: Callable[[], bool | None] = lambda: None,
+    ) -> None:
+        self._endpoints, self._server, self._keys = tuple(endpoints), server, keys
+        self._limits = limits or Limits()
+        self._still_there = still_there
+        self.failures = 0
+        """Exceptions of the receiver, the newest of which is `last_failure`."""
+        self.last_failure: Exception | None = None
+        self.refused_messages = 0
+        """Messages of more than one frame, which no agent sends."""
+        self._outgoing: deque[bytes] = deque()
+        self._woken = self._stopping = False
+        self._up = threading.Event()
+        self._error: LinkError | None = None
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+
+    # ------------------------------------------------------------ from any thread
+
+    def start(self, receiver: Receiver, timeout: float) -> None:
+        """Connect; return when the handshake is done. Raises the LinkError that says why it is not."""
+        self._receiver = receiver
+        self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + timeout
+        try:
+            while not self._up.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame. Raises LinkError in a forked child, LimitReached if 10,000 frames wait already."""
+        if os.getpid() != self._pid:
+            raise LinkError("This run was attached in another process; attach to it in this one.")
+        if len(self._outgoing) >= _OUTGOING:
+            raise LimitReached(f"{_OUTGOING:,} messages wait to be sent to the agent, the bound.")
+        self._outgoing.append(frame)
+        self._wake()
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Send what waits and hang up."""
+        if os.getpid() != self._pid:
+            return
+        self._stopping = True
+        self._wake()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(OSError):  # full: it is awake; closed: it is over
+                self._wake_in.send(b"\0")
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        context = zmq.Context()
+        error: LinkError | None = None
+        try:
+            error = self._keep_up(context)
+        except LinkError as known:
+            error = known
+        except Exception as unexpected:  # without this the user would wait for a dead thread
+            error = LinkError(f"The link broke down: {type(unexpected).__name__}: {unexpected}")
+        finally:
+            context.destroy(linger=0)
+            self._error = error
+            was_up = self._up.is_set()
+            self._up.set()
+            if was_up and error is not None and not self._stopping:
+                self._tell(self._receiver.on_end, error)
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _keep_up(self, context: zmq.Context[zmq.Socket[bytes]]) -> LinkError | None:
+        """Connect, again and again; the error that makes it pointless, None when asked to stop."""
+        pause, attempt = _RETRY, 0
+        while not self._stopping:
+            endpoint = self._endpoints[attempt % len(self._endpoints)]
+            attempt += 1
+            was_up = self._up.is_set()
+            with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
+                error = self._establish(connection)
+                if error is None and not self._stopping:
+                    if was_up:
+                        self._outgoing.clear()
+                        self._tell(self._receiver.on_back)
+                    self._up.set()
+                    pause = _RETRY
+                    self._serve(connection)
+                    if self._stopping:
+                        return None
+                    error = NoAnswer(f"The link to {endpoint} is lost; trying to restore it.")
+                    self._tell(self._receiver.on_lost, error)
+            if not self._up.is_set():
+                if attempt >= len(self._endpoints):
+                    return error
+            elif self._still_there() is False:
+                return RunEnded("The run's process is gone.")
+            elif isinstance(error, RefusedKey | WrongServer):
+                return error
+            if self._up.is_set():
+                self._pause(pause)
+                pause = min(2 * pause, _RETRY_LONGEST)
+        return None
+
+    def _establish(self, connection: _Connection) -> LinkError | None:
+        """Wait for the handshake; the error if it fails."""
+        deadline = time.monotonic() + self._limits.handshake + 1.0
+        poller = zmq.Poller()
+        poller.register(connection.monitor, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        while not self._stopping:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return no_answer(connection.endpoint)
+            ready = dict(poller.poll(int(left * 1000) + 1))
+            if self._wake_out.fileno() in ready:
+                self._drain_wake()
+            seen = connection.seen()
+            if any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in seen):
+                return None
+            if (error := diagnose(connection.endpoint, connection.history)) is not None:
+                return error
+        return None
+
+    def _serve(self, connection: _Connection) -> None:
+        """Carry frames both ways until the link is lost or somebody closes it."""
+        poller = zmq.Poller()
+        for source in (connection.socket, connection.monitor, self._wake_out):
+            poller.register(source, zmq.POLLIN)
+        next_tick, give_up = time.monotonic() + TICK, math.inf
+        while True:
+            waiting = self._send_some(connection.socket)
+            if self._stopping:
+                give_up = min(give_up, time.monotonic() + _LAST_WORDS)
+                if not waiting or time.monotonic() >= give_up:
+                    return
+            poller.register(connection.socket, zmq.POLLIN | (zmq.POLLOUT if waiting else 0))
+            ready = dict(poller.poll(_milliseconds(min(next_tick, give_up))))
+            if self._wake_out.fileno() in ready:
+                self._drain_wake()
+            if ready.get(connection.socket, 0) & zmq.POLLIN:
+                self._receive_some(connection.socket)
+            if connection.monitor in ready and any(e == zmq.EVENT_DISCONNECTED for e, _ in connection.seen()):
+                while self._receive_some(connection.socket):  # a goodbye may have come before the end
+                    pass
+                return
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + TICK
+                self._tell(self._receiver.on_tick)
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.recv(4096)
+        self._woken = False  # before the queue is looked at: who appends from now on wakes us again
+
+    def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
+        """Send some of what waits; whether something is left."""
+        for _ in range(_PASS):
+            if not self._outgoing:
+                return False
+            try:
+                dealer.send(self._outgoing[0], zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            self._outgoing.popleft()
+        return bool(self._outgoing)
+
+    def _receive_some(self, dealer: zmq.Socket[bytes]) -> bool:
+        """Take in some of what has come; whether there may be more."""
+        for _ in range(_PASS):
+            try:
+                frame = dealer.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            if not dealer.getsockopt(zmq.RCVMORE):
+                self._tell(self._receiver.on_frame, frame)
+                continue
+            self.refused_messages += 1
+            while dealer.getsockopt(zmq.RCVMORE):  # one by one: they are not held
+                dealer.recv()
+        return True
+
+    def _tell(self, method: Callable[..., None], *arguments: object) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # a bug or a hostile message must not end the thread that users wait for
+            self.failures += 1
+            self.last_failure = error
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        poller = zmq.Poller()
+        poller.register(self._wake_out, zmq.POLLIN)
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            if poller.poll(int(left * 1000) + 1):
+                self._drain_wake()
+
+
+def _milliseconds(until: float) -> int:
+    """From now until then, rounded up: to wake early would be to wake twice."""
+    return max(0, int(1000 * (until - time.monotonic())) + 1)
+
+
+class _Connection:
+    """One attempt: a DEALER socket that connects once, and its monitor."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        server: bytes,
+        keys: KeyPair,
+        limits: Limits,
+    ) -> None:
+        self.endpoint = endpoint
+        self.history: list[tuple[int, int]] = []
+        self.socket = context.socket(zmq.DEALER)
+        options: dict[int, int | bytes] = {
+            zmq.LINGER: 200,
+            zmq.CURVE_SERVERKEY: server,
+            zmq.CURVE_PUBLICKEY: keys.public,
+            zmq.CURVE_SECRETKEY: keys.secret,
+            zmq.MAXMSGSIZE: limits.outbound_message + _ENVELOPE,
+            zmq.RCVHWM: limits.high_water_mark,
+            zmq.SNDHWM: _OUTGOING,
+            zmq.HANDSHAKE_IVL: int(1000 * limits.handshake),
+            zmq.HEARTBEAT_IVL: int(1000 * limits.heartbeat),
+            zmq.HEARTBEAT_TIMEOUT: int(1000 * limits.heartbeat_timeout),
+            zmq.HEARTBEAT_TTL: int(1000 * limits.heartbeat_timeout),
+            zmq.RECONNECT_IVL: -1,  # a new socket each time: frames of the old link must not reach the new one
+            zmq.IPV6: 1,
+        }
+        for option, value in options.items():
+            self.socket.setsockopt(option, value)
+        self.monitor = self.socket.get_monitor_socket()
+
+    def __enter__(self) -> _Connection:
+        try:
+            self.socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise LinkError(f"{self.endpoint} is no endpoint: {error}.") from None
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close()
+        self.socket.close()
+
+    def seen(self) -> list[tuple[int, int]]:
+        """What the monitor has seen since it was asked last."""
+        new = []
+        while self.monitor.poll(0):
+            message = recv_monitor_message(self.monitor)
+            new.append((int(message["event"]), int(message["value"])))
+        self.history += new
+        return new

@@ -1,0 +1,197 @@
+"""`LiveStream`: what a query that is attached to a run yields, as it comes."""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from looptap.protocol import messages as m
+from looptap.protocol.codec import unpack_values
+from looptap.protocol.errors import MessageError
+from looptap.streams.buffers import Batch, Gap
+from looptap.streams.feed import ENDED, FAILED, LIVE, Subscriber
+from looptap.streams.items import size_of
+from looptap.streams.stream import Cost, Stream
+
+if TYPE_CHECKING:
+    from looptap.client.run import Run
+
+_LARGEST = 1 << 62  # of a number or of an event's number: what is above comes from no loop
+_TEXT, _TEXTS = 10_000, 100  # of what an agent says, this much is kept
+_PINNED: set[LiveStream] = set()  # those with callbacks, which run on if nobody keeps the stream
+
+
+class LiveStream(Stream):
+    """The values of one query of a run. It ends with `close`, with the run, or when nobody holds it any more.
+
+    Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed. After a lost
+    link the query is attached anew: where each event yields a value the numbers go on and the values in between
+    are a gap of exact size, else a gap of unknown size (``missing`` is None) is recorded.
+    """
+
+    def __init__(self, run: Run, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int) -> None:
+        super().__init__(name, text=text, on=attach.on, buffer=buffer, buffer_bytes=buffer_bytes)
+        self.run = run
+        self.mapped = False
+        """Whether the query yields at events, not at the ends of windows."""
+        self.skipped = 0
+        """Values that ``throttle`` held back."""
+        self._attach = attach
+        self._explanation = ""
+        self._told_dropped = 0
+        self._first_place: tuple[int, int] | None = None  # number and event
+        self._last_place = (0, 0)
+        self._offset = 0
+        self._relinked = False
+        release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
+        release.atexit = False
+
+    @property
+    def dropped(self) -> int:
+        """How many items never arrived, so far as numbers and the agent tell."""
+        return max(self._missing, self._told_dropped)
+
+    def explain(self) -> str:
+        """What of the query streams, what is collected, and when it yields."""
+        return self._explanation
+
+    def close_window(self, timeout: float = 5.0) -> None:
+        """Close the open window now, or at the next event; its value is flagged partial where that cuts it.
+
+        Raises NoAnswer after ``timeout`` seconds.
+        """
+        self.run._ask_about(m.CloseWindow, self._attach.stream, timeout)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
+        if self.state == LIVE:
+            self.run._detach(self._attach.stream)
+            if self.run.state == LIVE:
+                with self._changed:
+                    self._wait_until(lambda: False, timeout)
+        self._finish(ENDED, "closed")
+        self.run._forget(self._attach.stream)
+
+    # ------------------------------------------------------------ on the client's thread
+
+    def _attached(self, reply: Any) -> None:
+        """The agent has attached the query and says how it understands it."""
+        told = reply if isinstance(reply, dict) else {}
+        self.mapped = told.get("mapped") is True
+        self._explanation = _text(told.get("explain"))
+        fields = told.get("fields")
+        if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
+            self._set_fields(fields)
+        notes = told.get("notes")
+        self._note(notes if isinstance(notes, list | tuple) else ())
+
+    def _receive(self, message: m.Values) -> None:
+        """Take in a message of values. Raises MessageError if it is inconsistent."""
+        batch = _batch(message)
+        if self._relinked:
+            self._relinked = False
+            self._bridge(batch)
+        batch = batch._replace(first=batch.first + self._offset)
+        self._push(batch)
+        if self._first_place is None:
+            self._first_place = (batch.first, batch.events[0])
+        self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
+
+    def _relink(self) -> None:
+        """The query has been attached anew and numbers its values from 1."""
+        self._relinked = True
+        self._told_dropped = 0
+
+    def _bridge(self, batch: Batch) -> None:
+        """Go on with the numbers after a lost link, leaving out exactly those of the events in between."""
+        number, event = self._last_place
+        self._offset = number
+        if self._first_place is None:
+            return
+        lost = self._lost_between(event, batch.events[0]) if self.mapped else None
+        if lost is not None:
+            self._offset += lost - (batch.first - 1)
+            return
+        with self._changed:
+            self._gaps.append(Gap(number, None))
+
+    def _lost_between(self, before: int, now: int) -> int | None:
+        """How many values belong to the events between two; None unless each event has yielded one so far."""
+        every, plain = self._attach.every, not self._attach.throttle and self._attach.when is None
+        assert self._first_place is not None
+        number, event = self._first_place
+        values, events = self._last_place[0] - number, self._last_place[1] - event
+        steps, rest = divmod(now - before, every)
+        return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
+
+    def _status(self, status: m.Status) -> None:
+        """Take in what the agent says of the stream."""
+        self.cost = Cost(status.nanoseconds, status.share)
+        self._told_dropped, self.skipped = status.dropped, status.skipped
+        self._errors = max(self._errors, status.errors)
+        self.traceback = self.traceback or _text(status.traceback)
+        self._note(status.notes)
+        if status.state != LIVE:
+            last = min(status.last, _LARGEST) + self._offset if status.last and not self._relinked else 0
+            self._finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
+            self.run._forget(self._attach.stream)
+
+    def _note(self, notes: Any) -> None:
+        for note in notes:
+            if isinstance(note, str) and note[:_TEXT] not in self.notes and len(self.notes) < _TEXTS:
+                self.notes.append(note[:_TEXT])
+
+    def _outlook(self) -> str:
+        return self.run._outlook(self.on)
+
+    # ------------------------------------------------------------ callbacks
+
+    def _schedule(self) -> None:
+        self.run._callbacks.schedule(self)
+
+    def _subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
+        _PINNED.add(self)
+        return super()._subscribe(on_batch, on_end, replay)
+
+    def _unsubscribe(self, subscriber: Subscriber) -> None:
+        super()._unsubscribe(subscriber)
+        if not self._subscribers:
+            _PINNED.discard(self)
+
+
+def _release(run: weakref.ref[Run], stream: int) -> None:
+    """Nobody holds the stream any more: detach its query."""
+    living = run()
+    if living is not None:
+        living._detach(stream)
+        living._forget(stream)
+
+
+def _text(text: Any) -> str:
+    return text[:_TEXT] if isinstance(text, str) else ""
+
+
+def _batch(message: m.Values) -> Batch:
+    """The columns of a message, checked against each other."""
+    values = unpack_values(message.form, message.values)
+    count = len(values)
+    events, times = array("q"), array("d")
+    if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
+        events.frombytes(message.events)
+        times.frombytes(message.times)
+    if not count or len(events) != count or not 0 < message.first <= _LARGEST:
+        raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
+    if not (min(events) >= 0 and max(events) <= _LARGEST and 0 <= message.rank <= _LARGEST):
+        raise MessageError("Values of events that cannot be.")
+    nbytes = _footprint(message, values)
+    return Batch(message.first, events, times, values, message.clock, message.flags, message.rank, nbytes)
+
+
+def _footprint(message: m.Values, values: list[Any]) -> int:
+    """About how many bytes the values take, without looking at each where they are plain."""
+    if message.form == m.PACKED:
+        return max(size_of(values), len(message.values))
+    width = len(values[0]) if message.form == m.ROWS else 0
+    return len(message.values) + len(values) * (64 + 40 * width)

@@ -1,0 +1,159 @@
+"""Requests that wait for their answer, and what a failure comes to on this side."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from looptap.protocol.codec import encode, unpack
+from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RemoteError
+from looptap.protocol.limits import Limits
+from looptap.protocol.messages import Done, Failed, Message
+from looptap.streams.errors import LooptapError, QueryError, SnapshotError
+
+_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+_DETAIL = 100_000  # characters of a traceback that are believed
+
+
+@dataclass
+class _Asked:
+    answer: Future[Any]
+    frame: bytes
+    again: bool
+
+
+class Requests:
+    """Numbers requests, sends them with ``send``, and hands each its answer."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Asked] = {}
+        self._lock = threading.Lock()
+        self._closed: LinkError | None = None
+
+    def number(self) -> int:
+        """A number for a new request."""
+        return next(self._numbers)
+
+    def send(self, request: Any, *, again: bool = True) -> Future[Any]:
+        """Send a request, once more over a new link if ``again``; the future holds its answer.
+
+        Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there is no link.
+        """
+        frame = bounded(request)
+        asked = _Asked(Future(), frame, again)
+        with self._lock:
+            if self._closed is not None:
+                raise type(self._closed)(*self._closed.args)
+            self._waiting[request.request] = asked
+        try:
+            self._send(frame)
+        except LinkError:
+            self._pop(request.request)
+            raise
+        return asked.answer
+
+    def wait(self, answer: Future[Any], timeout: float, what: str) -> Any:
+        """The answer. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
+        deadline = monotonic() + timeout
+        try:
+            while True:
+                left = deadline - monotonic()
+                with contextlib.suppress(FutureTimeout):
+                    return answer.result(max(0.0, min(left, _TICK)))
+                if left <= 0:
+                    raise NoAnswer(f"{what} was not answered within {timeout:g} s.")
+        except BaseException:
+            self.forget(answer)
+            raise
+
+    def forget(self, answer: Future[Any]) -> None:
+        """Nobody waits for this answer any more."""
+        with self._lock:
+            for number in [n for n, asked in self._waiting.items() if asked.answer is answer]:
+                del self._waiting[number]
+
+    def done(self, message: Done) -> None:
+        """An answer has come; one to a request that nobody waits for is ignored."""
+        asked = self._pop(message.request)
+        if asked is None:
+            return
+        try:
+            asked.answer.set_result(unpack(message.value))
+        except LooptapError as error:
+            asked.answer.set_exception(error)
+
+    def failed(self, message: Failed) -> None:
+        """A request has failed."""
+        asked = self._pop(message.request)
+        if asked is not None:
+            asked.answer.set_exception(error_of(message))
+
+    def repeat(self) -> None:
+        """Send again what waits, over a new link."""
+        with self._lock:
+            waiting = list(self._waiting.values())
+        for asked in waiting:
+            if asked.again:
+                self._send(asked.frame)
+
+    def close(self, error: LinkError) -> None:
+        """Let every request that waits or comes fail with ``error``."""
+        with self._lock:
+            self._closed = error
+            waiting, self._waiting = list(self._waiting.values()), {}
+        for asked in waiting:
+            asked.answer.set_exception(error)
+
+    def _pop(self, number: int) -> _Asked | None:
+        with self._lock:
+            return self._waiting.pop(number, None)
+
+
+def bounded(message: Message) -> bytes:
+    """The frame of ``message``. Raises LimitReached if an agent would hang up on its size."""
+    frame = encode(message)
+    limit = Limits().inbound_frame
+    if len(frame) > limit:
+        raise LimitReached(
+            f"This request takes {len(frame):,} bytes, over the {limit:,} that an agent lets in "
+            "(Limits.inbound_frame). A function carries along what it refers to: refer to less, or write it as text."
+        )
+    return frame
+
+
+class _QueryDetail(msgspec.Struct):
+    reason: str
+    source: str = ""
+    column: int | None = None
+    hint: str = ""
+
+
+def error_of(failed: Failed) -> LooptapError:
+    """The exception that a failed request raises here."""
+    text, detail = failed.text[:_DETAIL], failed.detail[:_DETAIL]
+    if failed.kind == "query":
+        try:
+            query = msgspec.json.decode(detail, type=_QueryDetail)
+        except (ValueError, RecursionError):
+            return QueryError(text)
+        return QueryError(query.reason, query.source, query.column, query.hint)
+    if failed.kind == LimitReached.__name__:
+        return LimitReached(text)
+    if failed.kind == SnapshotError.__name__:
+        return SnapshotError(text)
+    if failed.kind == "call":  # "ValueError: why", as Python prints it
+        kind, separator, why = text.partition(": ")
+        if separator and kind.isidentifier():
+            return RemoteError(why, kind, detail)
+    return RemoteError(text, "" if failed.kind in ("call", "role") else failed.kind[:100], detail)

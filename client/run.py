@@ -1,0 +1,179 @@
+"""`Run`: a running job as its client sees it: streams of answers, commands, signs of life."""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from looptap.client.functions import code_of, name_of
+from looptap.client.live import LiveStream
+from looptap.client.session import Session
+from looptap.protocol import messages as m
+from looptap.protocol.errors import LimitReached, MessageError, NoAnswer
+from looptap.streams.errors import QueryError
+from looptap.streams.feed import LIVE
+from looptap.streams.stream import BUFFER, BUFFER_BYTES
+from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
+
+
+class CommandPending(NoAnswer, TimeoutError):
+    """A command was not answered in time and may still run; ``id`` asks for its outcome later."""
+
+    def __init__(self, text: str, id: str) -> None:
+        super().__init__(text)
+        self.id = id
+
+
+class Run(Session):
+    """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
+
+    `state` is live, lost (the link is down and being restored), ended or failed, and `reason` says why. All methods
+    may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it together
+    with its streams.
+    """
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def name(self) -> str:
+        """The name that the host gave to the job."""
+        return self.info.name
+
+    @property
+    def id(self) -> str:
+        """The name, the start time and a random part: no two runs share it."""
+        return self.info.id
+
+    @property
+    def alive(self) -> bool:
+        """Whether the link is up; see `idle` for whether the loop moves."""
+        return self.state == LIVE
+
+    @property
+    def streams(self) -> list[LiveStream]:
+        """The live streams of this client."""
+        return [stream for _, stream in self._living()]
+
+    def events(self) -> dict[str, int]:
+        """How many events of each type there were, as the newest beat of the agent tells: to about a second."""
+        return dict(self._events)
+
+    def stats(self, timeout: float = 5.0) -> dict[str, Any]:
+        """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
+        answer = self._requests.send(m.Ask(self._requests.number(), "stats"))
+        stats = self._requests.wait(answer, timeout, "The question for the agent's counters")
+        if not isinstance(stats, dict):
+            raise MessageError("The agent answered the question for its counters with something else.")
+        return stats
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {name}" for name, count in self._events.items()) or "no events"
+        state = f"{self.state}: {self.reason}" if self.reason else self.state
+        facts = [state, counts]
+        if self._events and self.alive:
+            facts.append(f"the last {self.idle:.1f} s ago")
+        where = f"{self.info.host}, pid {self.info.pid}"
+        rank = f", rank {self.info.rank} of {self.info.ranks}" if self.info.ranks > 1 else ""
+        return f"<Run {self.name!r} ({self.id}) on {where}{rank}: {'; '.join(facts)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("A Run is a connection of this process and cannot be pickled or sent along with a query.")
+
+    # ------------------------------------------------------------ what can be asked
+
+    def stream(
+        self,
+        query: str | Callable[..., Any],
+        *,
+        on: str = "batch",
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        when: str | Callable[..., Any] | None = None,
+        before: int = 0,
+        after: int = 0,
+        max_bytes: int = 4_000_000,
+        buffer: int = BUFFER,
+        buffer_bytes: int = BUFFER_BYTES,
+        latency: str = "normal",
+        name: str = "",
+        timeout: float = 5.0,
+    ) -> LiveStream:
+        """Attach ``query`` to the events ``on`` and return the stream of what it yields.
+
+        ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or
+        `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds.
+        With ``when``, values are held back and come only around events where this condition is true: ``before``
+        and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here.
+        ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
+        NoAnswer after ``timeout`` seconds.
+        """
+        if latency not in ("normal", "low"):
+            raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
+        attach = m.Attach(
+            self._requests.number(),
+            next(self._numbers),
+            code_of(query),
+            on,
+            window=_window(window),
+            every=every,
+            throttle=throttle,
+            when=None if when is None else code_of(when),
+            before=before,
+            after=after,
+            max_bytes=max_bytes,
+            latency=latency,
+            name=name,
+        )
+        text = name_of(query)
+        stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
+        self._streams[attach.stream] = weakref.ref(stream)
+        try:
+            answer = self._requests.send(attach, again=False)  # a new link attaches all streams anew
+            stream._attached(self._requests.wait(answer, timeout, f"The query {text[:60]!r}"))
+        except BaseException as error:
+            self._forget(attach.stream)
+            if not isinstance(error, QueryError | LimitReached):
+                self._detach(attach.stream)
+            raise
+        return stream
+
+    def call(
+        self, function: str | Callable[..., Any], *, on: str = "batch", timeout: float = 30.0, id: str | None = None
+    ) -> Any:
+        """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
+
+        Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
+        Asking again with that error's ``id`` returns the outcome and never runs the function twice.
+        """
+        id = id or uuid.uuid4().hex
+        answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on))
+        try:
+            return self._requests.wait(answer, timeout, "The command")
+        except NoAnswer:
+            raise CommandPending(
+                f"The command was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at the next "
+                f"{on!r} event. To ask for its outcome, call again with id={id!r}: it never runs twice.",
+                id,
+            ) from None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _window(window: object) -> m.Window:
+    match as_window(window):
+        case Group():
+            return m.Window()
+        case Count(size):
+            return m.Window(m.COUNT, size)
+        case Seconds(length):
+            return m.Window(m.SECONDS, length)
+        case Sliding(size):
+            return m.Window(m.SLIDING, size)

@@ -1,0 +1,297 @@
+"""What is under a `Run`: the conversation with its agent, over a link that may be lost and restored.
+
+Everything that starts with ``_on_`` runs on the transport's thread; the rest may be called from any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import itertools
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from looptap.client.callbacks import Callbacks
+from looptap.client.requests import Requests
+from looptap.client.transport import Transport
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, encode
+from looptap.protocol.errors import (
+    LimitReached,
+    LinkError,
+    MessageError,
+    NoAnswer,
+    RunEnded,
+    VersionMismatch,
+    WrongServer,
+)
+from looptap.streams.feed import ENDED, FAILED, LIVE
+
+if TYPE_CHECKING:
+    from looptap.client.live import LiveStream
+
+LOST = "lost"
+"""The state of a run whose link is down, beside those of a stream."""
+
+
+class Session:
+    """One client's conversation with one agent; a run is a `Session` with the interface that users see."""
+
+    def __init__(self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0) -> None:
+        self.state, self.reason = LIVE, ""
+        self.refused_messages = 0
+        """Messages of the agent that were malformed, or belong to no stream."""
+        self.role = ""
+        self.info: m.RunInfo
+        """What the run says of itself: id, name, host, pid, rank, versions."""
+        self._expected = run
+        self._events: dict[str, int] = {}
+        self._idle, self._heard = 0.0, time.monotonic()
+        self._transport = transport
+        self._requests = Requests(self._send)
+        self._callbacks = Callbacks()
+        self._streams: dict[int, weakref.ref[LiveStream]] = {}
+        self._numbers = itertools.count(1)
+        self._hello = encode(m.Hello(m.VERSION, _client_name(), run.id if run else ""))
+        self._welcomed = threading.Event()
+        self._refusal: LinkError | None = None
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            m.Values: self._on_values,
+            m.Status: self._on_status,
+            m.Done: self._requests.done,
+            m.Failed: self._requests.failed,
+            m.Beat: self._on_beat,
+            m.Welcome: self._on_welcome,
+            m.Refused: self._on_refused,
+            m.Goodbye: lambda goodbye: self._over(ENDED, RunEnded(_sentence(goodbye.reason))),
+        }
+        deadline = time.monotonic() + timeout
+        transport.start(_Weak(self), timeout)
+        self._finalizer = weakref.finalize(self, _hang_up, transport, self._callbacks)
+        try:
+            self._greet(deadline, timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _greet(self, deadline: float, timeout: float) -> None:
+        self._transport.send(self._hello)
+        while not self._welcomed.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise NoAnswer(
+                    f"The agent let us in but did not say hello within {timeout:g} s; its process may be stopped. "
+                    "Try again with a longer timeout=."
+                )
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the loop's last event, as the newest beat of the agent tells: to about a second."""
+        return self._idle + (time.monotonic() - self._heard)
+
+    def close(self) -> None:
+        """Detach all streams and hang up; the job goes on."""
+        if self._finalizer.detach() is not None:
+            _take_leave(self._transport)
+            self._transport.close()
+        self._over(ENDED, RunEnded("This run was closed on this side; attach again."), "closed")
+
+    # ------------------------------------------------------------ for its streams
+
+    def _send(self, frame: bytes) -> None:
+        if self.state == LOST:  # nothing may overtake the hello over the next link
+            raise LinkError(self.reason)
+        self._transport.send(frame)
+
+    def _ask_about(self, kind: type[m.CloseWindow], stream: int, timeout: float) -> None:
+        answer = self._requests.send(kind(self._requests.number(), stream), again=False)
+        self._requests.wait(answer, timeout, "The request")
+
+    def _detach(self, stream: int) -> None:
+        """Tell the agent that nobody wants the stream; called by finalizers, so it takes no lock."""
+        if self.state == LIVE:
+            self._transport.send(encode(m.Detach(self._requests.number(), stream)))
+
+    def _forget(self, stream: int) -> None:
+        self._streams.pop(stream, None)
+
+    def _living(self) -> list[tuple[int, LiveStream]]:
+        found = ((number, reference()) for number, reference in list(self._streams.items()))
+        return [(number, stream) for number, stream in found if stream is not None]
+
+    def _outlook(self, on: str) -> str:
+        if self.state == LOST:
+            return f" The link is down: {self.reason}"
+        count = self._events.get(on, 0)
+        if not count:
+            seen = ", ".join(map(repr, self._events)) or "none"
+            return f" The run has raised no {on!r} event yet; event types so far: {seen}."
+        return f" The run has raised {count:,} {on!r} events, its last event {self.idle:.0f} s ago."
+
+    # ------------------------------------------------------------ on the transport's thread
+
+    def _on_frame(self, frame: bytes) -> None:
+        try:
+            message = decode_from_agent(frame)
+            self._handlers[type(message)](message)
+        except MessageError:
+            self.refused_messages += 1
+
+    def _on_values(self, message: m.Values) -> None:
+        reference = self._streams.get(message.stream)
+        stream = None if reference is None else reference()
+        if stream is None:
+            self.refused_messages += 1  # most likely of a stream that was just closed
+        else:
+            stream._receive(message)
+
+    def _on_status(self, message: m.Status) -> None:
+        reference = self._streams.get(message.stream)
+        stream = None if reference is None else reference()
+        if stream is not None:
+            stream._status(message)
+
+    def _on_beat(self, message: m.Beat) -> None:
+        self._events = message.events
+        self._idle, self._heard = max(0.0, message.idle), time.monotonic()
+
+    def _on_welcome(self, message: m.Welcome) -> None:
+        if message.version[0] != m.VERSION[0]:
+            self._refuse(_mismatch(message.version))
+            return
+        expected = self._expected
+        if expected is not None and (message.run.id, message.run.rank) != (expected.id, expected.rank):
+            self._refuse(
+                WrongServer(f"The agent says that it is {message.run.id}, rank {message.run.rank}, not {expected.id}.")
+            )
+            return
+        self.info, self.role = message.run, message.role
+        self._expected = message.run
+        self._on_beat(m.Beat(message.events, self._idle))
+        again = self._welcomed.is_set()
+        self._welcomed.set()
+        if again:
+            self._resume()
+
+    def _on_refused(self, message: m.Refused) -> None:
+        if message.version[0] != m.VERSION[0]:
+            self._refuse(_mismatch(message.version))
+        else:
+            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
+
+    def _refuse(self, error: LinkError) -> None:
+        if self._welcomed.is_set():
+            self._over(FAILED, error)
+            return
+        self._refusal = error
+        self._welcomed.set()
+
+    def _resume(self) -> None:
+        """The link is new, and the agent too knows nothing of this client: attach and ask again."""
+        self.reason, self.state = "", LIVE
+        for _, stream in self._living():
+            stream._relink()
+            attach = stream._attach
+            answer = self._requests.send(_renumbered(attach, self._requests.number()), again=False)
+            answer.add_done_callback(_Verdict(stream))
+        self._requests.repeat()
+
+    def _on_lost(self, error: LinkError) -> None:
+        if self.state == LIVE:
+            self.reason, self.state = str(error), LOST
+
+    def _on_back(self) -> None:
+        self._transport.send(self._hello)
+
+    def _over(self, state: str, error: LinkError, reason: str = "") -> None:
+        """There will be nothing more: end the streams, and whoever waits."""
+        if self.state not in (LIVE, LOST):
+            return
+        self.reason, self.state = reason or str(error), state
+        for number, stream in self._living():
+            stream._finish(state, self.reason)
+            self._forget(number)
+        self._requests.close(error)
+        self._transport.close(0.0)
+        self._callbacks.close()
+
+
+class _Weak:
+    """The receiver that a transport knows: it does not keep a run alive that nobody else uses."""
+
+    def __init__(self, run: Session) -> None:
+        self._run = weakref.ref(run)
+        self._beat = encode(m.Beat())
+
+    def on_frame(self, frame: bytes) -> None:
+        if (run := self._run()) is not None:
+            run._on_frame(frame)
+
+    def on_tick(self) -> None:
+        if (run := self._run()) is not None and run.state == LIVE:
+            run._transport.send(self._beat)
+
+    def on_lost(self, error: LinkError) -> None:
+        if (run := self._run()) is not None:
+            run._on_lost(error)
+
+    def on_back(self) -> None:
+        if (run := self._run()) is not None:
+            run._on_back()
+
+    def on_end(self, error: LinkError) -> None:
+        if (run := self._run()) is not None:
+            run._over(FAILED, error)
+
+
+class _Verdict:
+    """What the agent says to a stream that is attached anew; the stream may be dropped meanwhile."""
+
+    def __init__(self, stream: LiveStream) -> None:
+        self._stream = weakref.ref(stream)
+
+    def __call__(self, answer: Any) -> None:
+        stream, error = self._stream(), answer.exception()
+        if stream is not None and error is not None:
+            stream._finish(FAILED, str(error))
+
+
+def _hang_up(transport: Transport, callbacks: Callbacks) -> None:
+    """Take leave and end the threads. Runs as a finalizer too: on any thread, at the exit of the process."""
+    _take_leave(transport)
+    transport.close()
+    callbacks.close()
+
+
+def _take_leave(transport: Transport) -> None:
+    with contextlib.suppress(LinkError):  # in a forked child, or too much waits
+        transport.send(encode(m.Leave()))
+
+
+def _renumbered(attach: m.Attach, request: int) -> m.Attach:
+    return m.Attach(**{name: getattr(attach, name) for name in attach.__struct_fields__} | {"request": request})
+
+
+def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:
+    ours, version = ".".join(map(str, m.VERSION)), ".".join(map(str, theirs))
+    return VersionMismatch(
+        f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1000] or "the run ended"
+
+
+def _client_name() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"

@@ -1,0 +1,72 @@
+"""A small CNN learns scikit-learn's handwritten digits; looptap can be attached to it at any time.
+
+python -m looptap.examples.digits [--epochs 20] [--seed 0]
+The lines with `agent` are the whole cost of the integration. LOOPTAP_DISABLED=1 runs the same job without it.
+"""
+
+import argparse
+import hashlib
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import looptap
+
+
+def make_model() -> nn.Sequential:
+    """Two convolutions and a linear layer, 8 x 8 pixels to 10 classes."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.1), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """1,797 scans of 8 x 8 pixels in 0..1, shape (n, 1, 8, 8), and their classes."""
+    data = load_digits()
+    return torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(data.target)
+
+
+def main() -> None:
+    """Train, and print the test error of each epoch and a checksum of all losses."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--epochs", type=int, default=20)
+    arguments.add_argument("--seed", type=int, default=0)
+    options = arguments.parse_args()
+    torch.manual_seed(options.seed)
+    images, targets = digits()
+    train, test = torch.arange(0, 1500), torch.arange(1500, len(targets))
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    checksum = hashlib.sha256()
+
+    agent = looptap.Agent("digits-cnn")
+    agent.expose(model=model, optimizer=optimizer)
+    step = 0
+    for epoch in range(options.epochs):
+        model.train()
+        for batch in train[torch.randperm(len(train))].split(32):
+            image, target = images[batch], targets[batch]
+            output = model(image)
+            losses = cross_entropy(output, target, reduction="none")
+            loss = losses.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            checksum.update(loss.detach().numpy().tobytes())
+            agent.emit("batch", step=step, loss=loss, losses=losses, image=image, target=target, output=output)
+            step += 1
+        model.eval()
+        with torch.no_grad():
+            error = (model(images[test]).argmax(1) != targets[test]).float().mean()
+        agent.emit("epoch", epoch=epoch, error=error)
+        print(f"epoch {epoch}: test error {error:.3f}", flush=True)
+    agent.close()
+    print(f"checksum of all losses: {checksum.hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()

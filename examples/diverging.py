@@ -1,0 +1,52 @@
+"""A job that really diverges: a softmax written without care for overflow, a learning rate that doubles.
+
+python -m looptap.examples.diverging
+"""
+
+import argparse
+import time
+
+import torch
+
+import looptap
+from looptap.examples.digits import digits, make_model
+
+
+def naive_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The mean cross entropy as the textbook has it; it overflows where an output exceeds 88."""
+    odds = output.exp()
+    return -(odds / odds.sum(1, keepdim=True)).gather(1, target[:, None]).log().mean()
+
+
+def main() -> None:
+    """Train, the learning rate doubling every 40 steps, until 20 losses were NaN."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait before the first step")
+    options = arguments.parse_args()
+    torch.manual_seed(0)
+    images, targets = digits()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=40, gamma=2.0)
+
+    agent = looptap.Agent("diverging")
+    agent.expose(model=model, optimizer=optimizer)
+    time.sleep(options.wait)
+    nans = 0
+    for step in range(2000):
+        batch = torch.randint(0, 1500, (32,))
+        loss = naive_cross_entropy(model(images[batch]), targets[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        agent.emit("batch", step=step, loss=loss, batch=batch)
+        nans += bool(loss.isnan())
+        if nans == 20:
+            break
+    agent.close()
+    print(f"diverged: {nans} losses were NaN, the last at step {step}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""An agent and a client in one process, without sockets or threads: to test one's own queries and hooks.
+
+>>> from looptap.testing import pair
+>>> agent, run = pair("doctest")
+>>> loss = run.stream("mean(e.loss for e in events)", on="batch")
+>>> for x in (1.0, 2.0):
+...     agent.emit("batch", loss=x)
+>>> agent.emit("epoch")
+>>> loss.values
+[1.5]
+>>> agent.close()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looptap.agent.agent import Agent
+from looptap.agent.link import Sent
+from looptap.agent.service import Service
+from looptap.client.run import Run
+from looptap.client.transport import Receiver
+from looptap.protocol.errors import RunEnded
+from looptap.protocol.keys import OPERATOR
+
+__all__ = ["pair"]
+
+
+def pair(name: str = "test", **how: Any) -> tuple[Agent, Run]:
+    """An agent, and a run attached to it; a value is there when the `emit` that made it returns.
+
+    ``how`` are the arguments of `looptap.Agent`. Everything but the sockets is the real thing: the wire's messages, the
+    bounds, the errors.
+    """
+    agent = _Agent(name, **how)
+    return agent, Run(_Transport(agent.memory), run=agent.run)
+
+
+class _Link:
+    """In place of the I/O thread: what it would do, it does at once, on the caller's thread."""
+
+    endpoints = ()
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.receivers: dict[bytes, Receiver] = {}
+
+    def send(self, peer: bytes, frame: bytes) -> Sent:
+        receiver = self.receivers.get(peer)
+        if receiver is None:
+            return Sent.GONE
+        receiver.on_frame(frame)
+        return Sent.OK
+
+    def wake(self) -> None:
+        while self.service.flush():
+            pass
+
+    def stop(self, timeout: float = 0.0) -> bool:
+        self.service.goodbye()
+        self.receivers.clear()
+        return True
+
+    def abandon(self) -> None:
+        self.receivers.clear()
+
+
+class _Transport:
+    """The client's end of the memory link."""
+
+    def __init__(self, link: _Link) -> None:
+        self.link = link
+        self.peer = b"peer%d" % len(link.receivers)
+
+    def start(self, receiver: Receiver, timeout: float) -> None:
+        self.link.receivers[self.peer] = receiver
+
+    def send(self, frame: bytes) -> None:
+        if self.peer not in self.link.receivers:
+            raise RunEnded("the run has ended.")
+        self.link.service.receive(self.peer, OPERATOR, frame)
+        self.link.wake()
+
+    def close(self, timeout: float = 1.0) -> None:
+        self.link.receivers.pop(self.peer, None)
+
+
+class _Agent(Agent):
+    """An agent whose link is memory."""
+
+    memory: _Link
+
+    def _listen(self, listen: str | None) -> None:
+        self.memory = _Link(self._service)
+        self._service.send = self.memory.send
+        self._link = self.memory

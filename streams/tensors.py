@@ -1,0 +1,43 @@
+"""Torch tensors without importing torch: whoever hands one in has done so."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+
+def is_tensor(item: Any) -> bool:
+    """Return whether the item is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.Tensor)
+
+
+def on_device(item: Any) -> bool:
+    """Return whether the item is a torch tensor in the memory of an accelerator."""
+    return getattr(item, "is_cpu", True) is False
+
+
+def no_grad() -> contextlib.AbstractContextManager[Any]:
+    """Return ``torch.no_grad()``, or a context that does nothing where torch is not loaded."""
+    torch = sys.modules.get("torch")
+    return contextlib.nullcontext() if torch is None else torch.no_grad()
+
+
+def local(tensor: Any) -> Any:
+    """Return the tensor without its graph; of a sharded one the local shard, which needs no communication."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+        if hasattr(tensor, "wait"):  # a collective that the job has started already
+            tensor = tensor.wait()
+    return tensor.detach()
+
+
+def dense(tensor: Any) -> Any:
+    """Return the tensor in the plain strided layout."""
+    return tensor.to_dense() if tensor.layout != sys.modules["torch"].strided else tensor
+
+
+def full(tensor: Any) -> Any:
+    """Return a tensor of at least single precision: the norm of a large half-precision one is infinite."""
+    return tensor.float() if tensor.itemsize < 4 and tensor.is_floating_point() else tensor

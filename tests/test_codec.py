@@ -1,0 +1,393 @@
+"""Values and messages as bytes: what goes in comes out, and hostile bytes raise one error."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import math
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, OrderedDict, namedtuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looptap.protocol import floats, messages
+from looptap.protocol.codec import (
+    decode_from_agent,
+    decode_from_client,
+    encode,
+    pack,
+    pack_values,
+    unpack,
+    unpack_values,
+)
+from looptap.protocol.errors import MessageError
+from looptap.protocol.messages import PACKED, ROWS, SCALARS
+from looptap.streams.errors import SnapshotError
+from looptap.streams.snapshots import Image
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
+leaves = scalars | st.binary(max_size=20) | st.complex_numbers() | st.datetimes() | st.timedeltas()
+hashable = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(hashable, inner, max_size=4)
+        | st.sets(hashable, max_size=4)
+        | st.frozensets(hashable, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def same(a: object, b: object) -> bool:
+    """Equal in value and type, with nan equal to nan: the repr of plain values says all of both."""
+    if isinstance(a, set | frozenset):
+        return type(a) is type(b) and sorted(map(repr, a)) == sorted(map(repr, b))
+    if isinstance(a, tuple | list) and type(a) is type(b):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and type(a) is type(b):
+        return all(map(same, a.items(), b.items())) and len(a) == len(b)
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+@settings(max_examples=500, deadline=None)
+@given(values)
+def test_a_nested_value_comes_back_as_it_was(value):
+    assert same(unpack(pack(value)), value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(scalars | st.tuples(scalars, scalars)))
+def test_a_list_of_values_comes_back_as_it_was_whatever_its_form(items):
+    assert same(unpack_values(*pack_values(items)), items)
+
+
+@pytest.mark.parametrize(
+    ("items", "form"),
+    [
+        ([], SCALARS),
+        ([1, 2.5, True, None, "text", 2**63, -(2**63)], SCALARS),
+        ([(1, 0.5), (2, None, "x"), ()], ROWS),
+        ([1, (2, 3)], PACKED),
+        ([[1, 2]], PACKED),
+        ([b"bytes"], PACKED),
+        ([2**64], PACKED),
+        ([(1, 2**200)], PACKED),
+        (["\ud800"], PACKED),
+    ],
+)
+def test_the_form_is_the_fastest_that_holds_the_values(items, form):
+    assert pack_values(items)[0] == form
+    assert same(unpack_values(*pack_values(items)), items)
+
+
+def test_values_are_read_from_inside_a_message_without_a_copy_of_it():
+    form, raw = pack_values([1.5, 2.5])
+    frame = encode(messages.Values(1, 1, b"", b"", 0.0, form, msgspec.Raw(raw)))
+    message = decode_from_agent(frame)
+    assert isinstance(message, messages.Values)
+    assert unpack_values(message.form, message.values) == [1.5, 2.5]
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (namedtuple("Point", "x y")(1, 2), (1, 2)),
+        (OrderedDict(b=1, a=[2]), {"b": 1, "a": [2]}),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (Colour.RED, 3),
+        (Word("hello"), "hello"),
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (np.bool_(True), True),
+        (np.str_("text"), "text"),
+        (bytearray(b"abc"), b"abc"),
+        (memoryview(b"abc"), b"abc"),
+    ],
+)
+def test_a_subclass_arrives_as_what_it_stands_for(value, plain):
+    assert same(unpack(pack([value])), [plain])
+
+
+def test_a_picture_arrives_with_its_size():
+    assert unpack(pack((1, Image(b"\x89PNG", 640, 480)))) == (1, Image(b"\x89PNG", 640, 480))
+
+
+# ---------------------------------------------------------------- arrays and tensors
+
+NUMPY_DTYPES = "? i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16 >i4 >f8 M8[ns] m8[us]"
+TORCH_DTYPES = (
+    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
+    "complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
+)
+
+ARRAYS = [np.arange(6).astype(dtype).reshape(2, 3) for dtype in NUMPY_DTYPES.split()] + [
+    np.zeros((0, 5)),
+    np.array(3.5),
+    np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    np.arange(20.0)[::3],
+    np.array(["one", "three"]),
+    np.array(["", ""]),
+    np.array([b"x", b"yz"]),
+    np.array([math.nan, math.inf, -0.0]),
+    np.arange(4, dtype=np.longdouble),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
+def test_an_array_comes_back_with_its_dtype_shape_and_memory_of_its_own(array):
+    back = unpack(pack(array))
+    assert (back.dtype.kind, back.shape) == (array.dtype.kind, array.shape)
+    np.testing.assert_array_equal(back, array)
+    assert back.flags.writeable
+    assert back.flags.aligned
+
+
+DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.split() if hasattr(torch, name)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
+def test_a_tensor_of_any_dtype_comes_back_bit_by_bit(dtype, shape):
+    size = torch.empty((), dtype=dtype).element_size() * math.prod(shape)
+    bits = torch.randint(0, 2 if dtype == torch.bool else 256, (size,), dtype=torch.uint8)
+    tensor = bits.view(dtype).reshape(shape)
+    back = unpack(pack(tensor))
+    assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(back.reshape(-1).view(torch.uint8), bits)
+
+
+def test_a_tensor_that_is_a_view_conjugate_or_needs_grad_comes_back_plain():
+    grown = torch.arange(6.0, requires_grad=True).reshape(2, 3).T
+    back = unpack(pack([grown, torch.tensor([1 + 2j]).conj()]))
+    assert torch.equal(back[0], grown)
+    assert not back[0].requires_grad
+    assert back[1].tolist() == [1 - 2j]
+
+
+WITHOUT_TORCH = """
+import sys; sys.modules["torch"] = None
+import numpy as np
+from looptap.protocol.codec import unpack
+back = unpack(sys.stdin.buffer.read())
+np.savez(sys.stdout.buffer, *back)
+"""
+
+
+def test_where_there_is_no_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path):
+    tensors = []
+    for dtype in DTYPES:
+        size = torch.empty((), dtype=dtype).element_size()
+        bits = torch.arange(256 * size, dtype=torch.int64).to(torch.uint8)
+        tensors.append((bits % 2 if dtype == torch.bool else bits).view(dtype))
+    out = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], input=pack(tensors), capture_output=True, check=True)
+    file = tmp_path / "arrays.npz"
+    file.write_bytes(out.stdout)
+    with np.load(file) as arrays:
+        for tensor, array in zip(tensors, arrays.values(), strict=True):
+            known = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}.get(tensor.dtype)
+            wide = tensor.to(torch.float32 if "float8" in str(tensor.dtype) else known or tensor.dtype)
+            np.testing.assert_array_equal(array, wide.numpy())
+
+
+def test_the_widened_formats_are_those_that_the_codec_lists():
+    assert set(floats.WIDENED) <= {str(dtype).removeprefix("torch.") for dtype in DTYPES}
+
+
+# ---------------------------------------------------------------- what cannot be sent
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [1, object()]}, r"The result\['a'\]\[1\] is of type builtins.object"),
+        ((1, np.array([object()])), r"result\[1\] is an array of object"),
+        (np.zeros(2, [("x", "f4")]), "is an array of"),
+        (np.ma.masked_array([1, 2], [True, False]), "masked array"),
+        (torch.eye(2).to_sparse(), "sparse"),
+        (torch.empty(2, device="meta"), "device tensor"),
+        ({(1, print): 2}, "is of type builtins.builtin_function_or_method"),
+    ],
+)
+def test_a_misfit_is_refused_with_its_type_and_path(value, message):
+    with pytest.raises(SnapshotError, match=message):
+        pack(value)
+    with pytest.raises(SnapshotError, match="which cannot be sent"):
+        pack_values([1, value])
+
+
+def test_a_value_that_contains_itself_is_refused():
+    loop: list[object] = [1]
+    loop.append(loop)
+    with pytest.raises(SnapshotError, match="nested more than 80 deep"):
+        pack(loop)
+
+
+def test_everything_that_can_be_packed_can_be_unpacked_at_the_bound_of_depth():
+    value: object = 1
+    for _ in range(79):
+        value = (value,)
+    assert unpack(pack(value)) == value
+    with pytest.raises(SnapshotError):
+        pack(((value,),))
+
+
+# ---------------------------------------------------------------- hostile bytes
+
+
+def samples() -> list[bytes]:
+    rng = np.random.default_rng(1)
+    plain = [1, 2.5, "text", None, b"x", (1, (2, {3})), {"a": [1 + 2j], 4: frozenset({2**70})}]
+    arrays = [rng.random((3, 4)), torch.ones(2, 2, dtype=torch.bfloat16), np.array(["abc"])]
+    rest = [Image(b"png", 2, 2), datetime.datetime(2026, 1, 1), datetime.timedelta(1), "\ud800"]
+    return [pack(plain), pack(arrays), pack(rest), pack([*plain, *arrays, *rest])]
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(changed))
+        match rng.randrange(4):
+            case 0:
+                changed[at] = rng.randrange(256)
+            case 1:
+                del changed[at : at + rng.randint(1, 5)]
+            case 2:
+                changed[at:at] = rng.randbytes(rng.randint(1, 5))
+            case _:
+                changed[at : at + 4] = b"\xff" * 4
+        changed = changed or bytearray(b"\xc1")
+    return bytes(changed)
+
+
+def test_mutated_values_raise_nothing_but_the_error_of_messages():
+    rng = random.Random(7)
+    refused = 0
+    for data in samples():
+        for _ in range(2500):
+            hostile = mutated(data, rng)
+            try:
+                unpack(hostile)
+                unpack_values(rng.randrange(4), hostile)
+            except MessageError:
+                refused += 1
+    assert refused > 5000
+
+
+def test_mutated_messages_raise_nothing_but_the_error_of_messages():
+    rng = random.Random(8)
+    run = messages.RunInfo("id", "name", "host", 1, 2.0)
+    ours = [messages.Attach(1, 2, messages.Code("loss"), "batch"), messages.Hello((1, 0), "me")]
+    theirs = [messages.Welcome((1, 0), run, "operator"), messages.Status(1, "live", notes=("a", "b"))]
+    refused = 0
+    for _ in range(2500):
+        for decode, message in [(decode_from_client, m) for m in ours] + [(decode_from_agent, m) for m in theirs]:
+            try:
+                decode(mutated(encode(message), rng))
+            except MessageError:
+                refused += 1
+    assert refused > 5000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x91" * 200_000,
+        b"\xc7\x00\x06",
+        b"\xc7\x00\x63",
+        b"\xc7\x0d\x06\x03\x01<f8" + (2**60).to_bytes(8, "little"),
+        b"\xc7\x05\x06\x03\x00|O8" + b"\0" * 8,
+        b"\xc7\x1a\x06\x03\x02<U0" + (2**62).to_bytes(8, "little") * 2 + b"\0" * 5,
+        b"\xc7\x15\x06\x03\x02<f8" + (2**63).to_bytes(8, "little") + bytes(8),
+        b"\xd4\x02\xc0",
+        b"\xc7\x05\x02\x91\xc7\x01\x01\x90",
+    ],
+)
+def test_absurd_sizes_and_shapes_are_refused_before_memory_is_taken(data):
+    began = time.monotonic()
+    with pytest.raises(MessageError):
+        unpack(data)
+    with pytest.raises(MessageError):
+        decode_from_client(data)
+    assert time.monotonic() - began < 1.0
+
+
+def test_deeply_nested_extensions_are_refused_whatever_the_recursion_limit():
+    data = pack(())
+    for _ in range(500):
+        data = b"\x91" + data
+        data = b"\xc9" + len(data).to_bytes(4, "big") + b"\x01" + data
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        with pytest.raises(MessageError, match="80 deep"):
+            unpack(data)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_an_error_message_does_not_repeat_what_was_sent():
+    with pytest.raises(MessageError) as caught:
+        decode_from_client(msgspec.msgpack.encode({"t": "x" * 60_000}))
+    assert len(str(caught.value)) < 400
+
+
+NOTHING_HAPPENS = """
+import random, sys
+sys.path.insert(0, {tests!r})
+import test_codec
+from looptap.protocol.codec import unpack
+unpack(test_codec.pack(1))
+seen = []
+def watch(event, arguments):
+    if event in ("pickle.find_class", "exec", "compile", "import", "marshal.loads") or event.startswith(
+        ("subprocess", "os.", "ctypes", "open", "socket")
+    ):
+        seen.append((event, arguments))
+rng, data = random.Random(9), test_codec.samples()
+sys.addaudithook(watch)
+for i in range(10_000):
+    try: unpack(test_codec.mutated(data[i % len(data)], rng))
+    except test_codec.MessageError: pass
+print(seen)
+"""
+
+
+def test_decoding_hostile_bytes_imports_executes_and_opens_nothing(tmp_path):
+    source = NOTHING_HAPPENS.format(tests=__file__.rpartition("/")[0])
+    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=100)
+    assert out.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------- speed
+
+
+@pytest.mark.parametrize("items", [[float(i) for i in range(20_000)], [(i, i / 7) for i in range(20_000)]])
+def test_numbers_and_rows_travel_at_more_than_a_third_of_a_million_a_second(items):
+    best = math.inf
+    for _ in range(5):
+        began = time.perf_counter()
+        unpack_values(*pack_values(items))
+        best = min(best, time.perf_counter() - began)
+    assert len(items) / best > 333_000
