@@ -78,7 +78,7 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     while torch._C._len_torch_function_stack() > saved["function"]:
         torch._C._pop_torch_function_stack()
     while torch._C._len_torch_dispatch_stack() > saved["dispatch"]:
-        torch._C._pop_torch_dispatch_stack()
+        torch._C._pop_torch_dispatch_stack(None)
     if torch.is_grad_enabled() != saved["grad"]:
         torch._C._set_grad_enabled(saved["grad"])
     for device, enabled, dtype in saved["autocast"]:

@@ -38,6 +38,8 @@ RESTARTS = (0.05, 0.2, 0.8)
 """Seconds of pause after the first, second and third fault."""
 FORGIVEN = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
+CURVE_OVERHEAD = 33
+"""Bytes that encryption adds to a frame (RFC 26)."""
 CLOSING = 0.5
 """Seconds that last messages may take to leave."""
 
@@ -274,7 +276,7 @@ def _secure(router: zmq.Socket[bytes], keys: RoleKeys, limits: Limits) -> None:
     router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
     router.router_mandatory = True  # a message that cannot be sent is told, not dropped
     router.linger = 0
-    router.maxmsgsize = limits.inbound_frame
+    router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD  # libzmq compares what is on the wire
     router.sndhwm = router.rcvhwm = limits.high_water_mark
     router.backlog = limits.backlog
     router.handshake_ivl = int(limits.handshake * 1000)

@@ -84,6 +84,12 @@ class Outbox:
             post.rung = True
             post.ring()
 
+    def ring(self) -> None:
+        """Have the I/O thread look, though there is no value."""
+        if not self._post.rung:
+            self._post.rung = True
+            self._post.ring()
+
     def peek(self, count: int, size: int) -> list[Item]:
         """Up to ``count`` items of ``size`` bytes together (one at least), consecutively numbered; they stay."""
         items: list[Item] = []

@@ -86,8 +86,6 @@ class AttachedQuery:
                 self._feed = self.pipeline.feed()
         except KeyboardInterrupt:
             raise
-        except SystemExit as error:
-            self.fail(f"it raised SystemExit({error.code!r})")
         except BaseException as error:
             self._failed(error)
 
@@ -118,6 +116,7 @@ class AttachedQuery:
         """Detach for good."""
         self.state, self.reason, self.changed = "failed", reason, True
         self._detach(self)
+        self.outbox.ring()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         put = self.outbox.put
@@ -154,7 +153,9 @@ class AttachedQuery:
         return kept, total
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, LooptapError):
+        if isinstance(error, SystemExit):
+            self.fail(f"it raised SystemExit({error.code!r})")
+        elif isinstance(error, LooptapError):
             self._note(str(error))
         else:
             self._note(format_error(error, self.pipeline.text))
@@ -164,5 +165,6 @@ class AttachedQuery:
         self._in_a_row += 1
         if self.errors == 1:
             self.traceback, self.changed = text, True
+            self.outbox.ring()
         if self._in_a_row >= TOO_MANY:
             self.fail(f"{TOO_MANY} errors in a row")

@@ -1,6 +1,7 @@
 """A job that really diverges: a softmax written without care for overflow, a learning rate that doubles.
 
-python -m looptap.examples.diverging
+python -m looptap.examples.diverging [--wait 30]
+looptap watch diverging "step, loss, lr(optimizer)" --on batch --when "isnan(loss)" --before 20 --after 2
 """
 
 import argparse
@@ -21,9 +22,10 @@ def naive_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Ten
 def main() -> None:
     """Train, the learning rate doubling every 40 steps, until 20 losses were NaN."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait before the first step")
+    arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait, at most, for somebody to ask")
     options = arguments.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     images, targets = digits()
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -31,16 +33,19 @@ def main() -> None:
 
     agent = looptap.Agent("diverging")
     agent.expose(model=model, optimizer=optimizer)
-    time.sleep(options.wait)
+    deadline = time.monotonic() + options.wait
+    while time.monotonic() < deadline and not agent.stats()["queries"]:
+        time.sleep(0.05)
     nans = 0
     for step in range(2000):
         batch = torch.randint(0, 1500, (32,))
-        loss = naive_cross_entropy(model(images[batch]), targets[batch])
+        output = model(images[batch])
+        loss = naive_cross_entropy(output, targets[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        agent.emit("batch", step=step, loss=loss, batch=batch)
+        agent.emit("batch", step=step, loss=loss, output=output, batch=batch)
         nans += bool(loss.isnan())
         if nans == 20:
             break

@@ -94,9 +94,9 @@ def tensor(data: memoryview) -> Any:
     dtype = getattr(torch, name, None)
     if dtype is None:
         return _without_torch(name, buffer).reshape(shape)
-    if not len(buffer):
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(buffer), dtype=torch.uint8).view(dtype).reshape(shape)
+    empty = torch.empty(0, dtype=torch.uint8)  # frombuffer refuses a buffer of no bytes
+    flat = torch.frombuffer(bytearray(buffer), dtype=torch.uint8) if len(buffer) else empty
+    return flat.view(dtype).reshape(shape)
 
 
 def _without_torch(name: str, buffer: memoryview) -> np.ndarray[Any, Any]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from looptap.streams.derived import DerivedStream
 
+__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "Stream", "stream_of"]
+
 BUFFER = 200_000
 """Items that a stream keeps, unless ``buffer=`` says otherwise."""
 BUFFER_BYTES = 268_435_456

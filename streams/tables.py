@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.buffers import ERROR, Batch
+from looptap.streams.rows import Row
 
 if TYPE_CHECKING:
     import pandas
@@ -68,8 +69,9 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
     torch = sys.modules.get("torch")
     if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
         values = [_of_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+    plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
     try:
-        array = np.array(values)
+        array = np.array(plain)
     except ValueError:  # arrays or rows of different shapes
         array = np.empty(0, object)
     if len(array) == len(values) and array.dtype.kind != "O" and not _turned_into_text(array, values):

@@ -34,7 +34,13 @@ from looptap.streams.errors import SnapshotError
 from looptap.streams.snapshots import Image
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
-leaves = scalars | st.binary(max_size=20) | st.complex_numbers() | st.datetimes() | st.timedeltas()
+leaves = (
+    scalars
+    | st.binary(max_size=20)
+    | st.complex_numbers()
+    | st.datetimes().map(lambda d: d.replace(fold=0))
+    | st.timedeltas()
+)
 hashable = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
 values = st.recursive(
     leaves,
@@ -164,6 +170,7 @@ def test_an_array_comes_back_with_its_dtype_shape_and_memory_of_its_own(array):
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.split() if hasattr(torch, name)]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
 def test_a_tensor_of_any_dtype_comes_back_bit_by_bit(dtype, shape):
@@ -321,7 +328,7 @@ def test_mutated_messages_raise_nothing_but_the_error_of_messages():
         b"\xc7\x1a\x06\x03\x02<U0" + (2**62).to_bytes(8, "little") * 2 + b"\0" * 5,
         b"\xc7\x15\x06\x03\x02<f8" + (2**63).to_bytes(8, "little") + bytes(8),
         b"\xd4\x02\xc0",
-        b"\xc7\x05\x02\x91\xc7\x01\x01\x90",
+        b"\xc7\x02\x02\x91\x90",
     ],
 )
 def test_absurd_sizes_and_shapes_are_refused_before_memory_is_taken(data):

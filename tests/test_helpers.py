@@ -34,9 +34,9 @@ from looptap.streams.helpers import (
 
 @pytest.fixture
 def model():
-    """A model with gradients; one layer is frozen, one is used twice."""
+    """A model with gradients; one layer is frozen, one is used twice, one is larger than the others."""
     shared = nn.Linear(3, 3)
-    model = nn.Sequential(nn.Linear(4, 3), shared, nn.BatchNorm1d(3), shared, nn.Linear(3, 2))
+    model = nn.Sequential(nn.Linear(4, 3), shared, nn.BatchNorm1d(3), shared, nn.Linear(3, 2), nn.Linear(2, 300))
     model[4].requires_grad_(False)
     model(torch.randn(8, 4)).square().sum().backward()
     return model
@@ -58,6 +58,14 @@ def test_layer_norms_agree_with_a_loop_over_the_parameters(model, kind):
     assert layer_norms(model, "grad", kind) == pytest.approx(grads, rel=1e-6)
     assert list(layer_norms(model, "weight")) == list(weights)
     assert "4.weight" not in grads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layer_norms_show_a_nan_in_a_small_and_in_a_large_layer(model, kind):
+    for layer in (0, 5):
+        model[layer].weight.grad.view(-1)[1] = math.nan
+    norms = layer_norms(model, kind=kind)
+    assert [name for name, value in norms.items() if math.isnan(value)] == ["0.weight", "5.weight"]
 
 
 def test_layer_norms_say_when_no_gradient_is_there(model):

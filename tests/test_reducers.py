@@ -121,9 +121,7 @@ def test_sum_and_mean_carry_infinities_and_nans_as_python_does(xs, cut):
 
 
 @many
-@given(
-    xs=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), cut=splits, offset=st.sampled_from([0.0, 1e9])
-)
+@given(xs=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), cut=splits, offset=st.sampled_from([0.0, 1e9]))
 def test_variance_and_stdev_agree_with_statistics_at_any_offset(xs, cut, offset):
     xs = [x + offset for x in xs]
     exact = statistics.variance(xs)
@@ -135,9 +133,7 @@ def test_variance_and_stdev_agree_with_statistics_at_any_offset(xs, cut, offset)
 @many
 @given(xs=st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=40), q=st.floats(0, 1), cut=splits)
 def test_quantile_is_numpys_and_median_is_statistics(xs, q, cut):
-    assert (
-        reduced("quantile", xs, q, cut=cut) == quantile(xs, q) == pytest.approx(np.quantile(xs, q), rel=1e-14)
-    )
+    assert reduced("quantile", xs, q, cut=cut) == quantile(xs, q) == pytest.approx(np.quantile(xs, q), rel=1e-14)
     assert reduced("median", xs, cut=cut) == median(xs) == statistics.median(xs)
 
 
@@ -380,9 +376,7 @@ def test_the_mean_of_bytes_does_not_wrap_around():
 
 @pytest.mark.parametrize("name", ["sum", "mean", "min", "max", "variance", "stdev", "first", "last"])
 def test_scalars_of_a_device_are_never_looked_at(name):
-    item = torch.tensor(
-        1.5, device="meta", requires_grad=True
-    )  # whoever looks at a meta tensor gets an error
+    item = torch.tensor(1.5, device="meta", requires_grad=True)  # whoever looks at a meta tensor gets an error
     found = reduced(name, [item, item, item], cut=[1])
     assert (found.device.type, found.shape) == ("meta", ())
     assert name in ("first", "last") or not found.requires_grad

@@ -1,0 +1,117 @@
+"""A client of looptap in a process of its own, told over its standard input what to attach; and how to tell it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import looptap
+from harness import ask, helper
+
+PATIENCE = 60.0
+
+
+class Reader:
+    """The loop's end: one attached client, whose streams have names."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    def open(self, name: str, query: str, **options: Any) -> dict[str, float]:
+        """Attach ``query``; returns when it is attached, with the seconds that took."""
+        return self._ask(do="open", name=name, query=query, **options)
+
+    def when(self, name: str, count: int) -> dict[str, Any]:
+        """Wait until ``count`` values have arrived: the time at which they had, and what is missing."""
+        return self._ask(do="when", name=name, count=count)
+
+    def seen(self, name: str) -> dict[str, Any]:
+        """What has arrived by now, its newest values, and the delays that `delays=True` measured."""
+        return self._ask(do="seen", name=name)
+
+    def close(self, name: str) -> None:
+        self._ask(do="close", name=name)
+
+    def _ask(self, **request: Any) -> Any:
+        return ask(self._process, **request)
+
+
+@contextlib.contextmanager
+def run(listen: str | None = None, **options: Any) -> Iterator[looptap.Agent]:
+    """An agent that nobody else's client sees."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("LOOPTAP_DIR")
+        os.environ["LOOPTAP_DIR"] = folder
+        try:
+            with looptap.Agent("bench", listen=listen, **options) as agent:
+                yield agent
+        finally:
+            os.environ.pop("LOOPTAP_DIR")
+            if before is not None:
+                os.environ["LOOPTAP_DIR"] = before
+
+
+@contextlib.contextmanager
+def reader() -> Iterator[Reader]:
+    """A reader of the run that this process has open."""
+    with helper("reader.py") as process:
+        assert ask(process) == "attached"
+        yield Reader(process)
+
+
+# ---------------------------------------------------------------- in the reader's process
+
+
+def main() -> None:
+    streams: dict[str, looptap.LiveStream] = {}
+    delays: dict[str, list[float]] = {}
+    with looptap.attach() as attached:
+        print(json.dumps("attached"), flush=True)
+        for line in sys.stdin:
+            request = json.loads(line)
+            print(json.dumps(_answer(attached, streams, delays, **request)), flush=True)
+
+
+def _answer(
+    attached: looptap.Run, streams: dict[str, Any], delays: dict[str, list[float]], *, do: str, name: str, **how: Any
+) -> Any:
+    if do == "open":
+        timed, first, query = how.pop("delays", False), how.pop("first", False), how.pop("query")
+        came = threading.Event()
+        start = time.monotonic()
+        stream = streams[name] = attached.stream(query, **how)
+        took = time.monotonic() - start
+        if timed:  # values are the host's clock at the event: both processes read the same one
+            late = delays[name] = []
+            stream.on_value(lambda sent: late.append(time.monotonic() - sent))
+        if first:
+            stream.on_value(lambda value: came.set(), replay=True)
+            assert came.wait(PATIENCE)
+        return {"attached": took, "first": time.monotonic() - start}
+    stream = streams[name]
+    if do == "when":
+        deadline = time.monotonic() + PATIENCE
+        while stream.arrived < how["count"] and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        return {"at": time.monotonic(), "arrived": stream.arrived, "missing": stream.dropped}
+    if do == "seen":
+        numbers = [record.number for record in stream.records[-3:]]
+        return {
+            "arrived": stream.arrived, "missing": stream.dropped, "gaps": len(stream.gaps), "numbers": numbers,
+            "delays": delays.get(name, []), "latest": repr(stream.latest), "notes": stream.notes,
+            "errors": stream.error_count, "traceback": stream.traceback, "cost": stream.cost.nanoseconds,
+        }  # fmt: skip
+    streams.pop(name).close()
+    delays.pop(name, None)
+    return {}
+
+
+if __name__ == "__main__":
+    main()

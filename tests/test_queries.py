@@ -1,0 +1,342 @@
+"""Queries attached to a loop, end to end over the in-memory pair: the same agent, messages and client, no sockets."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import looptap
+from looptap.streams.errors import QueryError
+from looptap.testing import pair
+
+
+@pytest.fixture
+def job():
+    agent, run = pair("job")
+    yield agent, run
+    agent.close()
+
+
+def batches(agent, n, **more):
+    for i in range(n):
+        agent.emit("batch", step=i, loss=float(i), **more)
+
+
+# ---------------------------------------------------------------- groups and windows
+
+
+def test_the_event_that_closes_a_group_ends_its_window_before_its_own_queries_run(job):
+    agent, run = job
+    mean = run.stream("mean(e.loss for e in events)", on="batch")
+    both = run.stream("epoch, latest('batch').loss", on="epoch")
+    batches(agent, 4)
+    agent.emit("epoch", epoch=0)
+    batches(agent, 2)
+    agent.emit("epoch", epoch=1)
+    assert mean.values == [1.5, 0.5]
+    assert both.values == [(0, 3.0), (1, 1.0)]
+
+
+def test_the_host_may_end_a_group_by_hand(job):
+    agent, run = job
+    count = run.stream("len(events)", on="batch")
+    batches(agent, 3)
+    agent.end_group("batch")
+    assert count.values == [3]
+
+
+def test_a_client_may_close_a_window_at_any_moment(job):
+    agent, run = job
+    count = run.stream("len(events)", on="batch")
+    batches(agent, 3)
+    count.close_window()
+    batches(agent, 1)
+    agent.emit("epoch")
+    assert [r.value for r in count.records] == [3, 1]
+
+
+def test_a_window_that_was_open_at_the_attach_or_is_cut_by_the_end_of_the_stream_is_partial(job):
+    agent, run = job
+    batches(agent, 2)
+    late = run.stream("len(events)", on="batch")
+    batches(agent, 2)
+    agent.emit("epoch")
+    batches(agent, 3)
+    agent.emit("epoch")
+    batches(agent, 1)
+    late.close()
+    assert [(r.value, r.partial) for r in late.records] == [(2, True), (3, False), (1, True)]
+
+
+def test_windows_of_the_outermost_type_close_at_the_end_of_the_run_and_attach_says_so():
+    agent, run = pair("job")
+    total = run.stream("sum(e.epoch for e in events)", on="epoch")
+    assert any("end of the run" in note for note in total.notes)
+    for i in range(3):
+        agent.emit("epoch", epoch=i)
+    agent.close()
+    assert total.values == [3]
+    assert total.state == "ended"
+
+
+def test_events_and_sliding_windows_ignore_groups(job):
+    agent, run = job
+    threes = run.stream("sum(e.step for e in events)", on="batch", window=3)
+    sliding = run.stream("max(e.step for e in events)", on="batch", window=looptap.sliding(2))
+    batches(agent, 4)
+    agent.emit("epoch")
+    batches(agent, 2)
+    assert threes.values == [3, 4]
+    assert sliding.values == [0, 1, 2, 3, 3, 1]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_one_bad_event_of_a_mapped_query_is_missing_and_the_query_goes_on(job):
+    agent, run = job
+    inverse = run.stream("1 / step", on="batch")
+    batches(agent, 3)
+    run.stats()
+    assert inverse.values == [1.0, 0.5]
+    assert inverse.error_count == 1
+    assert "ZeroDivisionError" in inverse.traceback
+    assert inverse.state == "live"
+
+
+def test_a_reducing_query_yields_an_error_item_and_starts_clean(job):
+    agent, run = job
+    total = run.stream("sum(1 / e.step for e in events)", on="batch", window=2)
+    batches(agent, 4)
+    first, second = total.records
+    assert "ZeroDivisionError" in first.error
+    assert math.isclose(second.value, 1 / 2 + 1 / 3)
+    assert total.values == [second.value]
+
+
+def test_a_hundred_errors_in_a_row_or_a_system_exit_detach_the_query(job):
+    agent, run = job
+    wrong = run.stream("nothing_of_that_name", on="batch")
+    exits = run.stream("lambda e: exit(3)", on="batch")
+    batches(agent, 99)
+    assert wrong.state == "live"
+    batches(agent, 1)
+    assert wrong.state == "failed"
+    assert "100 errors" in wrong.reason
+    assert exits.state == "failed"
+    assert "SystemExit(3)" in exits.reason
+
+
+def test_a_query_that_cannot_be_compiled_is_an_error_at_the_client_with_its_column(job):
+    _, run = job
+    with pytest.raises(QueryError) as caught:
+        run.stream("sum(e.loss for e in events) + step", on="batch")
+    assert caught.value.column == 30
+    assert "last(e.step" in caught.value.hint
+
+
+def test_an_event_that_nobody_has_raised_is_said_at_the_attach(job):
+    agent, run = job
+    batches(agent, 1)
+    assert any("'bacth'" in note and "batch" in note for note in run.stream("loss", on="bacth").notes)
+
+
+def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
+    agent, run = job
+    agent.expose(model=nn.Linear(2, 2))
+    whole = run.stream("model", on="batch")
+    batches(agent, 1)
+    assert whole.values == []
+    assert "Linear" in whole.traceback
+
+
+# ---------------------------------------------------------------- lazy, exposed, re-entrant
+
+
+def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):
+    agent, run = job
+    calls = []
+    emit = lambda: agent.emit("batch", loss=1.0, norm=looptap.lazy(lambda: calls.append(1) or 2.0))  # noqa: E731
+    run.stream("loss", on="batch")
+    emit()
+    assert not calls
+    a, b = run.stream("norm", on="batch"), run.stream("norm * 2", on="batch")
+    emit()
+    assert (a.values, b.values, len(calls)) == ([2.0], [4.0], 1)
+
+
+def test_functions_exposed_by_the_host_are_known_by_name(job):
+    agent, run = job
+    agent.expose(double=lambda x: 2 * x)
+    twice = run.stream("double(loss)", on="batch")
+    batches(agent, 2)
+    assert twice.values == [0.0, 2.0]
+
+
+def test_emit_may_be_called_from_inside_a_query(job):
+    agent, run = job
+    agent.expose(agent=agent)
+    inner = run.stream("x", on="inner")
+    outer = run.stream(lambda e: e.agent.emit("inner", x=e.step), on="batch")
+    batches(agent, 2)
+    assert inner.values == [0, 1]
+    assert outer.values == [None, None]
+
+
+def test_a_name_can_be_used_again_at_once(job):
+    agent, run = job
+    for _ in range(100):
+        stream = run.stream("loss", on="batch", name="loss")
+        batches(agent, 1)
+        stream.close()
+        assert stream.values == [0.0]
+    assert run.stats()["queries"] == []
+
+
+# ---------------------------------------------------------------- the flight recorder
+
+
+def test_the_flight_recorder_sends_what_came_before_the_condition_and_after(job):
+    agent, run = job
+    box = run.stream("step, loss", on="batch", when="isnan(loss)", before=3, after=2)
+    for i in range(20):
+        agent.emit("batch", step=i, loss=math.nan if i in (10, 11) else float(i))
+    assert [v.step for v in box.values] == [7, 8, 9, 10, 11, 12]
+    assert [r.value.step for r in box.records if r.trigger] == [10]
+    assert not box.gaps
+
+
+def test_the_condition_may_look_back(job):
+    agent, run = job
+    box = run.stream("step", on="batch", when="loss > 3 * mean(e.loss for e in recent(4))", before=1)
+    for i, loss in enumerate([1.0] * 6 + [20.0, 1.0]):
+        agent.emit("batch", step=i, loss=loss)
+    assert box.values == [5, 6]
+
+
+def test_a_recorder_that_never_fires_sends_nothing_and_holds_a_bounded_number(job):
+    agent, run = job
+    box = run.stream("x", on="batch", when="step < 0", before=5)
+    for _ in range(30):
+        batches(agent, 20, x=np.zeros(100))
+    assert box.values == []
+    (served,) = agent._service._streams
+    assert len(served.query.recorder._held) == 5
+
+
+# ---------------------------------------------------------------- real torch objects: TensorWatch's notebook queries
+
+
+def network(agent, epochs=1):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    agent.expose(model=model, optimizer=optimizer)
+    for epoch in range(epochs):
+        for step in range(5):
+            image, target = torch.randn(6, 1, 4, 4), torch.randint(0, 3, (6,))
+            output = model(image)
+            losses = nn.functional.cross_entropy(output, target, reduction="none")
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+            agent.emit("batch", step=step, loss=losses.mean(), losses=losses, image=image, target=target, output=output)
+        agent.emit("epoch", epoch=epoch)
+    return model
+
+
+def test_mean_absolute_gradients_and_weights_per_layer(job):
+    agent, run = job
+    grads = run.stream("layer_norms(model, 'grad', 'mean_abs')", on="batch")
+    weights = run.stream(lambda e: {n: p.abs().mean() for n, p in e.model.named_parameters()}, on="epoch")
+    model = network(agent)
+    assert list(grads.latest) == list(weights.latest) == [n for n, _ in model.named_parameters()]
+    for name, parameter in model.named_parameters():
+        assert math.isclose(grads.latest[name], parameter.grad.abs().mean().item(), rel_tol=1e-5)
+        assert math.isclose(weights.latest[name], parameter.abs().mean().item(), rel_tol=1e-6)
+
+
+def test_the_worst_predictions_with_image_output_and_target(job):
+    agent, run = job
+    worst = run.stream("batch_topk(2, losses, image=image, output=output, target=target)", on="batch")
+    whole = run.stream(
+        "nlargest(2, ((l.item(), t.item(), i) for e in events for l, t, i in zip(e.losses, e.target, e.image)),"
+        " key=lambda row: row[0])",
+        on="batch",
+    )
+    network(agent)
+    rows = worst.latest
+    assert len(rows) == 2
+    assert rows[0]["image"].shape == (1, 4, 4)
+    assert rows[0]["output"].shape == (3,)
+    ((first, second),) = whole.values
+    assert first[0] >= second[0]
+    assert first[2].shape == (1, 4, 4)
+
+
+def test_random_samples_of_predictions(job):
+    agent, run = job
+    some = run.stream("batch_sample(3, output=output, target=target)", on="batch")
+    epoch = run.stream("sample((t.item() for e in events for t in e.target), 4)", on="batch")
+    network(agent)
+    assert len(some.latest) == 3
+    assert len(epoch.values[0]) == 4
+
+
+def test_the_learning_rate_against_the_loss(job):
+    agent, run = job
+    pairs = run.stream("optimizer.param_groups[0]['lr'], loss", on="batch")
+    network(agent)
+    assert pairs.latest[0] == 0.1
+    assert isinstance(pairs.latest[1], float)
+
+
+def test_confusion_counts_over_an_epoch(job):
+    agent, run = job
+    counts = run.stream("sum(confusion(e.target, e.output, 3) for e in events)", on="batch")
+    network(agent)
+    assert counts.values[0].sum() == 30
+    assert counts.values[0].shape == (3, 3)
+
+
+def test_squares_through_math_and_map(job):
+    agent, run = job
+    roots = run.stream("map(lambda e: math.sqrt(e.step), events)", on="batch")
+    rms = run.stream("math.sqrt(sum(e.loss**2 for e in events) / len(events))", on="batch")
+    batches(agent, 5)
+    agent.emit("epoch")
+    assert roots.values[4] == 2.0
+    assert math.isclose(rms.values[0], math.sqrt(30 / 5))
+
+
+def test_the_loss_by_class_is_a_keyed_aggregation(job):
+    agent, run = job
+    by_class = run.stream(
+        "group_by(((t.item(), l.item()) for e in events for t, l in zip(e.target, e.losses)), mean)", on="batch"
+    )
+    network(agent)
+    assert set(by_class.values[0]) <= {0, 1, 2}
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_a_call_runs_once_at_the_next_event_and_returns_its_result():
+    import threading
+
+    agent, run = pair("job")
+    model = nn.Linear(2, 2)
+    agent.expose(model=model)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run.call(lambda e: e.model.weight.data.fill_(3).sum())))
+    thread.start()
+    while not results:
+        agent.emit("batch")
+    thread.join()
+    assert results == [12.0]
+    assert model.weight.eq(3).all()
+    agent.close()

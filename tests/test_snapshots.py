@@ -1,0 +1,196 @@
+"""What leaves the job is a copy: complete, detached, bounded; what cannot leave is named."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PILImage
+
+from looptap.protocol.codec import pack, unpack
+from looptap.streams import snapshots
+from looptap.streams.errors import SnapshotError
+from looptap.streams.snapshots import Image, Pending, take, take_item
+
+DTYPES = [
+    getattr(torch, name)
+    for name in (
+        "float32 float64 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 int8 int16 int32 int64 uint8 "
+        "uint16 uint32 uint64 bool"
+    ).split()
+]
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Metrics:
+    step: int
+    grad: torch.Tensor
+
+
+class Phase(enum.Enum):
+    TRAIN = "train"
+
+
+def roundtrip(value):
+    return unpack(pack(take(value)[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_tensor_of_any_dtype_arrives_bit_for_bit(dtype):
+    tensor = torch.tensor([[0, 1, 2], [3, 1, 0]]).to(dtype)
+    back = roundtrip(tensor)
+    assert back.dtype == dtype
+    assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
+    assert back.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (torch.tensor(1.5, requires_grad=True), 1.5),
+        (torch.tensor(3), 3),
+        (torch.tensor(True), True),
+        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.array(7), 7),
+        (np.int64(4), 4),
+        (2**80, 2**80),
+        (1 + 2j, 1 + 2j),
+        ((1, [2, {"a": (3,)}]), (1, [2, {"a": (3,)}])),
+        ({1: 2}, {1: 2}),
+        ({1, 2}, {1, 2}),
+        (Point(1, 2), (1, 2)),
+        (Phase.TRAIN, "train"),
+        (torch.Size([2, 3]), (2, 3)),
+        (torch.float16, "torch.float16"),
+        (range(3), [0, 1, 2]),
+        (collections.Counter("aab"), {"a": 2, "b": 1}),
+        (collections.deque([1]), [1]),
+        (b"\x00", b"\x00"),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_scalars_and_containers_keep_their_kind(value, expected):
+    back = roundtrip(value)
+    assert back == expected
+    assert type(back) is type(expected)
+
+
+def test_a_dataclass_becomes_a_dict_and_its_tensors_copies():
+    metrics = Metrics(3, torch.ones(2))
+    copy, _ = take(metrics)
+    metrics.grad.zero_()
+    assert copy["step"] == 3
+    assert copy["grad"].tolist() == [1, 1]
+
+
+def test_a_later_change_in_place_does_not_reach_what_was_taken():
+    array, tensor, nested = np.ones(3), torch.ones(3), {"a": [1]}
+    copies = [take(v)[0] for v in (array, tensor, nested)] + [take_item(tensor)]
+    array += 1
+    tensor += 1
+    nested["a"].append(2)
+    assert copies[0].tolist() == copies[1].tolist() == copies[3].tolist() == [1, 1, 1]
+    assert copies[2] == {"a": [1]}
+
+
+def test_no_graph_is_kept():
+    w = torch.ones(3, requires_grad=True)
+    copy, _ = take((w * 2, (w * 2).sum()))
+    assert not copy[0].requires_grad
+    assert copy[1] == 6.0
+
+
+def test_pictures_become_images():
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 1), dpi=50)
+    for picture, size in ((PILImage.new("RGB", (5, 4)), (5, 4)), (figure, (100, 50))):
+        back = roundtrip(picture)
+        assert isinstance(back, Image)
+        assert PILImage.open(io.BytesIO(back.png)).size == (back.width, back.height) == size
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (torch.nn.Linear(1, 1), r"result is a torch.nn.modules.linear.Linear"),
+        ({"a": [1, object()]}, r"result\['a'\]\[1\] is a builtins.object"),
+        ((x for x in "a"), "generator wants list"),
+        (np.array([object()]), "dtype object"),
+        (torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True), "to_dense"),
+        (torch.empty(2, device="meta"), "meta"),
+        (np.zeros(1_000_001, np.float32), r"4,000,004 bytes, over max_bytes=4,000,000.*Reduce it"),
+        ([np.zeros(600_000, np.float32)] * 2, r"result\[1\] is a ndarray of shape"),
+    ],
+    ids=str,
+)
+def test_what_cannot_leave_is_named_with_type_and_path(value, says):
+    with pytest.raises(SnapshotError, match=says):
+        take(value)
+
+
+def test_a_value_that_contains_itself_is_refused():
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises(SnapshotError, match="contains itself"):
+        take(loop)
+
+
+def test_bytes_are_counted_before_anything_is_copied(monkeypatch):
+    copied = []
+    monkeypatch.setattr(np, "array", lambda *a, **k: copied.append(a))
+    with pytest.raises(SnapshotError):
+        take(np.zeros(10**6))
+    assert not copied
+
+
+class Device:
+    """A device made of host memory: a copy is on its way until somebody waits for it."""
+
+    def __init__(self, monkeypatch):
+        self.waited = 0
+        monkeypatch.setattr(snapshots, "on_device", lambda t: True)
+        monkeypatch.setattr(snapshots, "copy_to_host", self.copy)
+
+    def copy(self, tensor):
+        clone, host = tensor.detach().clone(), torch.empty_like(tensor.detach())
+
+        def wait():
+            self.waited += 1
+            host.copy_(clone)
+
+        return snapshots.DeviceCopy(host, wait)
+
+
+def test_a_device_tensor_is_waited_for_only_when_it_is_resolved(monkeypatch):
+    device = Device(monkeypatch)
+    tensor = torch.ones(2, 2)
+    pending, size = take((1, [tensor]))
+    assert isinstance(pending, Pending)
+    assert size >= tensor.nbytes
+    assert device.waited == 0
+    tensor += 1  # later on the device's stream: the copy must not see it
+    step, (arrived,) = pending.resolve()
+    assert (step, arrived.tolist(), device.waited) == (1, [[1, 1], [1, 1]], 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_tensor_arrives_as_it_was_without_synchronising():
+    tensor = torch.ones(1000, 1000, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pending, _ = take((tensor, tensor.sum()))
+        tensor.zero_()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    array, total = pending.resolve()
+    assert array.eq(1).all()
+    assert total == 1e6

@@ -1,0 +1,386 @@
+"""Nothing that a client or a query does may hurt the loop (SAFETY S14, S18, S19, S20)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import looptap
+from looptap.testing import pair
+
+EXCEPTIONS = [
+    ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, RecursionError, StopIteration,
+    StopAsyncIteration, GeneratorExit, SystemExit, AssertionError,
+]  # fmt: skip
+STAGES = {
+    "mapped": "boom()",
+    "filter": "(e.loss for e in events if boom())",
+    "item": "sum(boom() for e in events)",
+    "fold": "reduce(lambda a, e: boom(), events, 0)",
+    "key": "max((e.loss for e in events), key=lambda x: boom())",
+    "running": "accumulate((e.loss for e in events), lambda a, b: boom())",
+    "close": "sum(e.loss for e in events) + boom()",
+    "recent": "mean(boom() for e in recent(3))",
+    "collected": "[boom() for i, e in enumerate(events)]",
+    "group": "group_by(((boom(), 1) for e in events), mean)",
+    "lazy": "late",
+    "attribute": "nasty.attribute",
+    "snapshot": "nasty",
+}
+
+
+class Nasty:
+    """An object of which every use raises."""
+
+    def __init__(self, error):
+        self.__dict__["_error"] = error
+
+    def __getattr__(self, name):
+        raise self._error
+
+    def __repr__(self):
+        raise self._error
+
+    @property
+    def __class__(self):
+        return type(self)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", EXCEPTIONS, ids=lambda k: k.__name__)
+def test_whatever_a_query_raises_the_loop_goes_on(stage, kind):
+    def boom():
+        raise kind("boom")
+
+    agent, run = pair("unharmed")
+    agent.expose(boom=boom)
+    bad = run.stream(STAGES[stage], on="batch")
+    after = run.stream("step", on="batch")
+    for i in range(4):
+        agent.emit("batch", step=i, loss=1.0, late=looptap.lazy(boom), nasty=Nasty(kind("boom")))
+    agent.emit("epoch")
+    agent.close()
+    assert after.values == [0, 1, 2, 3]
+    assert bad.error_count or "SystemExit" in bad.reason
+
+
+def test_a_keyboard_interrupt_always_goes_through():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    agent, run = pair("unharmed")
+    agent.expose(interrupted=interrupted)
+    stream = run.stream("interrupted()", on="batch")
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            agent.emit("batch")
+    assert agent.stats()["events"]["batch"] == 3
+    assert stream.state == "live"
+    agent.close()
+
+
+def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    code = """
+        import looptap, sys, torch
+        with looptap.Agent("interrupted") as agent:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            caught = step = 0
+            while caught < 50:
+                try:
+                    while True:
+                        agent.emit("batch", step=step, loss=torch.tensor(1.0))
+                        step += 1
+                except KeyboardInterrupt:
+                    caught += 1
+                    print(caught, flush=True)
+            agent.emit("batch", step=-1, loss=torch.tensor(1.0))
+            print("unharmed", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child:
+        assert child.stdout.readline() == "ready\n"
+        with looptap.attach("interrupted") as run:
+            queries = ("step, loss", "mean(e.loss for e in events)", "torch.rand(2)")
+            streams = [run.stream(q, on="batch", every=n, buffer=100) for n, q in enumerate(queries, 1)]
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            for n in range(1, 51):
+                time.sleep(random.random() / 100)
+                child.send_signal(signal.SIGINT)
+                assert child.stdout.readline() == f"{n}\n"
+            assert child.stdout.readline() == "unharmed\n"
+            deadline = time.monotonic() + 10
+            while streams[0].state == "live" and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert streams[0].latest[0] == -1
+            assert streams[0].arrived + streams[0].dropped == streams[0].records[-1].number
+        assert child.wait(20) == 0
+
+
+# ---------------------------------------------------------------- S19: the loop's state
+
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+MEDDLING = {
+    "grad mode": lambda e: torch.no_grad().__enter__(),
+    "inference mode": lambda e: torch.inference_mode().__enter__(),
+    "autocast": lambda e: torch.autocast("cpu", torch.bfloat16).__enter__() and None,
+    "default dtype": lambda e: torch.set_default_dtype(torch.float64),
+    "threads": lambda e: torch.set_num_threads(1),
+    "deterministic": lambda e: torch.use_deterministic_algorithms(True),
+    "dispatch mode": lambda e: Mode().__enter__() and None,
+    "torch's random numbers": lambda e: torch.rand(3),
+    "a seed": lambda e: torch.manual_seed(0) and None,
+    "random": lambda e: random.random(),
+    "numpy's random numbers": lambda e: np.random.rand(),
+    "dropout": lambda e: nn.functional.dropout(e.x, 0.5),
+    "a new graph": lambda e: e.model(e.x).sum(),
+    "text that draws": "torch.randn(2), x.sum()",
+    "a reduction that draws": "mean(torch.rand(1).item() for e in events)",
+    "a reduction of graphs": "sum(e.loss for e in events)",
+}
+
+
+def train(query=None, steps=20):
+    """Losses and all random states of a small job, with ``query`` attached from the fifth step on."""
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    agent, run = pair("state")
+    agent.expose(model=model)
+    losses, stream = [], None
+    for step in range(steps):
+        if step == 5 and query is not None:
+            stream = run.stream(query, on="batch")
+        x = torch.randn(8, 4) + random.random() + np.random.rand()
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        agent.emit("batch", step=step, loss=loss, x=x)
+    agent.emit("epoch")
+    state = (
+        torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(), torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype(),
+        torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch._C._len_torch_dispatch_stack(),
+    )  # fmt: skip
+    agent.close()
+    return losses, state, stream
+
+
+@pytest.fixture(scope="module")
+def bare():
+    return train()[:2]
+
+
+@pytest.mark.parametrize("what", MEDDLING)
+def test_a_query_leaves_the_state_of_the_loop_as_it_was(what, bare):
+    losses, state, stream = train(MEDDLING[what])
+    assert losses == bare[0]
+    assert state == bare[1]
+    assert stream.arrived or stream.error_count
+
+
+def test_observables_are_dead_after_the_event_whatever_a_query_keeps():
+    hoard = []
+    agent, run = pair("memory")
+    agent.expose(hoard=hoard)
+    queries = (
+        "hoard.append(e) or x.sum()",
+        "sum(e.x.sum() for e in events)",
+        "1 / 0 * x",
+        "[a.step for a, b in itertools.pairwise(events)]",
+    )
+    streams = [run.stream(q, on="batch") for q in queries]
+    for step in range(10):
+        x = torch.ones(3, requires_grad=True) * 2
+        dead = weakref.ref(x)
+        agent.emit("batch", step=step, x=x)
+        del x
+        gc.collect()
+        assert dead() is None
+    assert len(hoard) == streams[0].arrived == 10
+    agent.close()
+
+
+class Mark:
+    """Lives as long as the node of a graph that holds it."""
+
+
+def test_a_graph_is_not_kept_by_a_reduction():
+    agent, run = pair("memory")
+    total = run.stream("reduce(lambda a, e: a + e.loss, events, 0)", on="batch")
+    w = torch.ones(3, requires_grad=True)
+    grown = []
+    for _ in range(50):
+        loss = (w * 2).sum()
+        loss.grad_fn.metadata["mark"] = mark = Mark()
+        grown.append(weakref.ref(mark))
+        agent.emit("batch", loss=loss)
+        del loss, mark
+    assert not [g for g in grown if g() is not None]
+    agent.emit("epoch")
+    assert total.values == [300.0]
+    agent.close()
+
+
+# ---------------------------------------------------------------- S20, S14: threads
+
+
+@pytest.mark.parametrize("queries", [0, 2])
+def test_events_from_eight_threads_are_counted_exactly_and_in_order(queries):
+    agent, run = pair("threads")
+    streams = [run.stream(q, on="batch", buffer=100_000) for q in ("event_number", "len(events)")[:queries]]
+    go = threading.Barrier(8)
+
+    def work():
+        go.wait()
+        for i in range(10_000):
+            agent.emit("batch", step=i)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    agent.emit("epoch")
+    assert agent.stats()["events"]["batch"] == 80_000
+    if queries:
+        assert streams[0].values == list(range(1, 80_001))
+        assert streams[1].values == [80_000]
+    agent.close()
+
+
+def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    agent = looptap.Agent("blocked", limits=looptap.Limits(outbox_values=1000))
+    with looptap.attach("blocked") as run:
+        stream = run.stream("step", on="batch")
+        release = threading.Event()
+        agent._link.post(lambda: release.wait(10))
+        agent.emit("batch", step=0)
+        times = []
+        for step in range(1, 5000):
+            started = time.perf_counter()
+            agent.emit("batch", step=step)
+            times.append(time.perf_counter() - started)
+        release.set()
+        agent.emit("batch", step=5000)
+        stream.wait(1000, timeout=10)
+        agent.close()
+        deadline = time.monotonic() + 5
+        while stream.state == "live" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert statistics.quantiles(times, n=100)[98] < 200e-6
+        assert stream.dropped > 3000
+        assert stream.arrived + stream.dropped == 5001
+
+
+# ---------------------------------------------------------------- inert agents
+
+
+def test_an_inert_agent_takes_every_call(monkeypatch, tmp_path):
+    import pickle
+
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "missing"))
+    monkeypatch.setenv("RANK", "3")
+    missing = looptap.Agent("job")
+    filtered = looptap.Agent("job", ranks=[0])
+    monkeypatch.setenv("LOOPTAP_DISABLED", "1")
+    for agent in (missing, filtered, looptap.Agent("job"), looptap.Agent("job", enabled=False),
+                  pickle.loads(pickle.dumps(missing))):  # fmt: skip
+        agent.expose(model=1)
+        agent.emit("batch", loss=1)
+        agent.emit("anything", loss=1)
+        agent.end_group("batch")
+        assert "inert" in repr(agent)
+        assert not any(agent.stats()["events"].values())
+        agent.close()
+
+
+def test_mistakes_of_the_host_are_logged_once_and_never_raised(caplog):
+    agent, _ = pair("mistaken")
+    for _ in range(3):
+        agent.emit(["not a name"], x=1)
+    assert len([r for r in caplog.records if "loop goes on" in r.message]) == 1
+    for i in range(2000):
+        agent.emit(f"type{i}")
+    assert len(agent.stats()["events"]) <= 1000
+    agent.close()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 101, 3, "new\nline"])
+def test_a_bad_name_is_a_sentence_at_construction(name):
+    with pytest.raises(ValueError, match="a run's name is"):
+        looptap.Agent(name)
+
+
+def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    with looptap.Agent("parent") as agent, looptap.attach("parent") as run:
+        stream = run.stream("step", on="batch")
+        child = os.fork()
+        if child == 0:
+            agent.emit("batch", step=99)
+            agent.close()
+            os._exit(0 if "inert" in repr(agent) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        agent.emit("batch", step=1)
+        assert stream.wait(1, timeout=10) == [1]
+
+
+def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 32
+
+        def __getitem__(self, i):
+            agent.emit("read", i=i)  # inert in the worker
+            return torch.tensor(float(i))
+
+    with looptap.Agent("loader") as agent, looptap.attach("loader") as run:
+        stream = run.stream("n", on="batch")
+        for _ in range(2):
+            loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=2, multiprocessing_context="fork")
+            for batch in loader:
+                agent.emit("batch", n=len(batch))
+        assert stream.wait(8, timeout=10) == [8] * 8

@@ -1,0 +1,184 @@
+"""A link with a brain that echoes, and clients that dial it: real sockets, real keys, loopback only."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from looptap.agent.link import Link, Sent
+from looptap.protocol.keys import KeyPair, RoleKeys
+from looptap.protocol.limits import Limits
+
+WAIT = 10.0
+"""Seconds until a test gives up on a condition."""
+
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+)
+
+
+class Echo:
+    """A brain that notes what it hears and sends it back; ``values`` is its outbox."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self.peers: dict[bytes, str] = {}
+        self.lost: list[bytes] = []
+        self.values: list[bytes] = []
+        self.sent: dict[Sent, int] = dict.fromkeys(Sent, 0)
+        self.flushes = self.beats = 0
+        self.pause = 0.02
+        self.echoes = True
+        self.link: Link
+
+    @property
+    def has_clients(self) -> bool:
+        return bool(self.peers)
+
+    def receive(self, peer: bytes, role: str, frame: bytes) -> None:
+        self.peers[peer] = role
+        self.heard.append((role, frame))
+        if self.echoes:
+            self.send(peer, frame)
+
+    def gone(self, peer: bytes) -> None:
+        self.peers.pop(peer, None)
+        self.lost.append(peer)
+
+    def send(self, peer: bytes, frame: bytes) -> Sent:
+        sent = self.link.send(peer, frame)
+        self.sent[sent] += 1
+        if sent is Sent.GONE:
+            self.gone(peer)
+        return sent
+
+    def flush(self) -> bool:
+        self.flushes += 1
+        frames, self.values = self.values[:10], self.values[10:]
+        for peer in list(self.peers):
+            for frame in frames:
+                self.send(peer, frame)
+        return bool(self.values)
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def linger(self) -> float:
+        return self.pause
+
+    def goodbye(self) -> None:
+        while self.flush():
+            pass
+        for peer in list(self.peers):
+            self.send(peer, b"goodbye")
+
+
+class Wire:
+    """One link and whatever dials it; everything is closed at the end of the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.brain, self.keys = Echo(), RoleKeys.fresh("operator")
+        self.context = zmq.Context()
+        self.link: Link
+        self.links: list[Link] = []
+        self.clients: list[zmq.Socket[bytes]] = []
+
+    def open(self, endpoint: str | None = None, brain: Any = None, **options: Any) -> Link:
+        """Start a link; the newest one is ``wire.link``."""
+        options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
+        brain = brain or self.brain
+        self.link = brain.link = Link(brain, endpoint=endpoint, **options)
+        self.links.append(self.link)
+        self.link.start()
+        return self.link
+
+    def dial(
+        self, client: KeyPair | None = None, server: bytes | None = None, endpoint: str = "", **options: Any
+    ) -> zmq.Socket[bytes]:
+        """A client that connects with the right keys, unless others are given."""
+        client = client or self.keys.client
+        options = {
+            "curve_serverkey": server or self.keys.server.public,
+            "curve_publickey": client.public,
+            "curve_secretkey": client.secret,
+        } | options
+        return self.raw(endpoint or self.link.endpoints[0], **options)
+
+    def raw(self, endpoint: str, **options: Any) -> zmq.Socket[bytes]:
+        """A client with exactly these socket options."""
+        socket = self.context.socket(zmq.DEALER)
+        self.clients.append(socket)
+        socket.linger, socket.rcvtimeo, socket.sndtimeo = 0, int(WAIT * 1000), int(WAIT * 1000)
+        for name, value in options.items():
+            setattr(socket, name, value)
+        if endpoint:
+            socket.connect(endpoint)
+        return socket
+
+    def is_turned_away(self, client: zmq.Socket[bytes], act: Callable[[], object]) -> bool:
+        """Whether the connection that ``act`` makes or uses fails or ends, as libzmq's monitor tells."""
+        with client.get_monitor_socket(FAILED) as monitor:
+            act()
+            ended = bool(monitor.poll(int(WAIT * 1000)))
+            client.disable_monitor()
+        return ended
+
+    def knock(self, endpoint: str, **options: Any) -> bool:
+        """Connect and send with these socket options; whether that was turned away."""
+        with self.raw("", **options) as client:
+
+            def act() -> None:
+                client.connect(endpoint)
+                client.send(b"let me in")
+
+            return self.is_turned_away(client, act)
+
+    def close(self) -> None:
+        for link in self.links:
+            link.stop()
+        for client in self.clients:
+            client.close(0)
+        self.context.term()
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A private directory with a short path: a socket's may have 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def wire(directory: Path) -> Iterator[Wire]:
+    """An echoing link to be opened by the test, and a way to dial it."""
+    with contextlib.closing(Wire(directory)) as made:
+        yield made
+    assert not [t for t in threading.enumerate() if t.name == "looptap-io"]
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    """Wait until a condition holds; fail when ``seconds`` have passed."""
+
+    def wait(condition: Callable[[], object], seconds: float = WAIT) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true"
+            time.sleep(0.002)
+
+    return wait

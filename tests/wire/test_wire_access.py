@@ -1,0 +1,341 @@
+"""Who may come in: nobody off loopback, nobody without a key, nobody beyond a role."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import zmq
+
+from looptap.agent import zap
+from looptap.agent.link import _secure
+from looptap.protocol import messages
+from looptap.protocol.connections import private_dir
+from looptap.protocol.errors import BadEndpoint
+from looptap.protocol.keys import KeyPair, RoleKeys
+from looptap.protocol.limits import Limits
+from looptap.protocol.roles import ALLOWED, may_send
+
+
+def bound() -> list[str]:
+    """The addresses at which this process listens, as the kernel tells: hex address:port, or a path."""
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/self/fd/{fd}").removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            continue
+    tables = [(Path("/proc/net") / name).read_text().splitlines()[1:] for name in ("tcp", "tcp6", "unix")]
+    internet = [line.split() for table in tables[:2] for line in table]
+    local = [line.split() for line in tables[2]]
+    return [f[1] for f in internet if f[3] == "0A" and f[9] in inodes] + [
+        f[7] for f in local if len(f) > 7 and f[6] in inodes and int(f[3], 16) & 0x10000
+    ]
+
+
+def test_by_default_an_agent_listens_at_one_private_path_and_nowhere_else(wire):
+    before = bound()
+    wire.open()
+    (path,) = set(bound()) - set(before)
+    assert f"ipc://{path}" == wire.link.endpoints[0]
+    assert not path.startswith("@")
+    assert Path(path).parent == wire.directory
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("endpoint", ["tcp", "tcp://localhost:*", "tcp://127.0.0.1:*"])
+def test_tcp_is_on_loopback_unless_another_host_is_named(wire, endpoint):
+    before = bound()
+    wire.open(endpoint)
+    (address,) = set(bound()) - set(before)
+    assert address.startswith("0100007F:")
+    assert wire.link.endpoints == (f"tcp://127.0.0.1:{int(address.partition(':')[2], 16)}",)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("tcp://*:5555", "write 'everywhere:5555'"),
+        ("tcp://0.0.0.0:5555", "write 'everywhere:5555'"),
+        ("tcp://0:*", r"write 'everywhere:\*'"),
+        ("tcp://[::]:5555", "write 'everywhere:5555'"),
+        ("ipc://@looptap", "open to every user"),
+        ("ipc://*", "no absolute path"),
+        ("ipc://relative", "no absolute path"),
+        ("tcp://127.0.0.1", "is no endpoint"),
+        ("tcp://127.0.0.1:0", "ports are 1 to 65535"),
+        ("tcp://127.0.0.1:70000", "ports are 1 to 65535"),
+        ("tcp://no.such.host.invalid:5555", "Write its IP address"),
+        ("tcp://192.0.2.1:5555", "no address of this machine"),
+        ("everywhere:x", "names no port"),
+        ("pgm://eth0;239.0.0.1:5555", "is no endpoint"),
+    ],
+)
+def test_a_wide_abstract_or_malformed_endpoint_is_refused_with_a_way_out(wire, endpoint, reason):
+    with pytest.raises(BadEndpoint, match=reason):
+        wire.open(endpoint)
+    assert list(wire.directory.iterdir()) == []
+
+
+def test_all_interfaces_are_served_only_for_the_word_everywhere(wire):
+    before = bound()
+    wire.open("everywhere:*")
+    (address,) = set(bound()) - set(before)
+    assert address.startswith("00000000:")
+    assert wire.link.endpoints[0].startswith("tcp://127.0.0.1:")
+
+
+def test_the_private_directory_is_closed_to_others_under_any_umask(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000 + os.getpid())
+    for umask in (0o000, 0o022, 0o277, 0o777):
+        before = os.umask(umask)
+        try:
+            directory = private_dir()
+        finally:
+            os.umask(before)
+        assert directory.stat().st_mode & 0o777 == 0o700
+        directory.rmdir()
+
+
+CONNECT = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for _ in range(100):
+    try: socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print("in")
+    except PermissionError: pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_cannot_even_connect(wire):
+    path = wire.open().endpoints[0].removeprefix("ipc://")
+    out = subprocess.run([sys.executable, "-IS", "-c", CONNECT, path], capture_output=True, check=True)
+    assert out.stdout == b""
+
+
+# ---------------------------------------------------------------- keys
+
+
+def strangers(wire):
+    """What each kind of stranger sets on its socket."""
+    stranger = KeyPair.fresh()
+    curve = {"curve_publickey": stranger.public, "curve_secretkey": stranger.secret}
+    ours = {"curve_publickey": wire.keys.client.public, "curve_secretkey": wire.keys.client.secret}
+    return {
+        "NULL": {},
+        "PLAIN": {"plain_username": b"operator", "plain_password": b"operator"},
+        "unknown key": curve | {"curve_serverkey": wire.keys.server.public},
+        "wrong server": ours | {"curve_serverkey": KeyPair.fresh().public},
+        "public half only": ours | {"curve_secretkey": stranger.secret, "curve_serverkey": wire.keys.server.public},
+    }
+
+
+@pytest.mark.parametrize("endpoint", [None, "tcp"], ids=["ipc", "tcp"])
+@pytest.mark.parametrize("kind", ["NULL", "PLAIN", "unknown key", "wrong server", "public half only"])
+def test_of_a_stranger_not_one_frame_is_heard(wire, kind, endpoint):
+    wire.open(endpoint)
+    for _ in range(20):
+        assert wire.knock(wire.link.endpoints[0], **strangers(wire)[kind])
+    assert wire.brain.heard == []
+    friend = wire.dial()
+    friend.send(b"hello")
+    assert friend.recv() == b"hello"
+
+
+@pytest.mark.parametrize("endpoint", [None, "tcp"], ids=["ipc", "tcp"])
+def test_the_keys_of_an_ended_run_open_nothing(wire, endpoint):
+    ended = RoleKeys.fresh("operator")
+    wire.open(endpoint)
+    options = {
+        "curve_publickey": ended.client.public,
+        "curve_secretkey": ended.client.secret,
+        "curve_serverkey": wire.keys.server.public,
+    }
+    for _ in range(20):
+        assert wire.knock(wire.link.endpoints[0], **options)
+    assert wire.brain.heard == []
+    assert wire.link.doorman.refused >= 20
+
+
+def test_every_server_socket_of_an_agent_demands_keys_in_an_enforced_domain(wire):
+    wire.open()
+    wire.open("tcp", keys=RoleKeys.fresh("viewer"))
+    sockets = [s for s in gc.get_objects() if isinstance(s, zmq.Socket) and not s.closed]
+    public = [s for s in sockets if s.last_endpoint.startswith((b"ipc", b"tcp"))]
+    assert len(public) == 2
+    for server in public:
+        assert server.mechanism == zmq.CURVE
+        assert server.curve_server
+        assert server.get(zmq.ZAP_ENFORCE_DOMAIN)
+        assert server.zap_domain
+
+
+def test_without_a_doorman_nobody_comes_in_with_the_right_key(wire):
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        _secure(router, wire.keys, Limits())
+        router.bind("tcp://127.0.0.1:*")
+        options = {
+            "curve_publickey": wire.keys.client.public,
+            "curve_secretkey": wire.keys.client.secret,
+            "curve_serverkey": wire.keys.server.public,
+        }
+        assert wire.knock(router.last_endpoint.decode(), **options)
+        assert not router.poll(0)
+
+
+def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
+    wire.open()
+    rng = random.Random(3)
+    good = [b"1.0", b"1", zap.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
+    with wire.link._context.socket(zmq.DEALER) as asker:
+        asker.rcvtimeo, asker.linger = 5000, 0
+        asker.connect(zap.ENDPOINT)
+        for _ in range(1000):
+            frames = [rng.choice([f, rng.randbytes(rng.randrange(40))]) for f in good]
+            asker.send_multipart([b"", *frames[: rng.randint(1, 7)], *[b"x"] * rng.randrange(3)])
+        codes = [asker.recv_multipart()[3] for _ in range(1000)]
+    assert set(codes) == {b"400"}
+    began = time.monotonic()
+    friend = wire.dial()
+    friend.send(b"hello")
+    assert friend.recv() == b"hello"
+    assert time.monotonic() - began < 1.0
+
+
+# ---------------------------------------------------------------- roles
+
+CODE = messages.Code("loss")
+OPERATORS_ONLY = [
+    messages.Attach(1, 1, CODE, "batch"),
+    messages.Detach(1, 1),
+    messages.CloseWindow(1, 1),
+    messages.Call(1, "id", CODE, "batch"),
+    messages.Ask(1, "stats"),
+]
+ALSO_VIEWERS = [messages.Hello((1, 0)), messages.Beat(), messages.Leave()]
+ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "roles"),
+    [(m, {"operator"}) for m in OPERATORS_ONLY]
+    + [(m, {"operator", "viewer"}) for m in ALSO_VIEWERS]
+    + [(m, set()) for m in [*ANSWERS, object()]],
+    ids=lambda p: type(p).__name__,
+)
+def test_each_message_is_allowed_to_exactly_the_roles_of_the_table(sent, roles):
+    assert {role for role in ("operator", "viewer", "", "root") if may_send(role, sent)} == roles
+
+
+def test_the_table_holds_every_message_of_a_client_and_no_other():
+    assert set(ALLOWED) == set(get_args(messages.FromClient))
+    assert {type(m) for m in OPERATORS_ONLY + ALSO_VIEWERS} == set(ALLOWED)
+
+
+def test_a_client_cannot_choose_its_role_by_metadata(wire, until):
+    wire.open()
+    viewer = KeyPair.fresh()
+    wire.link.doorman.admit(viewer.public, "viewer")
+    operator = wire.keys.client.public
+    for i in range(10):
+        name = [b"X-User-Id", b"X-Role", b"X-user-id"][i % 3]
+        client = wire.dial(client=viewer, metadata=name + b":" + operator, identity=b"operator%d" % i)
+        client.send(b"I am the operator")
+        assert client.recv() == b"I am the operator"
+    with pytest.raises(zmq.ZMQError):
+        wire.raw("inproc://nowhere", metadata=b"User-Id:" + operator)
+    assert {role for role, _ in wire.brain.heard} == {"viewer"}
+
+
+def test_a_key_revoked_while_connected_is_heard_no_more(wire, until):
+    wire.open()
+    client = wire.dial()
+    client.send(b"one")
+    assert client.recv() == b"one"
+    wire.link.doorman.revoke(wire.keys.client.public)
+    for _ in range(100):
+        client.send(b"two")
+    until(lambda: wire.link.denied == 100)
+    assert wire.brain.heard == [("operator", b"one")]
+    assert wire.brain.peers == {}
+
+
+def test_a_role_that_changes_holds_from_the_next_message_on(wire):
+    wire.open()
+    client = wire.dial()
+    for role in ("operator", "viewer", "operator"):
+        wire.link.doorman.admit(wire.keys.client.public, role)
+        client.send(b"who am I?")
+        client.recv()
+    assert [role for role, _ in wire.brain.heard] == ["operator", "viewer", "operator"]
+
+
+# ---------------------------------------------------------------- what is not ours
+
+REQUESTS = [
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /api HTTP/1.1\r\nHost: attacker.example\r\nContent-Length: 4\r\n\r\nquit",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + bytes(48),
+    bytes(random.Random(1).randbytes(500)),
+]
+
+
+def ask(port, request_bytes):
+    """All that the port answers until it hangs up."""
+    answer = b""
+    stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+    with stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(request_bytes)
+        while part := stranger.recv(4096):
+            answer += part
+    return answer
+
+
+@pytest.mark.parametrize("request_bytes", REQUESTS, ids=["get", "post", "tls", "zmtp", "noise"])
+def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, until, request_bytes):
+    wire.open("tcp", limits=Limits(handshake=0.2))
+    port = int(wire.link.endpoints[0].rpartition(":")[2])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        answer = ask(port, request_bytes)
+        assert b"HTTP" not in answer
+        assert len(answer) <= 64  # the greeting that libzmq says to everybody
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert wire.brain.heard == []
+    friend = wire.dial()
+    friend.send(b"hello")
+    assert friend.recv() == b"hello"
+
+
+def test_a_message_of_several_frames_ends_its_peers_state(wire, until):
+    wire.open()
+    client = wire.dial()
+    client.send(b"hello")
+    client.recv()
+    assert len(wire.brain.peers) == 1
+    client.send_multipart([b"x"] * 5000)
+    until(lambda: wire.link.denied == 1)
+    assert wire.brain.peers == {}
+    client.send(b"again")
+    assert client.recv() == b"again"
+    assert [frame for _, frame in wire.brain.heard] == [b"hello", b"again"]
+
+
+def test_a_frame_over_the_bound_is_not_heard_and_the_link_goes_on(wire):
+    wire.open(limits=Limits(inbound_frame=1000))
+    client = wire.dial()
+    assert wire.is_turned_away(client, lambda: client.send(b"x" * 1001))
+    friend = wire.dial()
+    friend.send(b"y" * 1000)
+    assert friend.recv() == b"y" * 1000
+    assert len(wire.brain.heard) == 1
