@@ -9,10 +9,9 @@ import platform
 import secrets
 import socket
 import sys
-import threading
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -20,19 +19,16 @@ from typing import Any
 
 from looptap.agent.link import Link
 from looptap.agent.service import Service
-from looptap.agent.taps import Deaf, Tap
+from looptap.agent.taps import Deaf, Taps
 from looptap.protocol.connections import ConnectionFile, publish, remove, runtime_dir
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import RunInfo
-from looptap.streams.events import Source
 
 AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
 
-EVENT_TYPES = 1000
-"""Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 EXIT = 2.0
 """Seconds that the end of the run may take for what is still to be sent."""
 
@@ -65,18 +61,17 @@ class Agent:
     ) -> None:
         self.name, self.groups = _checked_name(name), _checked_groups(groups)
         self.limits = limits or Limits()
-        self._standing: dict[str, Any] = {}
-        self._lock = threading.RLock()
-        self._taps: dict[str, Tap] = Deaf()
         self._link: AnyLink | None = None
         self._files: list[Path] = []
         self._pid = os.getpid()
         self._complaints: set[str] = set()
+        self._at_exit = _calls(self, Agent.close)
         self.run = _run_info(name)
-        self._service = self._serve()
         wanted = enabled and os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
-        if wanted and (ranks is None or self.run.rank in ranks):
-            self._taps = self._open_taps()
+        wanted = wanted and (ranks is None or self.run.rank in ranks)
+        self._taps = Taps(self.groups, {}, self.run.rank) if wanted else Deaf()
+        self._service = Service(self.run, taps=self._taps, groups=self.groups, limits=self.limits, ring=self._ring)
+        if wanted:
             try:
                 self._listen(listen)
             except NoDirectory as error:
@@ -107,13 +102,12 @@ class Agent:
         >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
         """
         if not isinstance(self._taps, Deaf):
-            self._standing.update(observables)
+            self._taps.standing.update(observables)
 
     def end_group(self, event: str) -> None:
         """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
         try:
-            if not isinstance(self._taps, Deaf):
-                self._tap(event).end_group(time.monotonic())
+            self._taps.open(event).end_group(time.monotonic())
         except Exception as error:
             self._complain(error)
 
@@ -135,9 +129,9 @@ class Agent:
                 link.stop(timeout=EXIT)
             for path in self._files:
                 remove(path)
+            taps.standing.clear()
         except Exception as error:
             self._complain(error)
-        self._standing.clear()
         atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Agent:
@@ -157,23 +151,11 @@ class Agent:
 
     # ------------------------------------------------------------ what it is made of
 
-    def _serve(self) -> Service:
-        self._at_exit = _closer(weakref.ref(self))
-        return Service(
-            self.run,
-            tap=self._tap,
-            lock=self._lock,
-            groups=self.groups,
-            standing=self._standing,
-            limits=self.limits,
-            ring=self._ring,
-        )
-
     def _listen(self, listen: str | None) -> None:
         directory = runtime_dir()
         keys = RoleKeys.fresh(OPERATOR)
         link = Link(
-            self._service, endpoint=listen, keys=keys, limits=self.limits, on_failure=_failer(weakref.ref(self))
+            self._service, endpoint=listen, keys=keys, limits=self.limits, on_failure=_calls(self, Agent._failed)
         )
         self._service.send = link.send
         link.start()
@@ -182,36 +164,19 @@ class Agent:
         self._files.append(path)
         link.keep_fresh(path)
         atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=_deafener(weakref.ref(self)))
+        os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
 
     def _ring(self) -> None:
         link = self._link
         if link is not None:
             link.wake()
 
-    def _open_taps(self) -> dict[str, Tap]:
-        taps: dict[str, Tap] = {}
-        for name in self.groups:
-            source = Source(name, self._standing, self.run.rank)
-            taps[name] = Tap(source, self._lock, tuple(taps.values()))
-        self._service.taps = taps
-        return taps
-
-    def _tap(self, event: str) -> Tap:
-        taps = self._taps
-        tap = taps.get(event)
-        if tap is None and not isinstance(taps, Deaf):
-            if len(taps) >= EVENT_TYPES:
-                raise ValueError(f"{len(taps)} types of events, the bound; put what varies into an observable.")
-            tap = taps.setdefault(event, Tap(Source(event, self._standing, self.run.rank), self._lock))
-        return tap if tap is not None else taps[event]
-
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
         """The slow way of `emit`: the first event of a type, or a mistake, which must not reach the loop."""
         try:
             if not isinstance(error, KeyError) or not isinstance(event, str) or event in self._taps:
                 raise error
-            self._tap(event).deliver(observables)
+            self._taps.open(event).deliver(observables)
         except Exception as unexpected:
             self._complain(unexpected)
 
@@ -222,42 +187,30 @@ class Agent:
             self._complaints.add(kind)
             log.warning("looptap: %s (said once; the loop goes on)", kind)
 
+    def _failed(self, reason: str) -> None:
+        """Go on without clients: the I/O thread has given up."""
+        self._taps = Deaf()
+        log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
+
     def _deafen(self) -> None:
         """Become inert without touching what the parent process owns."""
         self._taps = Deaf()
-        self._lock = threading.RLock()
         link, self._link = self._link, None
         self._files = []
         if link is not None:
             link.abandon()
 
 
-def _closer(agent: weakref.ref[Agent]) -> Any:
-    def close() -> None:
-        living = agent()
+def _calls(agent: Agent, method: Callable[..., None]) -> Callable[..., None]:
+    """``method`` of the agent as a hook that does not keep the agent alive."""
+    weak = weakref.ref(agent)
+
+    def call(*args: Any) -> None:
+        living = weak()
         if living is not None:
-            living.close()
+            method(living, *args)
 
-    return close
-
-
-def _deafener(agent: weakref.ref[Agent]) -> Any:
-    def deafen() -> None:
-        living = agent()
-        if living is not None:
-            living._deafen()
-
-    return deafen
-
-
-def _failer(agent: weakref.ref[Agent]) -> Any:
-    def fail(reason: str) -> None:
-        living = agent()
-        if living is not None:
-            living._taps = Deaf()
-            log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
-
-    return fail
+    return call
 
 
 def _inert(name: str, groups: tuple[str, ...]) -> Agent:

@@ -6,7 +6,6 @@ in three places only: taps (copy on write), outboxes, and the queue of command o
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections import deque
@@ -16,21 +15,17 @@ from typing import Any
 import msgspec
 
 from looptap.agent.commands import Commands, Outcome
-from looptap.agent.functions import code_of
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Item, Post
-from looptap.agent.queries import AttachedQuery
+from looptap.agent.registry import Queries
 from looptap.agent.served import Client, ServedStream
-from looptap.agent.taps import Tap
+from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.recorder import FlightRecorder
-from looptap.streams.windows import Group, Window, as_window, seconds, sliding
 
 BATCH_VALUES, BATCH_BYTES = 512, 262_144
 """Values and bytes of one message: packing it holds the GIL for at most about 200 µs."""
@@ -43,23 +38,20 @@ class Service:
         self,
         run: m.RunInfo,
         *,
-        tap: Callable[[str], Tap],
-        lock: threading.RLock,
+        taps: Taps,
         groups: tuple[str, ...],
-        standing: dict[str, Any],
         limits: Limits,
         ring: Callable[[], None],
     ) -> None:
-        self.run, self.limits, self.groups = run, limits, groups
+        self.run, self.limits, self.taps = run, limits, taps
         self.post = Post(limits.outbox_bytes, ring)
+        self.queries = Queries(taps, groups, self.post, limits)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.clients: dict[bytes, Client] = {}
         self.refused = 0
         self.io_seconds = 0.0
         self._counts: dict[str, int] = {}
         self._moved = time.monotonic()  # when a beat last found that the loop had moved
-        self.taps: dict[str, Tap] = {}
-        self._tap, self._lock, self._standing = tap, lock, standing
         self._streams: deque[ServedStream] = deque()
         self._outcomes: deque[Outcome] = deque()
         self._commands = Commands(limits.commands_per_second, self._finished)
@@ -129,7 +121,7 @@ class Service:
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
-        events = {name: tap.number for name, tap in list(self.taps.items())}
+        events = self.taps.counts()
         now = time.monotonic()
         if events != self._counts:
             self._counts, self._moved = events, now
@@ -162,7 +154,7 @@ class Service:
             self._reply(peer, m.Refused(reason, m.VERSION))
             return
         self.clients.setdefault(peer, Client(peer, role, hello.client))
-        events = {name: tap.number for name, tap in list(self.taps.items())}
+        events = self.taps.counts()
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, events))
 
     def _handle(self, client: Client, message: m.FromClient) -> None:
@@ -175,7 +167,7 @@ class Service:
                 self._detach(stream, "closed by the client")
             case m.CloseWindow():
                 query = self._stream(client, message.stream).query
-                self._between_events(query.on, query.close, query.close_soon)
+                self.queries.between_events(query.on, query.close, query.close_soon)
                 self._done(client, message.request)
             case m.Call():
                 self._call(client, message)
@@ -196,107 +188,39 @@ class Service:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if attach.stream in client.streams:
             raise LimitReached(f"stream {attach.stream} is in use.")
-        window = _window(attach.window)
-        spec = self._spec(attach.code, attach.on, window, attach.every, attach.throttle)
-        pipeline = compile_query(spec)
-        recorder: FlightRecorder[Item] | None = None
-        if attach.when is not None:
-            if not pipeline.mapped:
-                raise QueryError(
-                    "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
-                )
-            condition = compile_query(self._spec(attach.when, attach.on, Group()))
-            recorder = FlightRecorder(condition, attach.before, attach.after)
-        query = AttachedQuery(
-            pipeline, self.post.open(limits.outbox_values), on=attach.on, name=attach.name,
-            max_bytes=min(attach.max_bytes, limits.outbound_message // 2), recorder=recorder,
-            low_latency=attach.latency == "low", detach=self._drop_query,
-        )  # fmt: skip
-        stream = ServedStream(attach.stream, client, query)
-        notes = [*pipeline.notes, *self._notes_on(attach.on, query)]
-        client.streams[attach.stream] = stream
+        query = self.queries.attached(attach)
+        client.streams[attach.stream] = stream = ServedStream(attach.stream, client, query)
         self._streams.append(stream)
-        self._install(query)
-        return {
-            "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes,
-        }  # fmt: skip
-
-    def _spec(self, code: m.Code, on: str, window: Window, every: int = 1, throttle: float = 0.0) -> QuerySpec:
-        functions = {n: v for n, v in self._standing.items() if callable(v) and not hasattr(v, "parameters")}
-        known = frozenset(set(self._standing) - set(functions))
-        return QuerySpec(
-            code_of(code), window=window, every=every, throttle=throttle, known=known, functions=functions
-        )
-
-    def _notes_on(self, on: str, query: AttachedQuery) -> list[str]:
-        notes = []
-        seen = [name for name, tap in self.taps.items() if tap.number]
-        if on not in seen:
-            notes.append(f"no {on!r} event has been raised yet; so far: {', '.join(seen) or 'none'}")
-        if query.grouped and on not in self.groups[:-1]:
-            notes.append(f"no event ends a group of {on!r}: its window closes at the end of the run")
-        return notes
-
-    def _install(self, query: AttachedQuery) -> None:
-        places = [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]
-        for place in places:
-            tap = self._tap(place.event)
-            tap.latest = (*tap.latest, place)
-            tap.update()
-        tap = self._tap(query.on)
-        tap.queries = (*tap.queries, query)
-        tap.update()
-
-    def _drop_query(self, query: AttachedQuery) -> None:
-        """Take a query off its events (from either thread)."""
-        tap = self._tap(query.on)
-        tap.queries = tuple(q for q in tap.queries if q is not query)
-        tap.update()
-        places = [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]
-        for place in places:
-            other = self._tap(place.event)
-            other.latest = tuple(p for p in other.latest if p is not place)
-            other.update()
+        pipeline = query.pipeline
+        notes = [*pipeline.notes, *self.queries.notes(query)]
+        self.queries.install(query)
+        return {"fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes}
 
     def _detach(self, stream: ServedStream, reason: str) -> None:
         query = stream.query
-        self._drop_query(query)
+        self.queries.drop(query)
         if query.events and query.state == "live":
-            self._between_events(query.on, query.cut, lambda: None)
+            self.queries.between_events(query.on, query.cut, lambda: None)
         if query.state == "live":
             query.state, query.reason = "ended", reason
         query.changed = True
         self.flush()
 
-    def _between_events(
-        self, on: str, now: Callable[[int, float], None], later: Callable[[], None]
-    ) -> None:
-        """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
-        if not self._lock.acquire(blocking=False):
-            later()
-            return
-        try:
-            now(self._tap(on).number, time.monotonic())
-        finally:
-            self._lock.release()
-
     def _remove(self, stream: ServedStream) -> None:
         if stream.query.state == "live":
-            self._drop_query(stream.query)
+            self.queries.drop(stream.query)
         self.post.close(stream.query.outbox)
         stream.client.streams.pop(stream.number, None)
         if stream in self._streams:
             self._streams.remove(stream)
 
     def _call(self, client: Client, call: m.Call) -> None:
-        tap = self._tap(call.on)
-        pipeline = compile_query(self._spec(call.code, call.on, Group()))
+        pipeline = self.queries.compiled(call.code)
         if not pipeline.mapped:
             raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
         command = self._commands.accept(call.id, pipeline, (client.peer, call.request))
         if command is not None:
-            tap.commands.append(command)
-            tap.update()
+            self.queries.at_next(call.on, command)
 
     def _finished(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
@@ -320,7 +244,7 @@ class Service:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
         return {
             "run": self.run.id,
-            "events": {name: tap.number for name, tap in list(self.taps.items())},
+            "events": self.taps.counts(),
             "clients": [{"name": c.name, "role": c.role, "streams": len(c.streams)} for c in self.clients.values()],
             "queries": [s.stats() for s in list(self._streams)],
             "outbox_bytes": self.post.waiting(),
@@ -392,15 +316,3 @@ class Service:
 
 def _values(items: list[Item]) -> tuple[list[int], list[Any]]:
     return [i.flags for i in items], [i.value for i in items]
-
-
-def _window(window: m.Window) -> Window:
-    if window.kind == m.GROUP:
-        return Group()
-    if window.kind == m.COUNT:
-        return as_window(int(window.size))
-    if window.kind == m.SECONDS:
-        return seconds(window.size)
-    if window.kind == m.SLIDING:
-        return sliding(int(window.size))
-    raise QueryError(f"there is no window of kind {window.kind!r}.")

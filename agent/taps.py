@@ -21,6 +21,9 @@ from looptap.streams.snapshots import take
 
 Command = Callable[[Event], None]
 
+EVENT_TYPES = 1000
+"""Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
+
 
 class Tap:
     """One type of events."""
@@ -96,14 +99,42 @@ class Tap:
                 self._last = 0.0
 
 
-class Deaf(dict[str, Tap]):
-    """The event types of an inert agent: every name leads to a tap that counts and nothing else."""
+class Taps(dict[str, Tap]):
+    """All event types of a run by name. A type is opened by its first event or by who attaches to it."""
+
+    def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int) -> None:
+        super().__init__()
+        self.standing, self.rank = standing, rank
+        self.lock = threading.RLock()
+        for name in groups:
+            self[name] = Tap(Source(name, standing, rank), self.lock, tuple(self.values()))
+
+    def open(self, event: str) -> Tap:
+        """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types."""
+        tap = self.get(event)
+        if tap is None:
+            if len(self) >= EVENT_TYPES:
+                raise ValueError(f"{len(self)} types of events, the bound; put what varies into an observable.")
+            tap = self.setdefault(event, Tap(Source(event, self.standing, self.rank), self.lock))
+        return tap
+
+    def counts(self) -> dict[str, int]:
+        """Events so far, by type."""
+        return {name: tap.number for name, tap in list(self.items())}
+
+
+class Deaf(Taps):
+    """The event types of an inert agent: every name leads to one tap that nobody listens to."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._tap = Tap(Source("inert"), threading.RLock())
+        super().__init__((), {}, 0)
+        self._tap = Tap(Source("inert"), self.lock)
 
     def __missing__(self, name: object) -> Tap:
+        return self._tap
+
+    def open(self, event: str) -> Tap:
+        """The one tap."""
         return self._tap
 
 

@@ -59,7 +59,9 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The file's name: run, rank and role."""
-        return f"{quote(self.run.id, safe='')}.{self.run.rank}.{quote(self.role, safe='')}.json"
+        run = quote(self.run.id, safe="")
+        visible = "%2E" + run[1:] if run.startswith(".") else run
+        return f"{visible}.{self.run.rank}.{quote(self.role, safe='')}.json"
 
     @property
     def client(self) -> KeyPair:

@@ -126,12 +126,12 @@ class _Chunk:
         self.events, self.times = batch.events[:], batch.times[:]
         self.values, self.flags = batch.values[:], bytearray(batch.flags)
 
-    def takes(self, batch: Batch, nbytes: int, items: int) -> bool:
+    def takes(self, batch: Batch, nbytes: int, items: int, most: int) -> bool:
         return (
             batch.first == self.first + len(self.values)
             and batch.rank == self.rank
             and len(self.values) + len(batch.values) <= items
-            and self.nbytes + nbytes <= _CHUNK_BYTES
+            and self.nbytes + nbytes <= most
             and abs(batch.clock - self.clock) < _CLOCK_JITTER
         )
 
@@ -166,6 +166,7 @@ class Buffer:
         self.peak_bytes = 0
         self._chunks: deque[_Chunk] = deque()
         self._chunk_items = max(1, min(_CHUNK_ITEMS, items // 8))
+        self._chunk_bytes = min(_CHUNK_BYTES, nbytes // 8)
 
     def append(self, batch: Batch) -> None:
         """Add a batch; forget the oldest items above the bounds."""
@@ -176,7 +177,7 @@ class Buffer:
             self._chunks.clear()
             self.nbytes, self.end, self.start = 0, self.end + surplus, self.end + surplus
         last = self._chunks[-1] if self._chunks else None
-        if last is not None and last.takes(batch, nbytes, self._chunk_items):
+        if last is not None and last.takes(batch, nbytes, self._chunk_items, self._chunk_bytes):
             last.extend(batch, nbytes)
         else:
             self._chunks.append(_Chunk(self.end, batch, nbytes))

@@ -50,7 +50,7 @@ def test_what_is_published_is_what_is_read(directory):
 def test_whatever_a_run_is_called_its_file_lies_in_the_directory(directory, run):
     path = publish(connection(run), directory)
     assert path.parent == directory
-    assert [found.path for found in listing(directory)] == ([] if run.startswith(".") else [path])
+    assert [found.path for found in listing(directory)] == [path]
 
 
 def test_secrets_stay_out_of_reprs_pickles_and_the_servers_out_of_the_file(directory):
@@ -61,7 +61,6 @@ def test_secrets_stay_out_of_reprs_pickles_and_the_servers_out_of_the_file(direc
     for shown in (repr(file), str(file), repr(KEYS), repr(listing(directory)), f"{KEYS.server}"):
         assert not any(secret.decode() in shown for secret in secrets)
     assert secrets[0] not in path.read_bytes()
-    assert secrets[1].decode() in path.read_text().encode().decode("unicode_escape")
     for name in ("cmdline", "environ"):
         assert not any(secret in Path("/proc/self", name).read_bytes() for secret in secrets)
     with pytest.raises(TypeError, match="never pickled"):

@@ -1,0 +1,123 @@
+"""The queries of a run: compiled for a client, put on the events they ask about, taken off again.
+
+Runs on the I/O thread, but for `drop`, which a failing query calls on the training thread: both only ever replace a
+tap's tuple of queries as a whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from looptap.agent.functions import code_of
+from looptap.agent.outbox import Item, Post
+from looptap.agent.queries import AttachedQuery
+from looptap.agent.taps import Command, Taps
+from looptap.protocol import messages as m
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import QueryError
+from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.pipelines import Latest, Pipeline
+from looptap.streams.recorder import FlightRecorder
+from looptap.streams.windows import Group, Window, as_window, seconds, sliding
+
+
+class Queries:
+    """Compiles queries and commands, and moves them on and off the taps."""
+
+    def __init__(self, taps: Taps, groups: tuple[str, ...], post: Post, limits: Limits) -> None:
+        self._taps, self._groups, self._post, self._limits = taps, groups, post, limits
+
+    def compiled(
+        self, code: m.Code, window: Window | None = None, every: int = 1, throttle: float = 0.0
+    ) -> Pipeline:
+        """The pipeline of a client's code, which may use the functions that the host exposed."""
+        standing = self._taps.standing
+        functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
+        known = frozenset(set(standing) - set(functions))
+        return compile_query(QuerySpec(code_of(code), window or Group(), every, throttle, "events", known, functions))
+
+    def attached(self, attach: m.Attach) -> AttachedQuery:
+        """The query that ``attach`` asks for, not yet on its events. Raises QueryError."""
+        pipeline = self.compiled(attach.code, window_of(attach.window), attach.every, attach.throttle)
+        recorder: FlightRecorder[Item] | None = None
+        if attach.when is not None:
+            if not pipeline.mapped:
+                raise QueryError(
+                    "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
+                )
+            recorder = FlightRecorder(self.compiled(attach.when), attach.before, attach.after)
+        return AttachedQuery(
+            pipeline,
+            self._post.open(self._limits.outbox_values),
+            on=attach.on,
+            name=attach.name,
+            max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
+            recorder=recorder,
+            low_latency=attach.latency == "low",
+            detach=self.drop,
+        )
+
+    def notes(self, query: AttachedQuery) -> list[str]:
+        """What whoever attaches ``query`` should know of its events."""
+        notes = []
+        seen = [name for name, count in self._taps.counts().items() if count]
+        if query.on not in seen:
+            notes.append(f"no {query.on!r} event has been raised yet; so far: {', '.join(seen) or 'none'}")
+        if query.grouped and query.on not in self._groups[:-1]:
+            notes.append(f"no event ends a group of {query.on!r}: its window closes at the end of the run")
+        return notes
+
+    def install(self, query: AttachedQuery) -> None:
+        """Put a query on its events."""
+        for place in _places(query):
+            other = self._taps.open(place.event)
+            other.latest = (*other.latest, place)
+            other.update()
+        tap = self._taps.open(query.on)
+        tap.queries = (*tap.queries, query)
+        tap.update()
+
+    def drop(self, query: AttachedQuery) -> None:
+        """Take a query off its events."""
+        tap = self._taps.open(query.on)
+        tap.queries = tuple(q for q in tap.queries if q is not query)
+        tap.update()
+        for place in _places(query):
+            other = self._taps.open(place.event)
+            other.latest = tuple(p for p in other.latest if p is not place)
+            other.update()
+
+    def at_next(self, on: str, command: Command) -> None:
+        """Have ``command`` run at the next event of type ``on``."""
+        tap = self._taps.open(on)
+        tap.commands.append(command)
+        tap.update()
+
+    def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
+        """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
+        lock = self._taps.lock
+        if not lock.acquire(blocking=False):
+            later()
+            return
+        try:
+            now(self._taps.open(on).number, time.monotonic())
+        finally:
+            lock.release()
+
+
+def window_of(window: m.Window) -> Window:
+    """The window that a message means. Raises QueryError."""
+    if window.kind == m.GROUP:
+        return Group()
+    if window.kind == m.COUNT:
+        return as_window(int(window.size))
+    if window.kind == m.SECONDS:
+        return seconds(window.size)
+    if window.kind == m.SLIDING:
+        return sliding(int(window.size))
+    raise QueryError(f"there is no window of kind {window.kind!r}.")
+
+
+def _places(query: AttachedQuery) -> list[Latest]:
+    return [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]

@@ -1,0 +1,387 @@
+"""The I/O thread: cheap to wake, fair to all, and harmless whatever its brain does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from looptap.agent import link as link_module
+from looptap.agent import loop
+from looptap.agent.link import Sent
+from looptap.protocol.keys import RoleKeys
+from looptap.protocol.limits import Limits
+
+
+def attach(wire, **options):
+    """A client that has been heard."""
+    client = wire.dial(**options)
+    client.send(b"hello")
+    assert client.recv() == b"hello"
+    return client
+
+
+def test_values_that_come_within_the_linger_leave_in_one_flush(wire):
+    wire.brain.pause = 0.2
+    wire.open()
+    client = attach(wire)
+    for i in range(10):
+        wire.brain.values.append(b"%d" % i)
+        wire.link.wake()
+    assert [client.recv() for _ in range(10)] == [b"%d" % i for i in range(10)]
+    assert wire.brain.flushes == 1
+    assert wire.link.wakes == 1
+
+
+def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire, until):
+    wire.open()
+    client = attach(wire)
+    for i in range(20):
+        wire.brain.values.append(b"%d" % i)
+        wire.link.wake()
+        assert client.recv() == b"%d" % i
+    assert wire.brain.flushes == 20
+    assert wire.link.wakes <= 5
+    until(lambda: wire.link._thread is not None and wire.brain.flushes == 20)
+
+
+def test_what_does_not_fit_one_flush_follows_at_once(wire):
+    wire.brain.pause = 0.001
+    wire.open()
+    client = attach(wire)
+    wire.brain.values = [b"%d" % i for i in range(100)]
+    wire.link.wake()
+    assert [client.recv() for _ in range(100)] == [b"%d" % i for i in range(100)]
+    assert wire.brain.flushes == 10
+
+
+def test_with_nobody_attached_the_thread_sleeps_for_hours_and_else_until_the_beat(wire, until):
+    wire.open(limits=Limits(heartbeat=0.02))
+    idle = loop.Loop(wire.link, wire.brain, wire.link._router, wire.link.doorman._socket)
+    assert idle._patience() > 3_600_000
+    attach(wire)
+    assert idle._patience() <= 21
+    until(lambda: wire.brain.beats >= 3)
+    wire.brain.peers.clear()
+    assert idle._patience() > 3_600_000
+
+
+def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire, until):
+    wire.open()
+    attach(wire)
+    stuck, go = threading.Event(), threading.Event()
+    wire.link.post(lambda: (stuck.set(), go.wait()))
+    assert stuck.wait(5)
+    times = []
+    for _ in range(5000):
+        began = time.perf_counter()
+        wire.link.wake()
+        times.append(time.perf_counter() - began)
+    go.set()
+    times.sort()
+    assert times[2500] < 10e-6
+    assert times[4950] < 200e-6
+    until(lambda: wire.brain.flushes >= 1)
+
+
+def test_a_posted_call_runs_on_the_io_thread(wire, until):
+    wire.open()
+    ran = []
+    wire.link.post(lambda: ran.append(threading.current_thread()))
+    until(lambda: ran)
+    assert ran[0].name == "looptap-io"
+    assert ran[0].daemon
+
+
+def test_no_signal_handler_is_installed(wire):
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    wire.open()
+    assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+
+
+# ---------------------------------------------------------------- fairness
+
+
+def test_a_client_that_never_reads_is_told_to_be_full_and_the_others_lose_nothing(wire):
+    wire.brain.echoes = False
+    wire.brain.pause = 0.001
+    wire.open(limits=Limits(high_water_mark=4))
+    deaf, healthy = wire.dial(rcvhwm=1), wire.dial()
+    got = []
+    for client in (deaf, healthy):
+        client.send(b"hello")
+    frame = b"x" * 100_000
+    while len(got) < 200:
+        if len(wire.brain.peers) == 2:
+            wire.brain.values.append(frame)
+            wire.link.wake()
+        if healthy.poll(1):
+            got.append(healthy.recv())
+    assert wire.brain.sent[Sent.FULL] > 100
+    assert wire.link.full == wire.brain.sent[Sent.FULL]
+    assert all(one == frame for one in got)
+
+
+def test_a_client_that_went_away_is_told_to_be_gone(wire, until):
+    wire.open()
+    attach(wire).close()
+
+    def is_gone() -> bool:
+        wire.brain.values.append(b"anybody?")
+        wire.link.wake()
+        return wire.brain.sent[Sent.GONE] > 0
+
+    until(is_gone)
+    assert wire.brain.peers == {}
+
+
+def test_a_flood_of_requests_does_not_keep_values_from_leaving(wire):
+    wire.brain.pause = 0.001
+    wire.open()
+    reader, flooder = attach(wire), attach(wire)
+    peer = next(iter(wire.brain.peers))
+    wire.brain.peers = {peer: "operator"}
+    wire.brain.echoes = False
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            flooder.send(b"x" * 100)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        before = len(wire.brain.heard)
+        for i in range(50):
+            wire.brain.values.append(b"%d" % i)
+            wire.link.wake()
+            assert reader.recv() == b"%d" % i
+        assert len(wire.brain.heard) > before + 50
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_flood_of_values_does_not_keep_a_request_waiting(wire):
+    wire.open()
+    client = attach(wire)
+    wire.brain.peers = {b"nobody": "operator"}
+    flood = iter(range(10**9))
+
+    def flush() -> bool:
+        wire.link.frames_out += 1
+        return next(flood) >= 0
+
+    wire.brain.flush = flush
+    wire.link.wake()
+    began = time.monotonic()
+    for _ in range(20):
+        client.send(b"still there?")
+        assert client.recv() == b"still there?"
+    assert time.monotonic() - began < 2.0
+    wire.brain.flush = lambda: False
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("where", ["flush", "linger", "beat", "posted"])
+def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire, until, monkeypatch, where):
+    monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
+    failures = []
+    wire.open(limits=Limits(heartbeat=0.01), on_failure=failures.append)
+    client = attach(wire)
+
+    def fail() -> None:
+        raise SystemExit("a bug in the brain")
+
+    for i in range(4):
+        if where == "posted":
+            wire.link.post(fail)
+        else:
+            setattr(wire.brain, where, fail)
+            wire.link.wake()
+        until(lambda i=i: wire.link.faults > i)
+        if i < 3 and where == "posted":
+            client.send(b"still there?")
+            assert client.recv() == b"still there?"
+    until(lambda: not wire.link.alive)
+    assert wire.link.faults == 4
+    assert len(failures) == 1
+    assert "a bug in the brain" in failures[0]
+    wire.link.wake()
+    assert wire.link.send(b"peer", b"frame") is Sent.GONE
+    assert list(wire.directory.iterdir()) == []
+
+
+def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire, until):
+    wire.open()
+    friend, foe = attach(wire), attach(wire)
+    receive = wire.brain.receive
+
+    def fragile(peer: bytes, role: str, frame: bytes) -> None:
+        if frame == b"poison":
+            raise ValueError("a bug in the brain")
+        receive(peer, role, frame)
+
+    wire.brain.receive = fragile
+    for _ in range(20):
+        foe.send(b"poison")
+    until(lambda: wire.link.faults == 20)
+    assert len(wire.brain.peers) == 1
+    friend.send(b"still there?")
+    assert friend.recv() == b"still there?"
+    assert wire.link.alive
+
+
+def test_faults_with_quiet_time_between_them_never_end_the_link(wire, until, monkeypatch):
+    monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(link_module, "FORGIVEN", 0.0)
+    wire.open()
+    for i in range(8):
+        wire.link.post(lambda: 1 / 0)
+        until(lambda i=i: wire.link.faults == i + 1)
+    assert wire.link.alive
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_stopping_sends_what_waits_and_says_goodbye(wire):
+    wire.brain.pause = 10.0
+    wire.open()
+    client = attach(wire)
+    wire.brain.values = [b"%d" % i for i in range(30)]
+    wire.link.wake()
+    assert wire.link.stop()
+    assert [client.recv() for _ in range(31)] == [*(b"%d" % i for i in range(30)), b"goodbye"]
+
+
+def test_stopping_a_stuck_link_gives_up_in_time(wire):
+    wire.open()
+    attach(wire)
+    go = threading.Event()
+    wire.link.post(go.wait)
+    began = time.monotonic()
+    assert not wire.link.stop(timeout=0.2)
+    assert time.monotonic() - began < 1.0
+    go.set()
+    assert wire.link.stop()
+
+
+def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
+    wire.brain.echoes = False
+    wire.open()
+    deaf = wire.dial(rcvhwm=1)
+    deaf.send(b"hello")
+    while not wire.brain.sent[Sent.FULL]:
+        wire.brain.values.append(b"x" * 100_000)
+        wire.link.wake()
+        time.sleep(0.001)
+    wire.brain.values.clear()
+    began = time.monotonic()
+    assert wire.link.stop(timeout=2.0)
+    assert time.monotonic() - began < 2.0
+
+
+def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
+    monkeypatch.setattr(loop, "FRESH", 0.01)
+    path = wire.directory / "connection.json"
+    path.touch()
+    wire.open()
+    wire.link.keep_fresh(path)
+    for one in (path, Path(wire.link.endpoints[0].removeprefix("ipc://"))):
+        import os
+
+        os.utime(one, (1.0, 1.0))
+        until(lambda one=one: one.stat().st_mtime > 1.0)
+
+
+# ---------------------------------------------------------------- nothing is executed
+
+WATCHED = """
+import random, sys, threading
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+import zmq
+from looptap.agent.link import Link
+from looptap.protocol.codec import decode_from_client, encode, unpack
+from looptap.protocol.errors import MessageError
+from looptap.protocol.keys import KeyPair, RoleKeys
+from looptap.protocol.limits import Limits
+from looptap.protocol.messages import Attach, Call, Code, Hello
+
+class Brain:
+    has_clients, heard, understood = False, 0, 0
+    def receive(self, peer, role, frame):
+        self.heard += 1
+        if frame == b"end": link.send(peer, b"end")
+        try: decode_from_client(frame); self.understood += 1
+        except MessageError: pass
+    gone = lambda self, peer: None
+    flush = lambda self: False
+    beat = goodbye = lambda self: None
+    linger = lambda self: 0.001
+
+brain, keys = Brain(), RoleKeys.fresh("operator")
+link = Link(brain, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
+link.start()
+
+def dial(client):
+    socket = context.socket(zmq.DEALER)
+    socket.linger, socket.rcvtimeo = 0, 20000
+    socket.curve_serverkey = keys.server.public
+    socket.curve_publickey, socket.curve_secretkey = client.public, client.secret
+    socket.connect(link.endpoints[0])
+    return socket
+
+context = zmq.Context()
+stranger, friend = dial(KeyPair.fresh()), dial(keys.client)
+friend.send(b"end"); friend.recv()
+rng = random.Random(5)
+evil = b"\\x80\\x04\\x95\\x1f\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x8c\\x05posix\\x94\\x8c\\x06system\\x94\\x93\\x94\\x8c\\x04true\\x94\\x85\\x94R\\x94."
+samples = [encode(m) for m in (Hello((1, 0)), Attach(1, 1, Code("loss", evil, (3, 11)), "batch"), Call(1, "x", Code("", evil), "batch"))] + [evil]
+frames = []
+for i in range(10_000):
+    data = bytearray(samples[i % 4])
+    for _ in range(rng.randrange(4)): data[rng.randrange(len(data))] = rng.randrange(256)
+    frames.append(bytes(data))
+seen = []
+def watch(event, arguments):
+    if threading.current_thread().name == "looptap-io" and not event.startswith(("object.", "sys.", "time.")):
+        seen.append((event, str(arguments)[:80]))
+sys.addaudithook(watch)
+for frame in frames:
+    friend.send(frame)
+    try: stranger.send(frame, zmq.NOBLOCK)
+    except zmq.Again: pass
+friend.send(b"end"); friend.recv()
+print(brain.heard, brain.understood > 1000, seen)
+for socket in (stranger, friend): socket.close()
+link.stop()
+"""
+
+
+def test_ten_thousand_hostile_frames_make_the_io_thread_execute_import_and_open_nothing(directory):
+    command = [sys.executable, "-c", WATCHED, str(directory), "."]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (out.stdout, out.stderr) == ("10002 True []\n", "")
+
+
+def test_links_of_one_process_do_not_share_their_doors(wire):
+    wire.open()
+    first = wire.link
+    other = RoleKeys.fresh("operator")
+    wire.open(keys=other)
+    assert wire.knock(
+        first.endpoints[0],
+        curve_serverkey=wire.keys.server.public,
+        curve_publickey=other.client.public,
+        curve_secretkey=other.client.secret,
+    )
+    assert wire.brain.heard == []
