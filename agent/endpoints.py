@@ -58,11 +58,7 @@ def bind(server: zmq.Socket[bytes], wanted: str | None, directory: Path) -> Boun
     long, not of this machine, or all of this machine without the word "everywhere".
     """
     if wanted is None or wanted == "ipc":
-        return (
-            _bind_tcp(server, "127.0.0.1", "*")
-            if sys.platform == "win32"
-            else _bind_random(server, directory)
-        )
+        return _bind_tcp(server, "127.0.0.1", "*") if sys.platform == "win32" else _bind_random(server, directory)
     if wanted == "tcp":
         return _bind_tcp(server, "127.0.0.1", "*")
     if wanted.startswith(IPC):
@@ -88,9 +84,7 @@ def _path(wanted: str) -> Path:
             "Name a path, or leave the endpoint out."
         )
     if not text.startswith("/"):
-        raise BadEndpoint(
-            f"{wanted!r} names no absolute path. Write 'ipc:///path', or leave the endpoint out."
-        )
+        raise BadEndpoint(f"{wanted!r} names no absolute path. Write 'ipc:///path', or leave the endpoint out.")
     return Path(text)
 
 
@@ -123,7 +117,7 @@ def _bind_path(server: zmq.Socket[bytes], path: Path) -> Bound:
     if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
         raise BadEndpoint(
             f"{path} is longer than the {zmq.IPC_PATH_MAX_LEN} bytes that a socket's path may have. "
-            "Choose a directory with a shorter path (LOOPTAP_DIR), or endpoint 'tcp'."
+            "Choose a shorter path, or endpoint 'tcp'."
         )
     _reserve(path)
     try:
@@ -160,9 +154,7 @@ def _what_is_at(path: Path) -> str:
 def _bind_tcp(server: zmq.Socket[bytes], host: str, port: str) -> Bound:
     address = _resolve(host, port)
     if address.is_unspecified:
-        raise BadEndpoint(
-            f"{host!r} means all addresses of this machine. If you want that, write 'everywhere:{port}'."
-        )
+        raise BadEndpoint(f"{host!r} means all addresses of this machine. If you want that, write 'everywhere:{port}'.")
     server.ipv6 = address.version == 6
     return Bound((_bind_address(server, f"[{address}]" if address.version == 6 else f"{address}", port),))
 

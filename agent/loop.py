@@ -50,6 +50,7 @@ class Loop:
         for poller in (self._warm, self._cold):
             poller.register(door, zmq.POLLIN)
             poller.register(router, zmq.POLLIN)
+            poller.register(link.urgent.fd, zmq.POLLIN)
         self._cold.register(link.bell.fd, zmq.POLLIN)
         self._due: float | None = None  # when to flush; None while cold
         self._why = _Why.RUNG
@@ -69,7 +70,9 @@ class Loop:
             self._link.doorman.answer()
         if self._router in ready:
             self._receive()
-        self._link.work_posted()
+        if self._link.urgent.fd in ready:
+            self._link.urgent.clear()
+            self._link.work_posted()
         now = time.monotonic()
         if self._due is None and self._link.bell.fd in ready:
             self._warm_up(now)

@@ -102,9 +102,7 @@ def runtime_dir() -> Path:
         return private_dir()
     directory = Path(named).expanduser().absolute()
     if not directory.is_dir():
-        raise NoDirectory(
-            f"LOOPTAP_DIR names {directory}, which is no directory. Make it: mkdir -p -m 700 {directory}"
-        )
+        raise NoDirectory(f"LOOPTAP_DIR names {directory}, which is no directory. Make it: mkdir -p -m 700 {directory}")
     _check_directory(directory)
     return directory
 
@@ -221,13 +219,9 @@ def _read_private(path: Path) -> bytes:
         _check_directory(path.absolute().parent)
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchRun(
-            f"There is no connection file {path}: the run has ended, or never was here."
-        ) from None
+        raise NoSuchRun(f"There is no connection file {path}: the run has ended, or never was here.") from None
     except PermissionError:
-        raise UnsafeFile(
-            f"You may not read {path}: it is another user's. Ask for a file of your own."
-        ) from None
+        raise UnsafeFile(f"You may not read {path}: it is another user's. Ask for a file of your own.") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise UnsafeFile(f"{path} is a symbolic link. Name the file itself: readlink -f {path}") from None
@@ -247,9 +241,7 @@ def _read_private(path: Path) -> bytes:
             raise UnsafeFile(f"Other users can read the keys in {path}. Close it: chmod 600 {path}")
         data = stream.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
-        raise UnsafeFile(
-            f"{path} is larger than {MAX_FILE:,} bytes: no connection file. Remove it: rm {path}"
-        )
+        raise UnsafeFile(f"{path} is larger than {MAX_FILE:,} bytes: no connection file. Remove it: rm {path}")
     return data
 
 

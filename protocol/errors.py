@@ -1,23 +1,23 @@
 """What can go wrong between two processes, one branch of looptap's tree.
 
-    LooptapError
-    └── LinkError
-        ├── NoSuchRun             nothing of that name announces itself
-        ├── SeveralRuns           more than one does
-        ├── RunEnded              its process is gone
-        ├── NoAnswer              nobody answers at its endpoint in time
-        ├── NotLooptap            somebody answers who speaks another protocol
-        ├── WrongServer           looptap answers, but not the agent that the connection file names
-        ├── RefusedKey            the agent does not admit this key
-        ├── VersionMismatch       the agent and the client speak different major versions
-        ├── UnsafeFile            a connection file or directory that others may read or change
-        ├── NoDirectory           the directory for connection files does not exist
-        ├── MessageError          bytes that are no message
-        ├── LimitReached          a bound of `Limits`
-        ├── RemoteError           a request failed on the other side
-        └── EndpointError         an agent cannot listen
-            ├── BadEndpoint       at an address that is malformed, unsafe or not of this machine
-            └── EndpointBusy      at an address that is taken
+LooptapError
+└── LinkError
+    ├── NoSuchRun             nothing of that name announces itself
+    ├── SeveralRuns           more than one does
+    ├── RunEnded              its process is gone
+    ├── NoAnswer              nobody answers at its endpoint in time
+    ├── NotLooptap            somebody answers who speaks another protocol
+    ├── WrongServer           looptap answers, but not the agent that the connection file names
+    ├── RefusedKey            the agent does not admit this key
+    ├── VersionMismatch       the agent and the client speak different major versions
+    ├── UnsafeFile            a connection file or directory that others may read or change
+    ├── NoDirectory           the directory for connection files does not exist
+    ├── MessageError          bytes that are no message
+    ├── LimitReached          a bound of `Limits`
+    ├── RemoteError           a request failed on the other side
+    └── EndpointError         an agent cannot listen
+        ├── BadEndpoint       at an address that is malformed, unsafe or not of this machine
+        └── EndpointBusy      at an address that is taken
 """
 
 from __future__ import annotations

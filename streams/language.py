@@ -16,8 +16,9 @@ from typing import Any
 
 from looptap.streams import namespace
 from looptap.streams.errors import QueryError
-from looptap.streams.parts import Extraction, Parts, collected_events, plain_name
+from looptap.streams.parts import Extraction, Parts, plain_name
 from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
+from looptap.streams.stages import collected_events
 from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
 from looptap.streams.windows import Group, Sliding, Window
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
-import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from looptap.streams.events import EventSnapshot
 from looptap.streams.pipelines import Items, Latest, SlidingSlot, Slot
 from looptap.streams.reducers import REDUCERS, Reducer
-from looptap.streams.snapshots import take_item
+from looptap.streams.stages import Fold, as_made_by, chained, collected_events, ema_fold, snapshotting, uncopied
 from looptap.streams.syntax import COMPREHENSIONS, Comprehension, Text, free_names, function, rewrite, targets
 
 IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
@@ -64,7 +61,7 @@ class Parts:
         if inner is None or any(_contains(part, is_source, names) for part in rest):
             return None
         self.conditions += [self.text.segment(c) for g in node.generators for c in g.ifs]
-        return _chain(inner, self._stage(node, names))
+        return chained(inner, self._stage(node, names))
 
     def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
         """The comprehension over the one item that a post brings."""
@@ -110,12 +107,12 @@ class Parts:
         given = node.args[0]
         if name == "map" and isinstance(given, ast.Lambda) and len(given.args.args) == 1 and not given.args.defaults:
             name_, body = given.args.args[0].arg, self.per_event(given.body, bound | {given.args.args[0].arg})
-            return _chain(inner, Items(function(name_, body, self.text, self.names), one=True))
+            return chained(inner, Items(function(name_, body, self.text, self.names), one=True))
         f = self.evaluate(self.per_event(given, bound))
         if name == "filter":
             keep = bool if f is None else f
-            return _chain(inner, Items(lambda x: (x,) if keep(x) else (), one=False))
-        return _chain(inner, Items((lambda x: f(*x)) if name == "starmap" else f, one=True))
+            return chained(inner, Items(lambda x: (x,) if keep(x) else (), one=False))
+        return chained(inner, Items((lambda x: f(*x)) if name == "starmap" else f, one=True))
 
     def _running(self, node: ast.Call, name: str, inner: Items) -> Items:
         if inner.bare:
@@ -125,14 +122,14 @@ class Parts:
         args = [self.evaluate(a) for a in node.args[1:]]
         keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
         try:
-            fold = _ema(*args, **keywords) if name == "ema" else _Accumulate(*args, **keywords)
+            fold = ema_fold(*args, **keywords) if name == "ema" else Fold(*args, **keywords)
         except TypeError as error:
             raise self.text.error(f"{error}.", node) from None
         stage = Items(fold.post, one=True, resets=[fold.reset])
-        chained = _chain(inner, stage)
-        if isinstance(fold, _Accumulate) and fold.has_initial:  # Python yields the initial value first
-            return Items(lambda e: [*fold.start(), *chained.items(e)], one=False, resets=chained.resets)
-        return chained
+        whole = chained(inner, stage)
+        if isinstance(fold, Fold) and fold.has_initial:  # Python yields the initial value first
+            return Items(lambda e: [*fold.start(), *whole.items(e)], one=False, resets=whole.resets)
+        return whole
 
     # ------------------------------------------------------------ reductions
 
@@ -158,13 +155,13 @@ class Parts:
         if items is None or (items.bare and name not in _COUNTED):
             return None
         if name == "len" and not items.bare:
-            items = _uncopied(items)
+            items = uncopied(items)
         if items.bare and name == "reduce" and len(node.args) < 3 and not node.keywords:
             raise self.text.error("reduce of bare events needs an initial value.", node, "reduce(f, events, 0)")
         args = [self.evaluate(a) for a in others]
         keywords = {str(k.arg): self.evaluate(k.value) for k in node.keywords}
         if name == "reduce":
-            args[0] = _snapshotting(args[0])
+            args[0] = snapshotting(args[0])
         make = functools.partial(spec.factory, *args, **keywords)
         try:
             make()
@@ -281,7 +278,7 @@ class Extraction:
             return None
         slot = self.slot(node, items_, REDUCERS["list"].factory, False)
         self._collects(shown)
-        return self.parts.place(_as(node, slot.result))
+        return self.parts.place(as_made_by(node, slot.result))
 
     def slot(
         self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool
@@ -300,20 +297,6 @@ class Extraction:
         text = f"collected until the window closes, bounded: {shown}"
         self.explanation.append(text)
         self.notes.append(text)
-
-
-def collected_events(names: Iterable[str], size: int | None) -> Slot | SlidingSlot:
-    """A slot that keeps, of each event, the observables ``names`` as far as it has them."""
-    wanted = tuple(names)
-
-    def keep(event: Any) -> EventSnapshot:
-        has = getattr(event, "__looptap_names__", None)
-        present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
-        return EventSnapshot({n: take_item(getattr(event, n)) for n in wanted if n in present})
-
-    make = REDUCERS["list"].factory
-    items = Items(keep, one=True, copied=True)
-    return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 
 
 def called_name(node: ast.Call) -> str | None:
@@ -351,67 +334,3 @@ def _attributes(body: ast.AST) -> set[str]:
 
 def _results(node: Comprehension) -> list[ast.expr]:
     return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-
-
-def _as(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
-    """Collected items as what Python would have made of ``node``."""
-    if isinstance(node, ast.SetComp):
-        return lambda: set(read())
-    if isinstance(node, ast.DictComp):
-        return lambda: dict(read())
-    return read if isinstance(node, ast.ListComp) else lambda: iter(read())
-
-
-def _chain(inner: Items, outer: Items) -> Items:
-    """``outer`` over the items of ``inner``."""
-    f, g, resets = inner.feed, outer.feed, [*inner.resets, *outer.resets]
-    if inner.bare:
-        return Items(g, outer.one, resets=resets)
-    if inner.one:
-        return Items(lambda e: g(f(e)), outer.one, resets=resets)
-    if outer.one:
-        return Items(lambda e: [g(x) for x in f(e)], one=False, resets=resets)
-    return Items(lambda e: list(itertools.chain.from_iterable(g(x) for x in f(e))), one=False, resets=resets)
-
-
-def _uncopied(items: Items) -> Items:
-    """As many items, without their values: to be counted, nothing need be copied."""
-    f = items.feed
-    if items.one:
-        return Items(lambda e: (f(e), None)[1], one=True, resets=items.resets)
-    return Items(lambda e: [None for _ in f(e)], one=False, resets=items.resets)
-
-
-def _snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda a, x: take_item(f(a, x))
-
-
-_NOTHING: Any = object()
-
-
-class _Accumulate:
-    """itertools.accumulate as a stage: what has been folded so far, at each item."""
-
-    def __init__(self, func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> None:
-        self.f, self.initial = func or operator.add, initial
-        self.has_initial = initial is not None
-        self.reset()
-
-    def reset(self) -> None:
-        self.total = self.initial if self.has_initial else _NOTHING
-        self.fresh = True
-
-    def start(self) -> tuple[Any, ...]:
-        """The initial value, before the first item of a window."""
-        fresh, self.fresh = self.fresh, False
-        return (self.initial,) if fresh else ()
-
-    def post(self, item: Any) -> Any:
-        self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
-        return self.total
-
-
-def _ema(alpha: float) -> _Accumulate:
-    if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
-        raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
-    return _Accumulate(lambda mean, x: mean + alpha * (x - mean))

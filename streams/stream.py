@@ -87,8 +87,16 @@ class Stream(Feed):
     @property
     def records(self) -> list[Record]:
         """What is kept as records, errors included: with numbers, events, ranks and times."""
+        return self.records_after(0)
+
+    def records_after(self, number: int) -> list[Record]:
+        """The kept records whose number is above ``number``, to look again and again at what is new.
+
+        >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
+        [0.25]
+        """
         with self._changed:
-            parts = self._buffer.parts()
+            parts = self._buffer.parts_after(number)
         return [record for part in parts for record in part.records()]
 
     @property

@@ -112,6 +112,18 @@ def test_sum_and_mean_of_floats_are_compensated(xs, cut):
         assert float(abs(Fraction(reduced("mean", xs, cut=cut)) - exact / len(xs))) <= 1e-15 * scale
 
 
+def test_small_numbers_are_not_lost_among_large_ones():
+    for cut in ([], [1], [2], [1, 2]):
+        assert reduced("sum", [1e16, 1.0, -1e16], cut=cut) == 1.0
+        assert reduced("mean", [1e16, 3.0, -1e16], cut=cut) == 1.0
+    assert reduced("sum", [0.1] * 1000) == 100.0
+
+
+@pytest.mark.parametrize("cut", [[], [1], [2]])
+def test_an_infinity_leaves_no_variance(cut):
+    assert math.isnan(reduced("variance", [1.0, math.inf, 2.0], cut=cut))
+
+
 @many
 @given(xs=st.lists(st.sampled_from([1.0, 2, math.inf, -math.inf, math.nan]), max_size=6), cut=splits)
 def test_sum_and_mean_carry_infinities_and_nans_as_python_does(xs, cut):
@@ -443,6 +455,14 @@ def test_groups_that_collect_share_one_bound_of_bytes():
     for reducer in (list, median, functools.partial(heapq.nlargest, 50)):
         with pytest.raises(QueryError, match="2,000 bytes"):
             reduced("group_by", pairs, reducer, bounds=Bounds(bytes=2000))
+
+
+def test_a_bound_is_kept_when_parts_merge():
+    with pytest.raises(QueryError, match="1 of 11 items had other keys"):
+        reduced("Counter", [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6], bounds=SMALL, cut=[5])
+    pairs = [(0, float(i)) for i in range(100)]
+    with pytest.raises(QueryError, match="2,000 bytes"):
+        reduced("group_by", pairs, list, bounds=Bounds(bytes=2000), cut=[50])
 
 
 def test_counter_says_how_many_items_had_other_keys():

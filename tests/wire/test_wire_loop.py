@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -296,8 +297,6 @@ def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
     wire.open()
     wire.link.keep_fresh(path)
     for one in (path, Path(wire.link.endpoints[0].removeprefix("ipc://"))):
-        import os
-
         os.utime(one, (1.0, 1.0))
         until(lambda one=one: one.stat().st_mtime > 1.0)
 
@@ -344,8 +343,9 @@ context = zmq.Context()
 stranger, friend = dial(KeyPair.fresh()), dial(keys.client)
 friend.send(b"end"); friend.recv()
 rng = random.Random(5)
-evil = b"\\x80\\x04\\x95\\x1f\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x8c\\x05posix\\x94\\x8c\\x06system\\x94\\x93\\x94\\x8c\\x04true\\x94\\x85\\x94R\\x94."
-samples = [encode(m) for m in (Hello((1, 0)), Attach(1, 1, Code("loss", evil, (3, 11)), "batch"), Call(1, "x", Code("", evil), "batch"))] + [evil]
+evil = b"cposix\\nsystem\\n(S'true'\\ntR."  # a pickle that runs a program
+attach = Attach(1, 1, Code("loss", evil, (3, 11)), "batch")
+samples = [encode(m) for m in (Hello((1, 0)), attach, Call(1, "x", Code("", evil), "batch"))] + [evil]
 frames = []
 for i in range(10_000):
     data = bytearray(samples[i % 4])

@@ -1,0 +1,178 @@
+"""Values as text for people and as JSON for programs; durations and sizes as people say them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from looptap.streams.rows import Row
+from looptap.streams.snapshots import Image
+
+_SMALL = 8  # elements up to which an array is written out
+_DEPTH = 3  # levels of a nested value that are written out
+
+
+def text_of(value: Any, width: int = 0) -> str:
+    """A value on one line, numbers to six digits, arrays in summary; cut to ``width`` characters unless it is 0.
+
+    >>> text_of({"loss": 0.123456789, "step": 3})
+    'loss=0.123457  step=3'
+    """
+    if isinstance(value, Row):
+        text = _pairs(value._asdict().items())
+    elif isinstance(value, Mapping):
+        text = _pairs(value.items())
+    elif isinstance(value, str):
+        text = " ".join(value.split())
+    else:
+        text = _text(value, _DEPTH)
+    return text if not width or len(text) <= width else text[: width - 1] + "…"
+
+
+def _pairs(items: Iterable[tuple[Any, Any]]) -> str:
+    return "  ".join(f"{name}={_text(value, _DEPTH - 1)}" for name, value in items)
+
+
+def _text(value: Any, depth: int) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int | str | bytes | Image) or value is None:
+        return repr(value)
+    if _is_array(value):
+        return _array(value)
+    if not depth:
+        return "…"
+    if isinstance(value, Row):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_name(k)}: {_text(v, depth - 1)}" for k, v in value.items()) + "}"
+    parts = ", ".join(_text(part, depth - 1) for part in value) if isinstance(value, list | tuple | set) else ""
+    match value:
+        case list():
+            return f"[{parts}]"
+        case tuple():
+            return f"({parts})"
+        case set() if value:
+            return f"{{{parts}}}"
+    return repr(value)
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else repr(key)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "tolist")
+
+
+def _array(value: Any) -> str:
+    numbers = list(_leaves(_listed(value)))
+    if len(numbers) <= _SMALL:
+        return _text(_listed(value), _DEPTH)
+    shape = " × ".join(map(str, value.shape))
+    kind = f"{str(value.dtype).removeprefix('torch.')} {shape}"
+    real = [float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n)]
+    if not real:
+        return kind
+    odd = len(numbers) - len(real)
+    about = f"{min(real):.4g} to {max(real):.4g}, mean {math.fsum(real) / len(real):.4g}"
+    return f"{kind}: {about}" + (f", {odd} not finite" if odd else "")
+
+
+def _listed(value: Any) -> Any:
+    try:
+        return value.tolist()
+    except (TypeError, RuntimeError):  # a tensor of a type that has no numbers in Python, as the 8-bit floats
+        return value.float().tolist()
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    if not isinstance(value, list):
+        yield value
+        return
+    for part in value:
+        yield from _leaves(part)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def json_of(value: Any) -> str:
+    """A value as JSON on one line.
+
+    Rows become objects, tuples, sets and arrays lists, complex numbers and numbers that are not finite strings
+    ("NaN", "Infinity", "-Infinity"), bytes and images base64.
+
+    >>> json_of({"loss": float("nan"), "shape": (2, 3)})
+    '{"loss": "NaN", "shape": [2, 3]}'
+    """
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _ODD[str(float(value))]
+    if isinstance(value, Row):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {_name(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Image):
+        return {"png": base64.b64encode(value.png).decode(), "width": value.width, "height": value.height}
+    return _plain(_listed(value)) if _is_array(value) else str(value)
+
+
+_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that fits.
+
+    >>> duration(90), duration(0.25)
+    ('2 min', '0.2 s')
+    """
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{max(0.0, seconds):.1f} s"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that fits.
+
+    >>> size(1500), size(12)
+    ('1.5 kB', '12 B')
+    """
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def cost(nanoseconds: float, share: float) -> str:
+    """What a query costs the training thread.
+
+    >>> cost(812.3, 0.00034)
+    '812 ns per event, 0.034 % of the step time'
+    """
+    return f"{nanoseconds:,.0f} ns per event, {100 * share:.2g} % of the step time"
+
+
+def several(count: int, what: str) -> str:
+    """A count with its noun.
+
+    >>> several(1, "value"), several(1200, "value")
+    ('1 value', '1,200 values')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -1,0 +1,54 @@
+"""The way into the command line, and the one place where an error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``looptap`` with ``arguments``, by default those of the process, and exit.
+
+    Exit codes: 0 it went well, 1 it did not, 2 the command was mistyped, 130 it was interrupted.
+    """
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    # Not above: an import of looptap.cli shall not load what only a command needs.
+    import typer
+
+    from looptap.cli.app import app
+    from looptap.streams.errors import LooptapError
+
+    usage_error = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer typers hold
+    try:
+        return int(app(arguments, prog_name="looptap", standalone_mode=False) or DONE)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except LooptapError as error:
+        return complain(str(error))
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        command = "looptap" if context is None else context.command_path
+        complain(f"{error.format_message()} See: {command} --help")  # type: ignore[attr-defined]
+        return MISTYPED
+    except OSError as error:
+        return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except Exception as error:
+        if os.environ.get("LOOPTAP_TRACEBACK"):
+            raise
+        return complain(
+            f"This is a fault of looptap itself: {type(error).__name__}: {error}. To see where, set LOOPTAP_TRACEBACK=1."
+        )
+
+
+def complain(text: str) -> int:
+    """Print one sentence to stderr; returns the exit code of a failure."""
+    sys.stdout.flush()
+    print(f"looptap: {text}", file=sys.stderr, flush=True)
+    return FAILED

@@ -1,0 +1,424 @@
+"""The client's end of the wire: who is there, who is not, and how the two are told apart."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from looptap.agent.link import Link as AgentLink
+from looptap.client.link import Link
+from looptap.protocol.errors import (
+    LimitReached,
+    LinkError,
+    NoAnswer,
+    NotLooptap,
+    RefusedKey,
+    RunEnded,
+    WrongServer,
+)
+from looptap.protocol.keys import KeyPair, RoleKeys
+from looptap.protocol.limits import Limits
+
+QUICK = Limits(handshake=0.3)
+
+
+def soon(condition, seconds=10.0):
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+class Ear:
+    """A receiver that remembers."""
+
+    def __init__(self):
+        self.frames, self.lost, self.ended, self.ticks, self.back = [], [], [], 0, 0
+
+    def on_frame(self, frame):
+        self.frames.append(frame)
+
+    def on_tick(self):
+        self.ticks += 1
+
+    def on_lost(self, error):
+        self.lost.append(error)
+
+    def on_back(self):
+        self.back += 1
+
+    def on_end(self, error):
+        self.ended.append(error)
+
+
+class Echo:
+    """A brain that sends back what it gets."""
+
+    has_clients = False
+
+    def receive(self, peer, role, frame):
+        self.link.send(peer, frame)
+
+    def gone(self, peer):
+        pass
+
+    def flush(self):
+        return False
+
+    def beat(self):
+        pass
+
+    def linger(self):
+        return 0.001
+
+    def goodbye(self):
+        pass
+
+
+@pytest.fixture(params=[None, "tcp"], ids=["ipc", "tcp"])
+def agent(request):
+    keys, brain = RoleKeys.fresh("operator"), Echo()
+    link = brain.link = AgentLink(brain, endpoint=request.param, keys=keys, limits=Limits())
+    link.start()
+    link.keys = keys
+    yield link
+    link.stop()
+
+
+def client(agent, server=None, keys=None, **options) -> Link:
+    keys = keys or agent.keys.client
+    return Link(agent.endpoints, server or agent.keys.server.public, keys, **options)
+
+
+@contextlib.contextmanager
+def listener(behave):
+    """A TCP port where ``behave(connection)`` is all there is."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                threading.Thread(target=behave, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+# ---------------------------------------------------------------- frames
+
+
+def test_frames_go_both_ways_in_order(agent):
+    link, ear = client(agent), Ear()
+    link.start(ear, 5)
+    sent = [b"%d" % n for n in range(1000)]
+    for frame in sent:
+        link.send(frame)
+    soon(lambda: len(ear.frames) == 1000)
+    assert ear.frames == sent
+    link.close()
+
+
+def test_what_was_sent_before_the_end_still_leaves(agent):
+    link, ear = client(agent), Ear()
+    link.start(ear, 5)
+    before = agent.frames_in
+    link.send(b"farewell")
+    link.close()
+    soon(lambda: agent.frames_in == before + 1)
+
+
+def test_closing_ends_the_thread_and_may_be_done_twice(agent):
+    link = client(agent)
+    link.start(Ear(), 5)
+    link.close()
+    link.close()
+    assert not link._thread.is_alive()
+
+
+def test_a_receiver_that_fails_is_counted_and_hears_the_next_frame(agent):
+    class Clumsy(Ear):
+        def on_frame(self, frame):
+            super().on_frame(frame)
+            raise ValueError("clumsy")
+
+    link, ear = client(agent), Clumsy()
+    link.start(ear, 5)
+    link.send(b"1")
+    link.send(b"2")
+    soon(lambda: link.failures == 2)
+    assert ear.frames == [b"1", b"2"]
+    link.close()
+
+
+def test_the_receiver_is_called_once_a_second(agent):
+    link, ear = client(agent), Ear()
+    link.start(ear, 5)
+    soon(lambda: ear.ticks >= 2)
+    link.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_may_not_use_the_link(agent):
+    link = client(agent)
+    link.start(Ear(), 5)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            link.send(b"from the child")
+        except LinkError as error:
+            os.write(write, str(error).encode())
+        link.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert b"another process" in os.read(read, 1000)
+    os.close(read)
+    os.close(write)
+    link.close()
+
+
+def test_a_link_takes_no_more_than_it_can_hold(agent):
+    link = client(agent)  # not started: nothing leaves
+    with pytest.raises(LimitReached, match="10,000"):
+        for _ in range(10_001):
+            link.send(b"")
+    link.close()
+
+
+@pytest.fixture
+def raw_server():
+    """A ROUTER with CURVE that lets everybody in."""
+    context, keys = zmq.Context(), KeyPair.fresh()
+    router = context.socket(zmq.ROUTER)
+    router.curve_server, router.curve_secretkey, router.linger = True, keys.secret, 0
+    router.rcvtimeo = 5000
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    yield router, Link([f"tcp://127.0.0.1:{port}"], keys.public, KeyPair.fresh(), limits=Limits(outbound_message=1000))
+    context.destroy(linger=0)
+
+
+def test_a_message_of_many_frames_is_counted_and_not_kept(raw_server):
+    router, link = raw_server
+    ear = Ear()
+    link.start(ear, 5)
+    link.send(b"hello")
+    peer, _ = router.recv_multipart()
+    router.send_multipart([peer, *[b"frame"] * 5000])
+    router.send_multipart([peer, b"good"])
+    soon(lambda: ear.frames)
+    assert ear.frames == [b"good"]
+    assert link.refused_messages == 1
+    link.close()
+
+
+def test_a_frame_over_the_bound_ends_the_link(raw_server):
+    router, link = raw_server
+    ear = Ear()
+    link.start(ear, 5)
+    link.send(b"hello")
+    peer, _ = router.recv_multipart()
+    router.send_multipart([peer, bytes(2_000_000)])
+    soon(lambda: ear.lost)
+    assert ear.frames == []
+    link.close()
+
+
+# ---------------------------------------------------------------- six situations, six messages
+
+
+def refusal(link, timeout=5.0):
+    """The error of an attempt to connect; no thread stays behind."""
+    with pytest.raises(LinkError) as caught:
+        link.start(Ear(), timeout)
+    assert not link._thread.is_alive()
+    return caught.value
+
+
+def test_a_key_that_is_not_admitted_is_a_refused_key(agent):
+    error = refusal(client(agent, keys=KeyPair.fresh()))
+    assert type(error) is RefusedKey
+    assert "does not admit this key" in str(error)
+
+
+def test_another_server_key_is_a_wrong_server(agent):
+    error = refusal(client(agent, server=KeyPair.fresh().public))
+    assert type(error) is WrongServer
+    assert "another run took its place" in str(error)
+
+
+def test_nobody_at_the_port_means_that_the_run_has_ended(agent):
+    agent.stop()
+    error = refusal(client(agent))
+    assert type(error) is RunEnded
+    assert agent.endpoints[0] in str(error)
+
+
+def speak_http(connection):
+    connection.recv(100)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    connection.close()
+
+
+def speak_ssh(connection):
+    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+    connection.recv(1000)
+
+
+@pytest.mark.parametrize("behave", [speak_http, speak_ssh, socket.socket.close])
+def test_another_protocol_is_no_looptap(behave):
+    with listener(behave) as endpoint:
+        error = refusal(Link([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK))
+    assert type(error) is NotLooptap
+    assert "does not speak looptap's protocol" in str(error)
+
+
+def test_zeromq_without_keys_is_no_looptap():
+    context = zmq.Context()
+    port = context.socket(zmq.ROUTER).bind_to_random_port("tcp://127.0.0.1")
+    error = refusal(Link([f"tcp://127.0.0.1:{port}"], KeyPair.fresh().public, KeyPair.fresh()))
+    context.destroy(linger=0)
+    assert type(error) is NotLooptap
+
+
+@pytest.mark.parametrize("timeout", [0.1, 5.0])
+def test_silence_is_no_answer(timeout):
+    held = []
+    with listener(held.append) as endpoint:
+        error = refusal(Link([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK), timeout)
+    for connection in held:
+        connection.close()
+    assert type(error) is NoAnswer
+    assert "longer timeout=" in str(error)
+
+
+def test_a_malformed_endpoint_is_named():
+    assert "nonsense://x" in str(refusal(Link(["nonsense://x"], KeyPair.fresh().public, KeyPair.fresh())))
+
+
+def test_an_ordinary_file_in_place_of_a_socket_is_an_ended_run(tmp_path):
+    (tmp_path / "socket").touch()
+    link = Link([f"ipc://{tmp_path}/socket"], KeyPair.fresh().public, KeyPair.fresh())
+    assert type(refusal(link)) is RunEnded
+
+
+def test_the_second_endpoint_is_tried_when_the_first_is_dead(agent, tmp_path):
+    endpoints = [f"ipc://{tmp_path}/none", *agent.endpoints]
+    link, ear = Link(endpoints, agent.keys.server.public, agent.keys.client), Ear()
+    link.start(ear, 5)
+    link.send(b"hello")
+    soon(lambda: ear.frames)
+    link.close()
+
+
+# ---------------------------------------------------------------- a link that is lost
+
+
+def test_a_link_that_is_cut_is_restored():
+    keys, brain = RoleKeys.fresh("operator"), Echo()
+    agent = brain.link = AgentLink(brain, endpoint="tcp", keys=keys, limits=Limits())
+    agent.start()
+    with Proxy(agent.endpoints[0]) as proxy:
+        link, ear = Link([proxy.endpoint], keys.server.public, keys.client), Ear()
+        link.start(ear, 5)
+        for cut in range(1, 4):
+            proxy.cut()
+            soon(lambda cut=cut: ear.back == cut)
+            link.send(b"%d" % cut)
+            soon(lambda cut=cut: ear.frames[-1:] == [b"%d" % cut])
+        assert len(ear.lost) == 3
+        assert not ear.ended
+        link.close()
+    agent.stop()
+
+
+def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
+    link, ear = client(agent, still_there=lambda: False), Ear()
+    link.start(ear, 5)
+    agent.stop()
+    soon(lambda: ear.ended)
+    assert type(ear.ended[0]) is RunEnded
+    assert not link._thread.is_alive() or link._thread.join(5) is None
+
+
+def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
+    link, ear = client(agent), Ear()
+    link.start(ear, 5)
+    agent.stop()
+    soon(lambda: ear.lost)
+    link.close()
+    assert not ear.ended
+    assert not link._thread.is_alive()
+
+
+def test_links_leave_no_descriptors_behind(agent):
+    def descriptors():
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc")
+    refusal(client(agent, keys=KeyPair.fresh()))
+    before = descriptors()
+    for _ in range(10):
+        link = client(agent)
+        link.start(Ear(), 5)
+        link.close()
+        refusal(client(agent, keys=KeyPair.fresh()))
+    soon(lambda: descriptors() <= before + 2)
+
+
+class Proxy:
+    """A TCP relay in front of an endpoint, whose connections can be cut."""
+
+    def __init__(self, target):
+        host, port = target.removeprefix("tcp://").rsplit(":", 1)
+        self._target = host, int(port)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        self._open = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.cut()
+
+    def cut(self):
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._open = []
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _relay(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
