@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from looptap.agent.budget import Budget
 from looptap.agent.link import Link
 from looptap.agent.service import Service
 from looptap.agent.taps import Deaf, Taps
@@ -38,11 +39,13 @@ class Agent:
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
     is where to listen: None for a private socket of this machine, ``"tcp"`` for loopback, ``"tcp://host:port"``.
-    ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has ``LOOPTAP_DISABLED=1`` in its
-    environment, or is in a forked child, does nothing and costs nothing: training code needs no ``if``.
+    ``budget`` is the fraction of the loop's time that all queries and the I/O thread may take together, unless a client
+    grants one more. ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has
+    ``LOOPTAP_DISABLED=1`` in its environment, or is in a forked child, does nothing and costs nothing: training code
+    needs no ``if``.
 
-    Raises ValueError for a bad name or bad groups, `EndpointError` if it cannot listen, `UnsafeFile` for a directory
-    that others can write. After that nothing it does raises into the loop.
+    Raises ValueError for a bad name, groups or budget, `EndpointError` if it cannot listen, `UnsafeFile` for a
+    directory that others can write. After that nothing it does raises into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -56,6 +59,7 @@ class Agent:
         groups: Collection[str] = ("batch", "epoch"),
         listen: str | None = None,
         limits: Limits | None = None,
+        budget: float = 0.03,
         ranks: Collection[int] | None = None,
         enabled: bool = True,
     ) -> None:
@@ -70,7 +74,9 @@ class Agent:
         wanted = enabled and os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
         wanted = wanted and (ranks is None or self.run.rank in ranks)
         self._taps = Taps(self.groups, {}, self.run.rank) if wanted else Deaf()
-        self._service = Service(self.run, taps=self._taps, groups=self.groups, limits=self.limits, ring=self._ring)
+        self._service = Service(
+            self.run, taps=self._taps, groups=self.groups, limits=self.limits, ring=self._ring, budget=Budget(budget)
+        )
         if wanted:
             try:
                 self._listen(listen)

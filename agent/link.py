@@ -270,7 +270,7 @@ def _nothing() -> None:
 
 
 def _secure(router: zmq.Socket[bytes], keys: RoleKeys, limits: Limits) -> None:
-    pass
+    router.curve_server = True
     router.curve_secretkey = keys.server.secret
     router.zap_domain = DOMAIN
     router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in

@@ -26,6 +26,8 @@ FRAMES_AT_ONCE = 64
 """Frames that are received before values get their turn."""
 SECONDS_AT_ONCE = 0.0005
 """Seconds after which receiving stops, whatever waits."""
+PIECE = 0.0002
+"""Seconds of flushing after which the GIL is given away, if there is more."""
 SHORTEST_GAP = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 FRESH = 6 * 3600.0
@@ -109,9 +111,12 @@ class Loop:
             self._due, self._fast = None, False
             return
         full, out = self._link.full, self._link.frames_out
-        began = time.monotonic()
-        more = self._brain.flush()
-        self._flushed = now = time.monotonic()
+        began = now = time.monotonic()
+        more = True
+        while more and now < began + PIECE:
+            more = self._brain.flush()
+            now = time.monotonic()
+        self._flushed = now
         if more and self._link.frames_out > out:
             time.sleep(max(SHORTEST_GAP, now - began))
             self._due, self._why, self._retry = now, _Why.MORE, 0.0

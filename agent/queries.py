@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from looptap.agent.budget import Meter
 from looptap.agent.guard import LoopState
 from looptap.agent.outbox import Item, Outbox
 from looptap.streams.errors import LooptapError
@@ -34,7 +35,7 @@ class AttachedQuery:
         max_bytes: int,
         recorder: FlightRecorder[Item] | None = None,
         low_latency: bool = False,
-        detach: Callable[[AttachedQuery], None],
+        meter: Meter,
     ) -> None:
         self.pipeline, self.outbox, self.on, self.name = pipeline, outbox, on, name or pipeline.text
         self.max_bytes, self.recorder, self.low_latency = max_bytes, recorder, low_latency
@@ -47,7 +48,8 @@ class AttachedQuery:
         """Whether the client has yet to hear of a change of state or of a first error."""
         self.grouped = needs_group(pipeline)
         self.started = 0.0
-        self._detach = detach
+        self.meter = meter
+        self.suspended = False
         self._in_a_row = 0
         self._close_asked = False
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
@@ -57,6 +59,10 @@ class AttachedQuery:
 
         ``began`` is the number of the last event before the open group.
         """
+        meter = self.meter
+        if meter.skip:
+            meter.skip -= 1
+            return
         try:
             feed = self._feed
             if feed is not None:
@@ -64,6 +70,8 @@ class AttachedQuery:
                 self.outbox.put(number, now, 0, value, size)
                 self.events += 1
                 self._in_a_row = 0
+                return
+            if self.suspended or self.state != "live":
                 return
             if not self.events:
                 self.started = now
@@ -112,10 +120,44 @@ class AttachedQuery:
         self.pipeline.begin(partial=True)
         self.close(number, now)
 
+    def charge(self, cost: float, step: float, number: int, now: float) -> None:
+        """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
+        meter, every = self.meter, self.meter.every
+        if not meter.charge(cost, step, self.seconds, self.events):
+            self.fail(f"one evaluation took {cost:.1f} s, for the second time")
+        elif meter.every > 1 and not self.pipeline.mapped:
+            self.cut(number, now)
+            self.suspended, meter.skip = True, 0
+            self._tell()
+        elif (meter.every > 1) != (every > 1):
+            self._tell()
+
+    def granted(self, share: float | None) -> None:
+        """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
+        self.meter.forget()
+        self.meter.grant = share
+        if self.suspended:
+            self.pipeline.begin(partial=True)
+            self.suspended = False
+        self.changed = True
+
+    def limitation(self) -> str:
+        """How the budget limits this query, in words; empty if it does not."""
+        meter = self.meter
+        share = f"{100 * meter.allowed():.2g} %"
+        if self.suspended:
+            return f"suspended: it takes more than {share} of the loop's time; grant it more"
+        if meter.every > 1:
+            return f"evaluated at every {_ordinal(meter.every)} event, to stay within {share}"
+        return ""
+
     def fail(self, reason: str) -> None:
-        """Detach for good."""
-        self.state, self.reason, self.changed = "failed", reason, True
-        self._detach(self)
+        """Stop for good; the I/O thread takes the query off its events."""
+        self.state, self.reason, self._feed = "failed", reason, None
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed = True
         self.outbox.ring()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
@@ -164,7 +206,11 @@ class AttachedQuery:
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:
-            self.traceback, self.changed = text, True
-            self.outbox.ring()
+            self.traceback = text
+            self._tell()
         if self._in_a_row >= TOO_MANY:
             self.fail(f"{TOO_MANY} errors in a row")
+
+
+def _ordinal(n: int) -> str:
+    return f"{n:,}" + ("th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th"))

@@ -1,7 +1,7 @@
 """The queries of a run: compiled for a client, put on the events they ask about, taken off again.
 
-Runs on the I/O thread, but for `drop`, which a failing query calls on the training thread: both only ever replace a
-tap's tuple of queries as a whole.
+Runs on the I/O thread alone, which only ever replaces a tap's tuple of queries as a whole: the training thread sees the
+old one or the new one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from looptap.agent.budget import Budget, Meter
 from looptap.agent.functions import code_of
 from looptap.agent.outbox import Item, Post
 from looptap.agent.queries import AttachedQuery
@@ -16,6 +17,7 @@ from looptap.agent.taps import Command, Taps
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError
+from looptap.streams.items import Bounds
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.pipelines import Latest, Pipeline
 from looptap.streams.recorder import FlightRecorder
@@ -25,8 +27,10 @@ from looptap.streams.windows import Group, Window, as_window, seconds, sliding
 class Queries:
     """Compiles queries and commands, and moves them on and off the taps."""
 
-    def __init__(self, taps: Taps, groups: tuple[str, ...], post: Post, limits: Limits) -> None:
-        self._taps, self._groups, self._post, self._limits = taps, groups, post, limits
+    def __init__(
+        self, taps: Taps, groups: tuple[str, ...], post: Post, limits: Limits, budget: Budget
+    ) -> None:
+        self._taps, self._groups, self._post, self._limits, self._budget = taps, groups, post, limits, budget
 
     def compiled(
         self, code: m.Code, window: Window | None = None, every: int = 1, throttle: float = 0.0
@@ -35,7 +39,11 @@ class Queries:
         standing = self._taps.standing
         functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
         known = frozenset(set(standing) - set(functions))
-        return compile_query(QuerySpec(code_of(code), window or Group(), every, throttle, "events", known, functions))
+        limits = self._limits
+        bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
+        return compile_query(
+            QuerySpec(code_of(code), window or Group(), every, throttle, "events", known, functions, bounds)
+        )
 
     def attached(self, attach: m.Attach) -> AttachedQuery:
         """The query that ``attach`` asks for, not yet on its events. Raises QueryError."""
@@ -55,7 +63,7 @@ class Queries:
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
             recorder=recorder,
             low_latency=attach.latency == "low",
-            detach=self.drop,
+            meter=Meter(self._budget, granted(attach.budget)),
         )
 
     def notes(self, query: AttachedQuery) -> list[str]:
@@ -79,7 +87,8 @@ class Queries:
         tap.update()
 
     def drop(self, query: AttachedQuery) -> None:
-        """Take a query off its events."""
+        """Take a query off its events; no harm if it is off already."""
+        query.meter.forget()
         tap = self._taps.open(query.on)
         tap.queries = tuple(q for q in tap.queries if q is not query)
         tap.update()
@@ -117,6 +126,13 @@ def window_of(window: m.Window) -> Window:
     if window.kind == m.SLIDING:
         return sliding(int(window.size))
     raise QueryError(f"there is no window of kind {window.kind!r}.")
+
+
+def granted(share: float | None) -> float | None:
+    """The fraction of the loop's time that a client asks for. Raises QueryError for anything but a positive number."""
+    if share is not None and not share > 0:
+        raise QueryError(f"budget={share!r}: it is a fraction of the loop's time above 0; math.inf lifts the limit.")
+    return share
 
 
 def _places(query: AttachedQuery) -> list[Latest]:

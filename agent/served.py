@@ -61,9 +61,11 @@ class ServedStream:
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
         last = self._released if query.recorder is not None else query.outbox.number
+        limitation = query.limitation()
         return m.Status(
             self.number, query.state, query.reason, last, query.outbox.dropped, query.pipeline.skipped,
-            query.errors, query.traceback, (), 1e9 * query.seconds / query.events if query.events else 0.0,
+            query.errors, query.traceback, (limitation,) if limitation else (),
+            1e9 * query.seconds / query.events if query.events else 0.0,
             query.seconds / elapsed if elapsed > 0 else 0.0,
         )  # fmt: skip
 
@@ -74,6 +76,7 @@ class ServedStream:
             "name": self.query.name, "on": self.query.on, "client": self.client.name, "state": s.state,
             "values": s.last, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped, "errors": s.errors,
             "nanoseconds_per_event": s.nanoseconds, "share_of_time": s.share,
+            "limitation": self.query.limitation(),
         }  # fmt: skip
 
     def _record(self, count: int, size: int) -> None:

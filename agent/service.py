@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Item, Post
-from looptap.agent.registry import Queries
+from looptap.agent.registry import Queries, granted
 from looptap.agent.served import Client, ServedStream
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
@@ -42,15 +43,17 @@ class Service:
         groups: tuple[str, ...],
         limits: Limits,
         ring: Callable[[], None],
+        budget: Budget,
     ) -> None:
-        self.run, self.limits, self.taps = run, limits, taps
+        self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
         self.post = Post(limits.outbox_bytes, ring)
-        self.queries = Queries(taps, groups, self.post, limits)
+        self.queries = Queries(taps, groups, self.post, limits, budget)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.clients: dict[bytes, Client] = {}
         self.refused = 0
         self.io_seconds = 0.0
         self._counts: dict[str, int] = {}
+        self._cpu, self._beaten = 0.0, time.monotonic()
         self._moved = time.monotonic()  # when a beat last found that the loop had moved
         self._streams: deque[ServedStream] = deque()
         self._outcomes: deque[Outcome] = deque()
@@ -105,6 +108,7 @@ class Service:
         """Send one message's worth of what waits; True if there is more to send now."""
         self.io_seconds = time.thread_time()
         self.post.rung = False
+        self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
         for _ in range(len(self._streams)):
@@ -112,6 +116,8 @@ class Service:
             self._streams.rotate(-1)
             if stream.client.blocked:
                 continue
+            if stream.query.state == "failed":
+                self.queries.drop(stream.query)
             self._tell(stream)
             if self._pump(stream):
                 return True
@@ -123,6 +129,10 @@ class Service:
         """A sign of life to every client, and what the streams cost."""
         events = self.taps.counts()
         now = time.monotonic()
+        cpu = time.thread_time()
+        if now > self._beaten:
+            self.budget.io = (cpu - self._cpu) / (now - self._beaten)
+        self._cpu, self._beaten = cpu, now
         if events != self._counts:
             self._counts, self._moved = events, now
         for peer in list(self.clients):
@@ -169,6 +179,9 @@ class Service:
                 query = self._stream(client, message.stream).query
                 self.queries.between_events(query.on, query.close, query.close_soon)
                 self._done(client, message.request)
+            case m.Grant():
+                self._stream(client, message.stream).query.granted(granted(message.budget))
+                self._done(client, message.request)
             case m.Call():
                 self._call(client, message)
             case m.Ask():
@@ -207,8 +220,7 @@ class Service:
         self.flush()
 
     def _remove(self, stream: ServedStream) -> None:
-        if stream.query.state == "live":
-            self.queries.drop(stream.query)
+        self.queries.drop(stream.query)
         self.post.close(stream.query.outbox)
         stream.client.streams.pop(stream.number, None)
         if stream in self._streams:
@@ -252,6 +264,8 @@ class Service:
             "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
             "io_seconds": self.io_seconds,
+            "io_share": self.budget.io,
+            "budget": self.budget.fraction,
         }
 
     # ------------------------------------------------------------ replies

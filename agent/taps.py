@@ -14,6 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from looptap.agent.budget import CHEAP
 from looptap.agent.queries import AttachedQuery
 from looptap.streams.events import Event, Lazy, LazyEvent, Source
 from looptap.streams.pipelines import Latest
@@ -29,7 +30,8 @@ class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_last", "_lock", "began", "busy", "capturing", "closes", "commands", "latest", "number", "queries", "source",
+        "_last", "_lock", "_own", "began", "busy", "capturing", "closes", "commands", "latest", "number", "queries",
+        "source",
     )  # fmt: skip
 
     def __init__(self, source: Source, lock: threading.RLock, closes: tuple[Tap, ...] = ()) -> None:
@@ -42,6 +44,7 @@ class Tap:
         self.latest: tuple[Latest, ...] = ()
         self.commands: deque[Command] = deque()
         self._last = 0.0
+        self._own = 0.0  # what the queries took at the last event
         self.update()
 
     def update(self) -> None:
@@ -85,8 +88,13 @@ class Tap:
         for query in self.queries:
             query.post(event, number, now, self.began)
             ended = monotonic()
-            query.seconds += ended - started
+            cost = ended - started
+            query.seconds += cost
+            if cost > CHEAP:
+                query.charge(cost, event._dt - self._own, number, now)
+                ended = monotonic()
             started = ended
+        self._own = started - now
 
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""

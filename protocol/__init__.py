@@ -1,0 +1,1 @@
+"""The wire: messages, value codec, keys, connection files, limits, errors."""

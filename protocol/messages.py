@@ -70,6 +70,7 @@ class Attach(Message, tag="attach", frozen=True):
     max_bytes: int = 4_000_000
     latency: str = "normal"
     name: str = ""
+    budget: float | None = None
 
 
 class Detach(Message, tag="detach", frozen=True):
@@ -84,6 +85,14 @@ class CloseWindow(Message, tag="close", frozen=True):
 
     request: int
     stream: int
+
+
+class Grant(Message, tag="grant", frozen=True):
+    """Let stream ``stream`` take the fraction ``budget`` of the loop's time; None: its part of the common budget."""
+
+    request: int
+    stream: int
+    budget: float | None = None
 
 
 class Call(Message, tag="call", frozen=True):
@@ -202,5 +211,5 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     reason: str = "the run ended"
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Call | Ask | Beat | Leave
+FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Ask | Beat | Leave
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Status | Beat | Goodbye

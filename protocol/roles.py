@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from looptap.protocol.keys import OPERATOR, VIEWER
-from looptap.protocol.messages import Ask, Attach, Beat, Call, CloseWindow, Detach, FromClient, Hello, Leave
+from looptap.protocol.messages import Ask, Attach, Beat, Call, CloseWindow, Detach, FromClient, Grant, Hello, Leave
 
 _BOTH = frozenset({OPERATOR, VIEWER})
 _OPERATOR = frozenset({OPERATOR})
@@ -17,6 +17,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     Attach: _OPERATOR,
     Detach: _OPERATOR,
     CloseWindow: _OPERATOR,
+    Grant: _OPERATOR,
     Call: _OPERATOR,
     Ask: _OPERATOR,
 }

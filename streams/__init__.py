@@ -1,0 +1,1 @@
+"""The query language and its pipelines, windows, reducers, snapshots, streams. No I/O, no threads."""

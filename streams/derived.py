@@ -36,9 +36,7 @@ class DerivedStream(Stream):
         known = None if source.fields is None else frozenset(source.fields)
         spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known)
         self._pipeline = compile_query(spec)
-        super().__init__(
-            name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer
-        )
+        super().__init__(name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer)
         self.source = source
         self.notes = list(self._pipeline.notes)
         self._next, self._seen, self._in_a_row = 1, 0, 0

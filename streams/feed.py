@@ -210,9 +210,7 @@ class Feed:
             subscriber.on_end()
         return False
 
-    def _subscribe(
-        self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool
-    ) -> Subscriber:
+    def _subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
         with self._changed:
             subscriber = Subscriber(on_batch, on_end, 0 if replay else self._buffer.end)
             self._subscribers.append(subscriber)

@@ -16,6 +16,7 @@ from typing import Any
 
 from looptap.streams import namespace
 from looptap.streams.errors import QueryError
+from looptap.streams.items import DEFAULT_BOUNDS, Bounds
 from looptap.streams.parts import Extraction, Parts, plain_name
 from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
 from looptap.streams.stages import collected_events
@@ -31,7 +32,7 @@ class QuerySpec:
 
     ``code`` is an expression or a function of one parameter; ``source`` is what the sequence is called (`events` in
     the agent, `values` at the client); ``known`` are the observables seen so far, None if nothing is known yet;
-    ``functions`` are those that the host exposed.
+    ``functions`` are those that the host exposed; ``bounds`` is what its parts may hold for one window.
     """
 
     code: str | Callable[..., Any]
@@ -41,6 +42,7 @@ class QuerySpec:
     source: str = "events"
     known: frozenset[str] | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Bounds = DEFAULT_BOUNDS
 
 
 def compile_query(spec: QuerySpec) -> Pipeline:
@@ -74,7 +76,7 @@ class _Compiler:
         self.names = namespace.names(spec.functions)
         self.known = set(spec.known or ()) - set(spec.functions)
         self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
-        self.parts = Parts(text, self.names, self.per_event)
+        self.parts = Parts(text, self.names, self.per_event, spec.bounds)
         self.alias = "e"  # what a bare event is called in a mapped expression
 
     def compile(self) -> Pipeline:
@@ -284,7 +286,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     pipeline: Pipeline
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None
-        slot = collected_events(reads, size)
+        slot = collected_events(reads, size, spec.bounds)
         finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
         pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
         pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from looptap.streams.pipelines import Items, Latest, SlidingSlot, Slot
-from looptap.streams.reducers import REDUCERS, Reducer
+from looptap.streams.reducers import REDUCERS, Bounds, Reducer
 from looptap.streams.stages import Fold, as_made_by, chained, collected_events, ema_fold, snapshotting, uncopied
 from looptap.streams.syntax import COMPREHENSIONS, Comprehension, Text, free_names, function, rewrite, targets
 
@@ -22,9 +21,13 @@ class Parts:
     """Finds and compiles the streaming parts of one query."""
 
     def __init__(
-        self, text: Text, names: dict[str, Any], per_event: Callable[[ast.expr, frozenset[str]], ast.expr]
+        self,
+        text: Text,
+        names: dict[str, Any],
+        per_event: Callable[[ast.expr, frozenset[str]], ast.expr],
+        bounds: Bounds,
     ) -> None:
-        self.text, self.names, self.per_event = text, names, per_event
+        self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
         self.slots: list[SlidingSlot] = []  # of recent(n)
         self.latest: list[Latest] = []
         self.conditions: list[str] = []
@@ -162,11 +165,10 @@ class Parts:
         keywords = {str(k.arg): self.evaluate(k.value) for k in node.keywords}
         if name == "reduce":
             args[0] = snapshotting(args[0])
-        make = functools.partial(spec.factory, *args, **keywords)
         try:
-            make()
+            make = spec.maker(*args, bounds=self.bounds, **keywords)
         except Exception as error:
-            raise self.text.error(f"{name}: {error}", node) from None
+            raise self.text.error(str(error), node) from None
         return name, items, make
 
     def evaluate(self, node: ast.expr) -> Any:
@@ -268,7 +270,7 @@ class Extraction:
             self.explanation.append(f"streams: {shown}")
             return self.parts.place(slot.result)
         if self.is_source(node, bound):
-            slot = collected_events(self.attributes, self.size)
+            slot = collected_events(self.attributes, self.size, self.parts.bounds)
             self.slots.append(slot)
             kept = ", ".join(sorted(self.attributes)) or "nothing"
             self._collects(f"{shown} (of each event: {kept})")
@@ -276,7 +278,7 @@ class Extraction:
         items_ = self.parts.sequence(node, self.is_source, bound)
         if items_ is None:
             return None
-        slot = self.slot(node, items_, REDUCERS["list"].factory, False)
+        slot = self.slot(node, items_, REDUCERS["list"].maker(bounds=self.parts.bounds), False)
         self._collects(shown)
         return self.parts.place(as_made_by(node, slot.result))
 

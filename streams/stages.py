@@ -10,11 +10,11 @@ from typing import Any
 
 from looptap.streams.events import EventSnapshot
 from looptap.streams.pipelines import Items, SlidingSlot, Slot
-from looptap.streams.reducers import REDUCERS
+from looptap.streams.reducers import REDUCERS, Bounds
 from looptap.streams.snapshots import take_item
 
 
-def collected_events(names: Iterable[str], size: int | None) -> Slot | SlidingSlot:
+def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
     """A slot that keeps, of each event, the observables ``names`` as far as it has them."""
     wanted = tuple(names)
 
@@ -23,7 +23,7 @@ def collected_events(names: Iterable[str], size: int | None) -> Slot | SlidingSl
         present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
         return EventSnapshot({n: take_item(getattr(event, n)) for n in wanted if n in present})
 
-    make = REDUCERS["list"].factory
+    make = REDUCERS["list"].maker(bounds=bounds)
     items = Items(keep, one=True, copied=True)
     return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 

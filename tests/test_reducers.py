@@ -23,6 +23,7 @@ from looptap.streams.reducers import REDUCERS, Bounds, group_by, histogram, mean
 many = settings(max_examples=400, deadline=None, database=None)
 integers = st.integers(-(10**30), 10**30)
 floats = st.floats(-1e150, 1e150, allow_nan=False)
+TINY = 1e-280  # below it, a quotient or a square has fewer than 53 bits
 splits = st.lists(st.integers(0, 40), max_size=3)
 
 
@@ -106,7 +107,7 @@ def test_extremes_treat_nan_as_python_does_however_they_are_split(name, xs, cut)
 @given(xs=st.lists(floats | integers, max_size=40), cut=splits)
 def test_sum_and_mean_of_floats_are_compensated(xs, cut):
     exact = sum(map(Fraction, xs))
-    scale = float(sum(abs(Fraction(x)) for x in xs))
+    scale = float(sum(abs(Fraction(x)) for x in xs)) + TINY
     assert float(abs(Fraction(reduced("sum", xs, cut=cut)) - exact)) <= 1e-15 * scale
     if xs:
         assert float(abs(Fraction(reduced("mean", xs, cut=cut)) - exact / len(xs))) <= 1e-15 * scale
@@ -122,6 +123,7 @@ def test_small_numbers_are_not_lost_among_large_ones():
 @pytest.mark.parametrize("cut", [[], [1], [2]])
 def test_an_infinity_leaves_no_variance(cut):
     assert math.isnan(reduced("variance", [1.0, math.inf, 2.0], cut=cut))
+    assert math.isnan(reduced("variance", [1.0, math.inf], cut=cut))
 
 
 @many
@@ -137,7 +139,7 @@ def test_sum_and_mean_carry_infinities_and_nans_as_python_does(xs, cut):
 def test_variance_and_stdev_agree_with_statistics_at_any_offset(xs, cut, offset):
     xs = [x + offset for x in xs]
     exact = statistics.variance(xs)
-    spread = sum(abs(x - xs[0]) ** 2 for x in xs)
+    spread = sum(abs(x - xs[0]) ** 2 for x in xs) + TINY
     assert abs(reduced("variance", xs, cut=cut) - exact) <= 1e-12 * spread
     assert abs(reduced("stdev", xs, cut=cut) ** 2 - exact) <= 1e-12 * spread
 
@@ -460,8 +462,8 @@ def test_groups_that_collect_share_one_bound_of_bytes():
 def test_a_bound_is_kept_when_parts_merge():
     with pytest.raises(QueryError, match="1 of 11 items had other keys"):
         reduced("Counter", [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6], bounds=SMALL, cut=[5])
-    pairs = [(0, float(i)) for i in range(100)]
-    with pytest.raises(QueryError, match="2,000 bytes"):
+    pairs = [(i // 50, float(i)) for i in range(100)]
+    with pytest.raises(QueryError, match=r"group_by collects .* 2,000 bytes"):
         reduced("group_by", pairs, list, bounds=Bounds(bytes=2000), cut=[50])
 
 

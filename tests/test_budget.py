@@ -1,0 +1,111 @@
+"""Queries together stay within the budget, say so, and are granted more (SAFETY S15)."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+import looptap
+from looptap.agent.budget import Budget, Meter
+from looptap.testing import pair
+
+STEP, SLOW = 0.001, 0.005
+
+
+def loop(agent, seconds):
+    """Steps of 1 ms for so many seconds of step time; the share of them that `emit` took."""
+    inside, steps = 0.0, int(seconds / STEP)
+    for step in range(steps):
+        started = time.perf_counter()
+        while time.perf_counter() - started < STEP:
+            pass
+        emitted = time.perf_counter()
+        agent.emit("batch", step=step)
+        inside += time.perf_counter() - emitted
+    return inside / (steps * STEP)
+
+
+@pytest.fixture
+def limited():
+    agent, run = pair("budget", budget=0.03)
+    agent.expose(slow=lambda seconds=SLOW: time.sleep(seconds))
+    yield agent, run
+    agent.close()
+
+
+@pytest.mark.parametrize("queries", [1, 10])
+def test_hostile_queries_together_keep_to_the_budget(limited, queries):
+    agent, run = limited
+    streams = [run.stream("slow() or step", on="batch") for _ in range(queries)]
+    loop(agent, 0.1)  # the grace
+    assert loop(agent, 1.0) < 10 * 0.03
+    run.stats()
+    assert all(s.arrived for s in streams)
+    assert any("event, to stay within" in note for note in streams[0].notes)
+    assert "event, to stay within" in run.stats()["queries"][0]["limitation"]
+
+
+def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(limited):
+    agent, run = limited
+    total = run.stream("sum(slow() or 1 for e in events)", on="batch")
+    loop(agent, 0.05)
+    agent.emit("epoch")
+    (record,) = total.records
+    assert record.partial
+    assert any("suspended" in note for note in total.notes)
+    total.grant(math.inf)
+    for _ in range(10):
+        agent.emit("batch", step=0)
+    agent.emit("epoch")
+    assert total.records[-1].value == 10
+
+
+def test_a_granted_query_runs_at_every_event(limited):
+    agent, run = limited
+    stream = run.stream("slow() or step", on="batch", budget=math.inf)
+    for step in range(30):
+        agent.emit("batch", step=step)
+    assert stream.values == list(range(30))
+
+
+def test_an_evaluation_over_a_second_twice_detaches(limited, monkeypatch):
+    meter = Meter(Budget(0.03))
+    assert meter.charge(1.5, 0.001, 1.5, 1)
+    assert not meter.charge(1.5, 0.001, 3.0, 2)
+    assert Meter(Budget(0.03), grant=math.inf).charge(100, 0.001, 100, 9)
+
+
+def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
+    agent, run = pair("budget")
+    stream = run.stream("step", on="batch", buffer=100_000)
+    for step in range(20_000):
+        agent.emit("batch", step=step)
+    assert stream.arrived == 20_000
+    meter = Meter(Budget(0.03))
+    for i in range(1, 10):  # now and then a pause of the machine: 100 events at 2 µs, then one of 2 ms
+        assert meter.charge(2e-3, 1e-5, i * 2.2e-3, i * 1000)
+    assert meter.every == 1
+    agent.close()
+
+
+def test_shares_return_when_a_query_goes():
+    budget = Budget(0.03)
+    first, second = Meter(budget), Meter(budget)
+    for i in range(1, 6):
+        first.charge(SLOW, STEP, i * SLOW, i)
+        second.charge(SLOW, STEP, i * SLOW, i)
+    assert budget.share() == pytest.approx(0.015)
+    second.forget()
+    assert budget.share() == pytest.approx(0.03)
+    budget.io = 0.01
+    assert budget.share() == pytest.approx(0.02)
+    budget.io = 1.0
+    assert budget.share() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("budget", [0, -1, "3%", True, math.nan])
+def test_a_bad_budget_is_a_sentence(budget):
+    with pytest.raises(ValueError, match="fraction of the loop's time"):
+        looptap.Agent("budget", budget=budget)
