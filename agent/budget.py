@@ -13,6 +13,8 @@ CHEAP = 20e-6
 """Seconds an event that are never limited."""
 GRACE = 3
 """Evaluations before the first decision."""
+MANY = 32
+"""Evaluations over which the mean cost is believed."""
 TOO_LONG = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
 _SMOOTH = 0.2
@@ -46,12 +48,16 @@ class Meter:
     ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common budget.
     """
 
-    __slots__ = ("_budget", "_events", "_long", "_seconds", "_step", "every", "grant", "limited", "skip")
+    __slots__ = (
+        "_budget", "_events", "_last", "_lasting", "_long", "_seconds", "_step", "every", "grant", "limited", "skip",
+    )  # fmt: skip
 
     def __init__(self, budget: Budget, grant: float | None = None) -> None:
         self._budget, self.grant = budget, grant
         self._step = self._seconds = 0.0
         self._events = self._long = 0
+        self._last = 0  # the evaluation that was charged last
+        self._lasting = math.inf, 0  # the least cost of the dear evaluations in a row, and how many they are
         self.every = 1
         self.skip = 0
         """Events to pass over before the next evaluation."""
@@ -63,21 +69,33 @@ class Meter:
         ``seconds`` and ``events`` are the query's totals. Sets `every`: 1 if the query is within its share, else the
         number of events per evaluation that brings it there.
         """
-        mean = (seconds - self._seconds) / max(events - self._events, 1)  # since the last dear one
-        self._seconds, self._events = seconds, events
         if self.grant is None and cost > TOO_LONG:
             self._long += 1
             if self._long >= 2:
                 return False
         if step > 0:  # a validation between two events is not a long step
             self._step += _SMOOTH * (min(step, 4 * self._step) - self._step) if self._step else step
-        if events <= GRACE or self._step <= 0:
+        typical = self._typical(cost, seconds, events)
+        if typical is None or events <= GRACE or self._step <= 0:
             return True
-        typical = min(cost, mean)  # one pause of the machine is not the query's fault
         self._mark(typical > CHEAP)
         self.every = max(1, math.ceil(typical / (self.allowed() * self._step))) if typical > CHEAP else 1
         self.skip = self.every - 1
         return True
+
+    def _typical(self, cost: float, seconds: float, events: int) -> float | None:
+        """The least of three or more dear evaluations in a row, or the mean of many: a pause now and then, which is the
+        machine's and not the query's, makes neither large. None if it is too early to tell.
+        """
+        least, count = self._lasting if events == self._last + 1 else (math.inf, 0)
+        self._last, self._lasting = events, (min(least, cost) if count < GRACE else cost, count + 1)
+        if count + 1 >= GRACE:
+            return self._lasting[0]
+        if events - self._events < MANY:
+            return None
+        mean = (seconds - self._seconds) / (events - self._events)
+        self._seconds, self._events = seconds, events
+        return mean
 
     def allowed(self) -> float:
         """The fraction of the loop's time that the query may take."""

@@ -228,10 +228,11 @@ class Link:
         self._take_leave()
 
     def _take_leave(self) -> None:
-        try:
-            self._brain.goodbye()
-        except BaseException:
-            self.faults += 1
+        for last in (self.work_posted, self._brain.goodbye):
+            try:
+                last()
+            except BaseException:
+                self.faults += 1
         self._close(min(CLOSING, self._deadline - time.monotonic()))
 
     def _fail(self, reason: str) -> None:

@@ -66,8 +66,8 @@ class Loop:
 
     def turn(self) -> None:
         """Sleep until there is something to do, and do a bounded piece of each kind of work."""
-        poller = self._cold if self._due is None else self._warm
-        ready = dict(poller.poll(self._patience()))
+        listens = self._due is None or self._why is _Why.RETRY
+        ready = dict((self._cold if listens else self._warm).poll(self._patience()))
         if self._door in ready:
             self._link.doorman.answer()
         if self._router in ready:
@@ -76,7 +76,7 @@ class Loop:
             self._link.urgent.clear()
             self._link.work_posted()
         now = time.monotonic()
-        if self._due is None and self._link.bell.fd in ready:
+        if listens and self._link.bell.fd in ready:
             self._warm_up(now)
         elif self._due is not None and now >= self._due:
             self._flush()
@@ -108,7 +108,8 @@ class Loop:
         """Flush a piece, and decide when to come back."""
         rung = self._link.bell.clear()  # before looking, so that what comes later rings again
         if self._why is _Why.HABIT and not rung:
-            self._due, self._fast = None, False
+            self._fast = False
+            self._rest(time.monotonic())
             return
         full, out = self._link.full, self._link.frames_out
         began = now = time.monotonic()
@@ -119,13 +120,21 @@ class Loop:
         self._flushed = now
         if more and self._link.frames_out > out:
             time.sleep(max(SHORTEST_GAP, now - began))
-            self._due, self._why, self._retry = now, _Why.MORE, 0.0
-        elif more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
+            self._due, self._why = now, _Why.MORE
+            return
+        if more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
             self._retry = min(2 * self._retry or self._brain.linger(), self._link.limits.heartbeat)
-            self._due, self._why = now + self._retry, _Why.RETRY
         else:
             self._retry = 0.0
-            self._due, self._why = (now + self._brain.linger() if self._fast else None), _Why.HABIT
+        self._rest(now)
+
+    def _rest(self, now: float) -> None:
+        if self._fast:
+            self._due, self._why = now + self._brain.linger(), _Why.HABIT
+        elif self._retry:
+            self._due, self._why = now + self._retry, _Why.RETRY
+        else:
+            self._due = None
 
     # ------------------------------------------------------------ messages
 

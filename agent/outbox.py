@@ -6,24 +6,43 @@ time for each outbox (the agent's event lock) and one consumer (the I/O thread).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+SMALLEST = 64
+"""Bytes that every value counts for, at least."""
+GRANT = 65_536
+"""Bytes that an outbox may fill before it asks again what the others hold."""
+SLICE = 16_384
+"""Values that the I/O thread moves out of the training thread's way at once."""
 
 
-class Item(NamedTuple):
-    """One value on its way: its number, the event's number and time, flags, the value, its bytes.
+class Marked:
+    """A value with flags, or with what the condition of a flight recorder reads."""
 
-    On the training thread it is a bare tuple, which is five times cheaper to make.
-    """
+    __slots__ = ("flags", "kept", "value")
 
-    number: int
-    event: int
-    time: float
-    flags: int
-    value: Any
-    size: int
-    kept: dict[str, Any] | None
+    def __init__(self, value: Any, flags: int, kept: dict[str, Any] | None = None) -> None:
+        self.value, self.flags, self.kept = value, flags, kept
+
+
+Item: TypeAlias = tuple[int, int, float, Any, int]
+"""One value that waits: its number, the number and time of its event, the value, its bytes."""
+
+
+class Columns(NamedTuple):
+    """Consecutive items, column by column."""
+
+    numbers: tuple[int, ...]
+    events: tuple[int, ...]
+    times: tuple[float, ...]
+    values: tuple[Any, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Columns | None:
+        """The columns of some items; None if there is none."""
+        return cls(*zip(*items, strict=True)) if items else None
 
 
 class Post:
@@ -49,65 +68,96 @@ class Post:
 
     def waiting(self) -> int:
         """Bytes that wait, over all outboxes."""
-        return sum(o.put_bytes - o.taken_bytes for o in self._outboxes)
+        return sum(o.waiting() for o in self._outboxes)
+
+    def free(self) -> int:
+        """Bytes that no outbox holds or may fill without asking."""
+        granted = sum(o.granted() for o in self._outboxes)
+        self.peak = max(self.peak, granted)
+        return self.limit - granted
 
 
 class Outbox:
     """The values of one stream that wait for the I/O thread."""
 
-    # Two counters with one writer each are exact without a lock: the difference is what waits.
-    __slots__ = ("_items", "_post", "dropped", "number", "put_bytes", "put_count", "taken_bytes", "values")
-    SMALL = 1_048_576  # bytes under which an outbox need not ask what the others hold
+    # Byte counters with one writer each are exact without a lock: the difference is what waits.
+    __slots__ = (
+        "_granted", "_held", "_items", "_post", "_room", "_taken_bytes", "dropped", "number", "values",
+    )  # fmt: skip
 
     def __init__(self, post: Post, values: int) -> None:
         self._post, self.values = post, values
-        self._items: deque[tuple[Any, ...]] = deque()
-        self.number = 0
-        self.dropped = 0
-        self.put_bytes = self.taken_bytes = self.put_count = 0
+        # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
+        # behind; one append is all or nothing, whatever interrupts it.
+        self._items: list[Item] = []
+        self.number = self.dropped = 0
+        self._granted = self._room = 0  # bytes granted since the start, and what is left of the last grant
+        # The I/O thread's.
+        self._held: list[Item] = []
+        self._taken_bytes = 0
 
-    def put(
-        self, event: int, time: float, flags: int, value: Any, size: int, kept: dict[str, Any] | None = None
-    ) -> None:
+    def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value, or count it as dropped if there is no room."""
         self.number = number = self.number + 1
-        post = self._post
-        if self.put_bytes - self.taken_bytes + size > Outbox.SMALL or len(self._items) >= self.values:
-            waiting = post.waiting()
-            post.peak = max(post.peak, waiting)
-            if len(self._items) >= self.values or waiting + size > post.limit:
+        room = self._room - size
+        if room < 0:
+            room = self._ask_for_room(size)
+            if room < 0:
                 self.dropped += 1
                 return
-        self._items.append((number, event, time, flags, value, size, kept))
-        self.put_bytes += size
-        if not post.rung:
-            post.rung = True
-            post.ring()
+        self._room = room
+        self._items.append((number, event, time, value, size))
+        if not self._post.rung:
+            self.ring()
 
     def ring(self) -> None:
-        """Have the I/O thread look, though there is no value."""
+        """Have the I/O thread look."""
         if not self._post.rung:
             self._post.rung = True
             self._post.ring()
 
-    def peek(self, count: int, size: int) -> list[Item]:
-        """Up to ``count`` items of ``size`` bytes together (one at least), consecutively numbered; they stay."""
-        items: list[Item] = []
-        total = 0
-        held = self._items  # the other end may grow meanwhile, which an iterator of a deque would not forgive
-        for i in range(min(count, len(held))):
-            item = Item._make(held[i])
-            total += item.size
-            if items and (total > size or item.number != items[-1].number + 1):
-                break
-            items.append(item)
-        return items
+    def _ask_for_room(self, size: int) -> int:
+        """Bytes left for further values once this one is in; below 0 if there is no room for it."""
+        left, room = self.values - len(self), self._room
+        free = self._post.free() + room
+        if left <= 0 or free < size:
+            return -1
+        grant = max(size, min(GRANT, free, left * SMALLEST))
+        self._granted += grant - room
+        return grant - size
 
-    def take(self, items: list[Item]) -> None:
+    # ------------------------------------------------------------ the I/O thread's end
+
+    def peek(self, count: int, size: int) -> Columns | None:
+        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        if not self._held:
+            self._held = self._items[:SLICE]
+            del self._items[: len(self._held)]
+        items = self._held[:count]
+        columns = Columns.of(items)
+        if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
+            return columns
+        first, total = items[0][0], 0
+        for i, item in enumerate(items):
+            total += item[4]
+            if item[0] != first + i or (i and total > size):
+                return Columns.of(items[:i])
+        return columns
+
+    def take(self, columns: Columns) -> None:
         """Remove what `peek` gave."""
-        for item in items:
-            self._items.popleft()
-            self.taken_bytes += item.size
+        del self._held[: len(columns.numbers)]
+        self._taken_bytes += sum(columns.sizes)
+
+    # ------------------------------------------------------------ from either thread
+
+    def granted(self) -> int:
+        """Bytes that wait, or may come before the outbox asks again."""
+        return self._granted - self._taken_bytes
+
+    def waiting(self) -> int:
+        """Bytes that wait."""
+        return self._granted - self._room - self._taken_bytes
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + len(self._held)

@@ -7,7 +7,7 @@ from typing import Any
 
 from looptap.agent.budget import Meter
 from looptap.agent.guard import LoopState
-from looptap.agent.outbox import Item, Outbox
+from looptap.agent.outbox import SMALLEST, Item, Marked, Outbox
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.pipelines import ERROR, Mapped, Output, Pipeline, needs_group
@@ -67,7 +67,7 @@ class AttachedQuery:
             feed = self._feed
             if feed is not None:
                 value, size = take(feed(event), self.max_bytes)
-                self.outbox.put(number, now, 0, value, size)
+                self.outbox.put(number, now, value, size)
                 self.events += 1
                 self._in_a_row = 0
                 return
@@ -165,7 +165,7 @@ class AttachedQuery:
         for flags, value in outputs:
             if flags & ERROR:
                 self._note(value)
-                put(number, now, flags, value, len(value))
+                put(number, now, Marked(value, flags), SMALLEST + len(value))
                 continue
             try:
                 copy, size = take(value, self.max_bytes)
@@ -173,14 +173,14 @@ class AttachedQuery:
                 if self.pipeline.mapped:
                     raise
                 self._note(str(error))
-                put(number, now, flags | ERROR, str(error), len(str(error)))
+                put(number, now, Marked(str(error), flags | ERROR), SMALLEST + len(str(error)))
                 continue
             self._in_a_row = 0
             if self.recorder is None:
-                put(number, now, flags, copy, size)
+                put(number, now, Marked(copy, flags) if flags else copy, size)
             elif event is not None:
                 kept, more = self._inputs(event)
-                put(number, now, flags, copy, size + more, kept)
+                put(number, now, Marked(copy, flags, kept), size + more)
 
     def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
         """Snapshots of what the recorder's condition reads."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from looptap.agent.outbox import Item
+from looptap.agent.outbox import Columns, Item, Marked
 from looptap.agent.queries import AttachedQuery
 from looptap.protocol import messages as m
 from looptap.streams.snapshots import Pending
@@ -34,26 +35,30 @@ class ServedStream:
         self.sent = 0
         self._released = 0
 
-    def next(self, count: int, size: int) -> list[Item]:
-        """The next values to send; they stay until `take`."""
-        outbox = self.query.outbox
-        if self.query.recorder is not None:
-            self._record(count, size)
-            items = [self.ready[i] for i in range(min(count, len(self.ready)))]
-        else:
-            items = outbox.peek(count, size)
-        for i, item in enumerate(items):
-            if type(item.value) is Pending:
-                items[i] = self._resolved(item)
-        return items
-
-    def take(self, items: list[Item]) -> None:
-        """The client has been sent these."""
-        self.sent += len(items)
+    def next(self, count: int, size: int) -> tuple[Columns, list[Any], bytearray] | None:
+        """What to send next, its values, and their flags if any has some; it stays until `take`."""
         if self.query.recorder is None:
-            self.query.outbox.take(items)
+            columns = self.query.outbox.peek(count, size)
         else:
-            for _ in items:
+            self._record(count, size)
+            columns = Columns.of(list(islice(self.ready, count)))
+        if columns is None:
+            return None
+        values, flags = list(columns.values), bytearray()
+        if not _UNFINISHED.isdisjoint(map(type, values)):
+            flags = bytearray(len(values))
+            for i, value in enumerate(values):
+                values[i], flags[i] = _finished(value)
+        return columns, values, flags
+
+    def take(self, columns: Columns) -> None:
+        """The client has been sent these."""
+        count = len(columns.numbers)
+        self.sent += count
+        if self.query.recorder is None:
+            self.query.outbox.take(columns)
+        else:
+            for _ in range(count):
                 self.ready.popleft()
 
     def status(self) -> m.Status:
@@ -83,27 +88,38 @@ class ServedStream:
         """Show the recorder what has come."""
         recorder = self.query.recorder
         assert recorder is not None
-        items = self.query.outbox.peek(count, size)
-        self.query.outbox.take(items)
-        for item in items:
-            if type(item.value) is Pending:
-                item = self._resolved(item)
-            kept = {n: v.resolve() if type(v) is Pending else v for n, v in (item.kept or {}).items()}
+        columns = self.query.outbox.peek(count, size)
+        if columns is None:
+            return
+        self.query.outbox.take(columns)
+        for _, event, when, marked, size in zip(*columns, strict=True):
+            kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.kept.items()}
+            shown = Marked(*_finished(marked))
             try:
-                released = recorder.post(item, item.size, kept, item.event, item.time)
+                released = recorder.post((0, event, when, shown, size), size, kept, event, when)
             except Exception as error:
                 self.query.errors += 1
                 if not self.query.traceback:
                     self.query.traceback = format_error(error, recorder.condition.text)
                     self.query.changed = True
                 continue
-            for fired, record in released:
+            for fired, (_, event, when, shown, size) in released:
                 self._released += 1
-                flags = record.flags | (m.TRIGGER if fired else 0)
-                self.ready.append(record._replace(number=self._released, flags=flags, kept=None))
+                shown.flags |= m.TRIGGER if fired else 0
+                self.ready.append((self._released, event, when, shown, size))
 
-    def _resolved(self, item: Item) -> Item:
+
+_UNFINISHED = frozenset({Marked, Pending})
+
+
+def _finished(value: Any) -> tuple[Any, int]:
+    """The value and its flags; waits for a device where the value is not there yet."""
+    flags = 0
+    if type(value) is Marked:
+        value, flags = value.value, value.flags
+    if type(value) is Pending:
         try:
-            return item._replace(value=item.value.resolve())
+            value = value.resolve()
         except Exception as error:
-            return item._replace(value=format_error(error), flags=item.flags | m.ERROR)
+            return format_error(error), flags | m.ERROR
+    return value, flags

@@ -17,9 +17,10 @@ import msgspec
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
 from looptap.agent.link import Sent
-from looptap.agent.outbox import Item, Post
+from looptap.agent.outbox import Post
 from looptap.agent.registry import Queries, granted
 from looptap.agent.served import Client, ServedStream
+from looptap.agent.stacks import stacks
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
@@ -28,8 +29,9 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send
 from looptap.streams.errors import LooptapError, QueryError
 
-BATCH_VALUES, BATCH_BYTES = 512, 262_144
-"""Values and bytes of one message: packing it holds the GIL for at most about 200 µs."""
+BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
+"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop of
+Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
 
 class Service:
@@ -50,11 +52,13 @@ class Service:
         self.queries = Queries(taps, groups, self.post, limits, budget)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.clients: dict[bytes, Client] = {}
+        self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
         self._counts: dict[str, int] = {}
         self._cpu, self._beaten = 0.0, time.monotonic()
-        self._moved = time.monotonic()  # when a beat last found that the loop had moved
+        self._moved: dict[str, float] = {}  # when a look last found that a type had new events
+        self._began = time.monotonic()
         self._streams: deque[ServedStream] = deque()
         self._outcomes: deque[Outcome] = deque()
         self._commands = Commands(limits.commands_per_second, self._finished)
@@ -127,29 +131,28 @@ class Service:
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
-        events = self.taps.counts()
         now = time.monotonic()
         cpu = time.thread_time()
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        if events != self._counts:
-            self._counts, self._moved = events, now
+        self._look()
+        idle = now - max(self._moved.values(), default=self._began)
         for peer in list(self.clients):
-            self._reply(peer, m.Beat(events, now - self._moved))
+            self._reply(peer, m.Beat(self.taps.counts(), idle))
         for stream in list(self._streams):
             stream.query.changed = True
         self.flush()
 
-    def goodbye(self, reason: str = "the run ended") -> None:
-        """Send what waits, end every stream, take leave."""
+    def goodbye(self) -> None:
+        """Send what waits, end every stream, take leave, with `farewell` as the reason."""
         for stream in list(self._streams):
             if stream.query.state == "live":
-                stream.query.state, stream.query.reason, stream.query.changed = "ended", reason, True
+                stream.query.state, stream.query.reason, stream.query.changed = "ended", self.farewell, True
         while self.flush():
             pass
         for peer in list(self.clients):
-            self._reply(peer, m.Goodbye(reason))
+            self._reply(peer, m.Goodbye(self.farewell))
 
     # ------------------------------------------------------------ requests
 
@@ -248,9 +251,24 @@ class Service:
                 self._reply(peer, m.Done(request, msgspec.Raw(outcome.packed())))
 
     def _answer(self, what: str) -> Any:
-        if what != "stats":
-            raise MessageError(f"there is nothing called {what!r} to ask for; try 'stats'.")
-        return self.stats()
+        if what == "stats":
+            return self.stats()
+        if what == "stacks":
+            return {"threads": stacks(), "events": self._ages()}
+        raise MessageError(f"there is nothing called {what!r} to ask for; try 'stats' or 'stacks'.")
+
+    def _ages(self) -> dict[str, dict[str, float]]:
+        """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
+        self._look()
+        now = time.monotonic()
+        return {name: {"count": n, "idle": now - self._moved[name]} for name, n in self._counts.items()}
+
+    def _look(self) -> None:
+        """Note which event counts have moved."""
+        now = time.monotonic()
+        for name, count in self.taps.counts().items():
+            if count != self._counts.get(name):
+                self._counts[name], self._moved[name] = count, now
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
@@ -292,15 +310,17 @@ class Service:
 
     def _pump(self, stream: ServedStream) -> bool:
         """Send a message of values of this stream, or its end; whether anything went."""
-        items = stream.next(BATCH_VALUES, BATCH_BYTES)
-        if not items:
+        count = max(BATCH_VALUES, min(len(stream.query.outbox) // 4, MOST_VALUES))
+        batch = stream.next(count, count * BATCH_BYTES)
+        if batch is None:
             if stream.query.state != "live" and not stream.query.changed:
                 self._remove(stream)
             return False
-        flags, values = _values(items)
+        columns, values, flags = batch
         try:
             form, raw = pack_values(values)
         except LooptapError:
+            flags = flags or bytearray(len(values))
             for i, value in enumerate(values):
                 try:
                     pack(value)
@@ -308,15 +328,15 @@ class Service:
                     flags[i], values[i] = flags[i] | m.ERROR, str(error)
             form, raw = pack_values(values)
         message = m.Values(
-            stream.number, items[0].number, array("q", [i.event for i in items]).tobytes(),
-            array("d", [i.time for i in items]).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
+            stream.number, columns.numbers[0], array("q", columns.events).tobytes(),
+            array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", self.run.rank,
         )  # fmt: skip
         sent = self._reply(stream.client.peer, message)
         if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
             stream.client.blocked = True
             return False
-        stream.take(items)
+        stream.take(columns)
         return sent is Sent.OK
 
     def _tell(self, stream: ServedStream) -> None:
@@ -326,7 +346,3 @@ class Service:
             return
         if self._reply(stream.client.peer, stream.status()) is not Sent.FULL:
             query.changed = False
-
-
-def _values(items: list[Item]) -> tuple[list[int], list[Any]]:
-    return [i.flags for i in items], [i.value for i in items]

@@ -93,6 +93,8 @@ class Tap:
             if cost > CHEAP:
                 query.charge(cost, event._dt - self._own, number, now)
                 ended = monotonic()
+            elif query.meter.limited and not query.meter.skip:
+                query.meter.forget()  # it has become cheap
             started = ended
         self._own = started - now
 
@@ -107,43 +109,49 @@ class Tap:
                 self._last = 0.0
 
 
-class Taps(dict[str, Tap]):
-    """All event types of a run by name. A type is opened by its first event or by who attaches to it."""
+class Taps:
+    """All event types of a run. A type is opened by its first event or by who attaches to it."""
 
     def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int) -> None:
-        super().__init__()
         self.standing, self.rank = standing, rank
         self.lock = threading.RLock()
+        self.by_name: dict[str, Tap] = {}
         for name in groups:
-            self[name] = Tap(Source(name, standing, rank), self.lock, tuple(self.values()))
+            closes = tuple(self.by_name.values())
+            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, closes)
 
     def open(self, event: str) -> Tap:
-        """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types."""
-        tap = self.get(event)
+        """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
+        tap = self.by_name.get(event)
         if tap is None:
-            if len(self) >= EVENT_TYPES:
-                raise ValueError(f"{len(self)} types of events, the bound; put what varies into an observable.")
-            tap = self.setdefault(event, Tap(Source(event, self.standing, self.rank), self.lock))
+            if not isinstance(event, str):
+                raise TypeError(f"an event is named by text, not {event!r:.60}.")
+            if len(self.by_name) >= EVENT_TYPES:
+                raise ValueError(f"{EVENT_TYPES} types of events, the bound; put what varies into an observable.")
+            tap = self.by_name.setdefault(event, self._new(event))
         return tap
+
+    def _new(self, event: str) -> Tap:
+        return Tap(Source(event, self.standing, self.rank), self.lock)
 
     def counts(self) -> dict[str, int]:
         """Events so far, by type."""
-        return {name: tap.number for name, tap in list(self.items())}
+        return {name: tap.number for name, tap in list(self.by_name.items())}
 
 
 class Deaf(Taps):
-    """The event types of an inert agent: every name leads to one tap that nobody listens to."""
+    """The event types of an inert agent: all names lead to one tap that nobody listens to."""
 
     def __init__(self) -> None:
         super().__init__((), {}, 0)
         self._tap = Tap(Source("inert"), self.lock)
 
-    def __missing__(self, name: object) -> Tap:
+    def _new(self, event: str) -> Tap:
         return self._tap
 
-    def open(self, event: str) -> Tap:
-        """The one tap."""
-        return self._tap
+    def counts(self) -> dict[str, int]:
+        """Nothing is counted."""
+        return {}
 
 
 _new = object.__new__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 LEVELS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
@@ -20,7 +21,7 @@ def sparkline(numbers: Sequence[float], width: int = 60) -> str:
     """
     count = min(width, len(numbers))
     edges = [i * len(numbers) // count for i in range(count + 1)] if count else []
-    means = [math.fsum(numbers[a:b]) / (b - a) if _finite(numbers[a:b]) else math.nan for a, b in _pairs(edges)]
+    means = [math.fsum(numbers[a:b]) / (b - a) if _finite(numbers[a:b]) else math.nan for a, b in pairwise(edges)]
     known = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     return "".join(_level(mean, low, high) for mean in means)
@@ -34,7 +35,7 @@ def bar(number: float, largest: float, width: int = 20) -> str:
     """
     if not math.isfinite(number):
         return ODD
-    if not 0 < number or not 0 < largest < math.inf:
+    if number <= 0 or not 0 < largest < math.inf:
         return ""
     full, eighths = divmod(round(8 * width * min(1.0, number / largest)), 8)
     return EIGHTHS[8] * full + (EIGHTHS[eighths] if eighths else "")
@@ -58,10 +59,6 @@ def beside(pictures: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
     height = max(map(len, pictures), default=0)
     padded = [[*block, *[" " * len(block[0])] * (height - len(block))] for block in pictures if block]
     return [(" " * gap).join(lines) for lines in zip(*padded, strict=True)]
-
-
-def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(edges, edges[1:], strict=False))
 
 
 def _finite(numbers: Sequence[float]) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -25,7 +27,10 @@ def _run(arguments: list[str]) -> int:
     from looptap.cli.app import app
     from looptap.streams.errors import LooptapError
 
-    usage_error = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer typers hold
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot draw block characters shall not end it all
+    usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it in newer typers
     try:
         return int(app(arguments, prog_name="looptap", standalone_mode=False) or DONE)
     except (KeyboardInterrupt, typer.Abort):
@@ -33,9 +38,8 @@ def _run(arguments: list[str]) -> int:
     except LooptapError as error:
         return complain(str(error))
     except usage_error as error:
-        context = getattr(error, "ctx", None)
-        command = "looptap" if context is None else context.command_path
-        complain(f"{error.format_message()} See: {command} --help")  # type: ignore[attr-defined]
+        command = error.ctx.command_path if error.ctx else "looptap"
+        complain(f"{error.format_message()} See: {command} --help")
         return MISTYPED
     except OSError as error:
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
@@ -43,7 +47,8 @@ def _run(arguments: list[str]) -> int:
         if os.environ.get("LOOPTAP_TRACEBACK"):
             raise
         return complain(
-            f"This is a fault of looptap itself: {type(error).__name__}: {error}. To see where, set LOOPTAP_TRACEBACK=1."
+            f"This is a fault of looptap itself: {type(error).__name__}: {error}. "
+            "To see where, give the command again after: export LOOPTAP_TRACEBACK=1"
         )
 
 

@@ -189,7 +189,10 @@ def _attach(listed: RunListing, timeout: float) -> Run:
     path, process = listed.path, file.process
 
     def still_there() -> bool | None:
-        return path.exists() and process.alive()
+        try:
+            return path.exists() and process.alive()
+        except OSError:  # a shared directory that is away for a while
+            return None
 
     link = Link(file.endpoints, file.server_public.encode("ascii"), file.client, still_there=still_there)
     return Run(link, run=file.run, timeout=timeout)

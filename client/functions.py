@@ -185,23 +185,36 @@ def _only_known_names(function: types.FunctionType) -> bool:
     return True
 
 
-def _same_code(node: ast.AST, code: types.CodeType) -> bool:
-    """Whether ``node`` compiles to ``code``: two lambdas on one line are told apart by what they do."""
+def _same_code(node: ast.Lambda | ast.FunctionDef, code: types.CodeType) -> bool:
+    """Whether ``node`` is where ``code`` was compiled from, and still says the same.
+
+    Two lambdas on one line are told apart by their place. The byte code is no help: it depends on what else the
+    module imports.
+    """
+    if not all(_inside(node, *position) for position in code.co_positions()):
+        return False
+    statement: ast.stmt
     if isinstance(node, ast.Lambda):
-        statement: ast.stmt = ast.copy_location(ast.Expr(node), node)
-    elif isinstance(node, ast.FunctionDef):
+        statement = ast.copy_location(ast.Expr(node), node)
+    else:
         statement = copy.copy(node)
         statement.decorator_list = []
-    else:
-        return False
     module = ast.fix_missing_locations(ast.Module([statement], []))
     compiled = compile(module, "<same>", "exec", dont_inherit=True)
     inner = [c for c in compiled.co_consts if isinstance(c, types.CodeType)]
     return any(_essence(c) == _essence(code) for c in inner)
 
 
+def _inside(
+    node: ast.expr | ast.stmt, line: int | None, end_line: int | None, column: int | None, end: int | None
+) -> bool:
+    """Whether a place in the source lies in ``node``; one that is unknown, or has no width, may."""
+    if line is None or end_line is None or column is None or end is None or (line, column) == (end_line, end):
+        return True
+    last = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return (node.lineno, node.col_offset) <= (line, column) and (end_line, end) <= last
+
+
 def _essence(code: types.CodeType) -> tuple[Any, ...]:
-    constants = tuple(
-        _essence(c) if isinstance(c, types.CodeType) else (type(c), c) for c in code.co_consts if c is not code.co_name
-    )
-    return code.co_code, code.co_names, code.co_varnames, constants
+    constants = [_essence(c) if isinstance(c, types.CodeType) else (type(c), c) for c in code.co_consts]
+    return code.co_names, code.co_varnames, tuple(constants)

@@ -32,6 +32,7 @@ _PASS = 64  # frames handled before the other direction has its turn
 _OUTGOING = 10_000
 _RETRY, _RETRY_LONGEST = 0.1, 1.0
 _LAST_WORDS = 0.3  # seconds for what waits when somebody closes the link
+_NEVER = 1_000_000_000  # milliseconds
 _ENVELOPE = 1 << 20  # what a message may have around its values
 
 
@@ -102,7 +103,10 @@ class Link:
         self._stopping = True
         self._wake()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is None:
+            self._wake_in.close()
+            self._wake_out.close()
+        elif thread is not threading.current_thread():
             thread.join(timeout)
 
     def _wake(self) -> None:
@@ -153,15 +157,14 @@ class Link:
                     error = NoAnswer(f"The link to {endpoint} is lost; trying to restore it.")
                     self._tell(self._receiver.on_lost, error)
             if not self._up.is_set():
-                if attempt >= len(self._endpoints):
-                    return error
+                if attempt >= len(self._endpoints) and not isinstance(error, NoAnswer):
+                    return error  # a silent one is asked again until `start` gives up
             elif self._still_there() is False:
                 return RunEnded("The run's process is gone.")
             elif isinstance(error, RefusedKey | WrongServer):
                 return error
-            if self._up.is_set():
-                self._pause(pause)
-                pause = min(2 * pause, _RETRY_LONGEST)
+            self._pause(pause)
+            pause = min(2 * pause, _RETRY_LONGEST)
         return None
 
     def _establish(self, connection: _Connection) -> LinkError | None:
@@ -289,7 +292,9 @@ class _Connection:
             zmq.HEARTBEAT_IVL: int(1000 * limits.heartbeat),
             zmq.HEARTBEAT_TIMEOUT: int(1000 * limits.heartbeat_timeout),
             zmq.HEARTBEAT_TTL: int(1000 * limits.heartbeat_timeout),
-            zmq.RECONNECT_IVL: -1,  # a new socket each time: frames of the old link must not reach the new one
+            # A new socket each time: frames of the old link must not reach the new one. Not -1: with it, libzmq
+            # drops what it has received and nobody has read yet, such as a goodbye.
+            zmq.RECONNECT_IVL: _NEVER,
             zmq.IPV6: 1,
         }
         for option, value in options.items():

@@ -62,7 +62,14 @@ class LiveStream(Stream):
 
         Raises NoAnswer after ``timeout`` seconds.
         """
-        self.run._ask_about(m.CloseWindow, self._attach.stream, timeout)
+        self.run._ask(lambda request: m.CloseWindow(request, self._attach.stream), timeout)
+
+    def grant(self, budget: float | None, timeout: float = 5.0) -> None:
+        """Let the query take the fraction ``budget`` of the loop's time: `math.inf` lifts the limit, None restores it.
+
+        Raises QueryError for another budget, NoAnswer after ``timeout`` seconds.
+        """
+        self.run._ask(lambda request: m.Grant(request, self._attach.stream, budget), timeout)
 
     def close(self, timeout: float = 2.0) -> None:
         """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
@@ -93,6 +100,7 @@ class LiveStream(Stream):
         if self._relinked:
             self._relinked = False
             self._bridge(batch)
+            self._first_place = None  # the next cut is judged by what comes from now on
         batch = batch._replace(first=batch.first + self._offset)
         self._push(batch)
         if self._first_place is None:
@@ -164,9 +172,9 @@ class LiveStream(Stream):
 def _release(run: weakref.ref[Run], stream: int) -> None:
     """Nobody holds the stream any more: detach its query."""
     living = run()
-    if living is not None:
-        living._detach(stream)
+    if living is not None and stream in living._streams:
         living._forget(stream)
+        living._dropped.append(stream)  # not detached here: who knows which locks this thread holds
 
 
 def _text(text: Any) -> str:

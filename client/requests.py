@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from looptap.protocol.codec import encode, unpack
-from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RemoteError
+from looptap.protocol.codec import decode_from_client, encode, unpack
+from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Done, Failed, Message
 from looptap.streams.errors import LooptapError, QueryError, SnapshotError
@@ -107,6 +107,14 @@ class Requests:
             if asked.again:
                 self._send(asked.frame)
 
+    def interrupt(self, error: LinkError) -> None:
+        """The link is down: let what is not sent again fail with ``error``."""
+        with self._lock:
+            lost = [number for number, asked in self._waiting.items() if not asked.again]
+        for number in lost:
+            if (asked := self._pop(number)) is not None:
+                asked.answer.set_exception(error)
+
     def close(self, error: LinkError) -> None:
         """Let every request that waits or comes fail with ``error``."""
         with self._lock:
@@ -121,8 +129,15 @@ class Requests:
 
 
 def bounded(message: Message) -> bytes:
-    """The frame of ``message``. Raises LimitReached if an agent would hang up on its size."""
-    frame = encode(message)
+    """The frame of ``message``, which an agent will understand.
+
+    Raises LimitReached if it would hang up on its size, and QueryError if a field is of the wrong type.
+    """
+    try:
+        frame = encode(message)
+        decode_from_client(frame)
+    except (MessageError, OverflowError, TypeError) as error:
+        raise QueryError(f"this cannot be asked for: {str(error).rpartition('no message: ')[2]}") from None
     limit = Limits().inbound_frame
     if len(frame) > limit:
         raise LimitReached(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -70,7 +70,10 @@ class Run(Session):
         return stats
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count:,} {name}" for name, count in self._events.items()) or "no events"
+        events = list(self._events.items())
+        counts = ", ".join(f"{count:,} {name[:40]}" for name, count in events[:8]) or "no events"
+        if len(events) > 8:
+            counts += f" and {len(events) - 8:,} more types"
         state = f"{self.state}: {self.reason}" if self.reason else self.state
         facts = [state, counts]
         if self._events and self.alive:
@@ -96,6 +99,7 @@ class Run(Session):
         before: int = 0,
         after: int = 0,
         max_bytes: int = 4_000_000,
+        budget: float | None = None,
         buffer: int = BUFFER,
         buffer_bytes: int = BUFFER_BYTES,
         latency: str = "normal",
@@ -108,6 +112,7 @@ class Run(Session):
         `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds.
         With ``when``, values are held back and come only around events where this condition is true: ``before``
         and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here.
+        ``budget`` grants the query a fraction of the loop's time of its own (`math.inf`: no limit).
         ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
         NoAnswer after ``timeout`` seconds.
         """
@@ -127,6 +132,7 @@ class Run(Session):
             max_bytes=max_bytes,
             latency=latency,
             name=name,
+            budget=budget,
         )
         text = name_of(query)
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
@@ -149,7 +155,7 @@ class Run(Session):
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
         """
-        id = id or uuid.uuid4().hex
+        id = id or os.urandom(16).hex()
         answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on))
         try:
             return self._requests.wait(answer, timeout, "The command")

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ from looptap.streams.feed import ENDED, FAILED, LIVE
 if TYPE_CHECKING:
     from looptap.client.live import LiveStream
 
+_EVENTS = 10_000  # types of events that an agent may name
+_NAME = 1000  # characters of a run's id, name or host
+
 LOST = "lost"
 """The state of a run whose link is down, beside those of a stream."""
 
@@ -56,9 +60,11 @@ class Session:
         self._requests = Requests(self._send)
         self._callbacks = Callbacks()
         self._streams: dict[int, weakref.ref[LiveStream]] = {}
+        self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._numbers = itertools.count(1)
         self._hello = encode(m.Hello(m.VERSION, _client_name(), run.id if run else ""))
         self._welcomed = threading.Event()
+        self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             m.Values: self._on_values,
@@ -107,14 +113,20 @@ class Session:
     def _send(self, frame: bytes) -> None:
         if self.state == LOST:  # nothing may overtake the hello over the next link
             raise LinkError(self.reason)
+        self._sweep()
         self._transport.send(frame)
 
-    def _ask_about(self, kind: type[m.CloseWindow], stream: int, timeout: float) -> None:
-        answer = self._requests.send(kind(self._requests.number(), stream), again=False)
+    def _sweep(self) -> None:
+        """Detach the queries of streams that nobody holds any more."""
+        while self._dropped:
+            self._detach(self._dropped.popleft())
+
+    def _ask(self, request: Callable[[int], m.Message], timeout: float) -> None:
+        answer = self._requests.send(request(self._requests.number()), again=False)
         self._requests.wait(answer, timeout, "The request")
 
     def _detach(self, stream: int) -> None:
-        """Tell the agent that nobody wants the stream; called by finalizers, so it takes no lock."""
+        """Tell the agent that nobody wants the stream."""
         if self.state == LIVE:
             self._transport.send(encode(m.Detach(self._requests.number(), stream)))
 
@@ -158,6 +170,8 @@ class Session:
             stream._status(message)
 
     def _on_beat(self, message: m.Beat) -> None:
+        if len(message.events) > _EVENTS:
+            raise MessageError(f"A beat that names {len(message.events)} types of events.")
         self._events = message.events
         self._idle, self._heard = max(0.0, message.idle), time.monotonic()
 
@@ -165,13 +179,15 @@ class Session:
         if message.version[0] != m.VERSION[0]:
             self._refuse(_mismatch(message.version))
             return
+        if max(map(len, (message.run.id, message.run.name, message.run.host))) > _NAME:
+            raise MessageError("A run with a name too long to be one.")
         expected = self._expected
         if expected is not None and (message.run.id, message.run.rank) != (expected.id, expected.rank):
             self._refuse(
                 WrongServer(f"The agent says that it is {message.run.id}, rank {message.run.rank}, not {expected.id}.")
             )
             return
-        self.info, self.role = message.run, message.role
+        self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
         self._on_beat(m.Beat(message.events, self._idle))
         again = self._welcomed.is_set()
@@ -182,6 +198,9 @@ class Session:
     def _on_refused(self, message: m.Refused) -> None:
         if message.version[0] != m.VERSION[0]:
             self._refuse(_mismatch(message.version))
+        elif self._greeted:  # it has forgotten us, and answers something else than a hello
+            self._on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
+            self._on_back()
         else:
             self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
 
@@ -205,8 +224,10 @@ class Session:
     def _on_lost(self, error: LinkError) -> None:
         if self.state == LIVE:
             self.reason, self.state = str(error), LOST
+            self._requests.interrupt(error)
 
     def _on_back(self) -> None:
+        self._greeted = False
         self._transport.send(self._hello)
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:
@@ -236,6 +257,7 @@ class _Weak:
     def on_tick(self) -> None:
         if (run := self._run()) is not None and run.state == LIVE:
             run._transport.send(self._beat)
+            run._sweep()
 
     def on_lost(self, error: LinkError) -> None:
         if (run := self._run()) is not None:
@@ -258,7 +280,7 @@ class _Verdict:
 
     def __call__(self, answer: Any) -> None:
         stream, error = self._stream(), answer.exception()
-        if stream is not None and error is not None:
+        if stream is not None and error is not None and not isinstance(error, NoAnswer):  # lost once more
             stream._finish(FAILED, str(error))
 
 

@@ -38,7 +38,7 @@ def main() -> None:
         time.sleep(0.05)
     nans = 0
     for step in range(2000):
-        batch = torch.randint(0, 1500, (32,))
+        batch = torch.randint(0, 1500, (64,))
         output = model(images[batch])
         loss = naive_cross_entropy(output, targets[batch])
         optimizer.zero_grad()

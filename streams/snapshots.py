@@ -112,11 +112,11 @@ def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
         return value, _NUMBER_BYTES
     if kind is _Tensor and value.is_cpu and value.ndim == 0:
         return value.item(), _NUMBER_BYTES
-    if kind is tuple and NUMBERS.issuperset(map(type, value)):
-        return value, _NUMBER_BYTES * len(value)
+    if kind is tuple and (row := _row(value)) is not None:
+        return row, _NUMBER_BYTES * (len(row) or 1)
     walk = _Walk(max_bytes, on_device=False)
     copy = _copy(value, walk, 0)
-    return (Pending(copy) if walk.pending else copy), walk.bytes
+    return (Pending(copy) if walk.pending else copy), max(walk.bytes, _NUMBER_BYTES)
 
 
 def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
@@ -127,6 +127,23 @@ def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
     if kind is _Tensor and value.is_cpu and value.ndim == 0:
         return value.item()
     return _copy(value, _Walk(max_bytes, on_device=True), 0)
+
+
+def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The values with numbers in place of scalar tensors, if there is nothing else: the usual case, in a fraction."""
+    for value in values:
+        if type(value) not in NUMBERS:
+            break
+    else:
+        return values
+    found = []
+    for value in values:
+        if type(value) not in NUMBERS:
+            if type(value) is not _Tensor or value.ndim or not value.is_cpu:
+                return None
+            value = value.item()
+        found.append(value)
+    return tuple(found)
 
 
 def weight(value: Any) -> int:

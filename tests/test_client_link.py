@@ -193,9 +193,10 @@ def test_a_forked_child_may_not_use_the_link(agent):
 
 def test_a_link_takes_no_more_than_it_can_hold(agent):
     link = client(agent)  # not started: nothing leaves
+    for _ in range(10_000):
+        link.send(b"")
     with pytest.raises(LimitReached, match="10,000"):
-        for _ in range(10_001):
-            link.send(b"")
+        link.send(b"")
     link.close()
 
 
@@ -275,7 +276,9 @@ def speak_http(connection):
 
 def speak_ssh(connection):
     connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-    connection.recv(1000)
+    with contextlib.suppress(OSError):
+        connection.recv(1000)
+    connection.close()
 
 
 @pytest.mark.parametrize("behave", [speak_http, speak_ssh, socket.socket.close])
@@ -288,13 +291,14 @@ def test_another_protocol_is_no_looptap(behave):
 
 def test_zeromq_without_keys_is_no_looptap():
     context = zmq.Context()
-    port = context.socket(zmq.ROUTER).bind_to_random_port("tcp://127.0.0.1")
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
     error = refusal(Link([f"tcp://127.0.0.1:{port}"], KeyPair.fresh().public, KeyPair.fresh()))
     context.destroy(linger=0)
     assert type(error) is NotLooptap
 
 
-@pytest.mark.parametrize("timeout", [0.1, 5.0])
+@pytest.mark.parametrize("timeout", [0.1, 0.8])
 def test_silence_is_no_answer(timeout):
     held = []
     with listener(held.append) as endpoint:

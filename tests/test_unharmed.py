@@ -98,7 +98,8 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     code = """
-        import looptap, sys, torch
+        import looptap, signal, sys, torch
+        signal.alarm(60)  # in case nobody is left to interrupt it
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()

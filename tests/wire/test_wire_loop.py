@@ -74,7 +74,7 @@ def test_when_no_more_values_come_the_thread_sleeps_on(wire, until):
 
 def test_what_does_not_fit_one_flush_follows_at_once(wire):
     wire.brain.pause = 0.001
-    wire.open()
+    wire.open(limits=Limits(high_water_mark=200))
     client = attach(wire)
     wire.brain.values = [b"%d" % i for i in range(100)]
     wire.link.wake()
@@ -147,6 +147,31 @@ def test_a_client_that_never_reads_is_told_to_be_full_and_the_others_lose_nothin
     assert wire.brain.sent[Sent.FULL] > 100
     assert wire.link.full == wire.brain.sent[Sent.FULL]
     assert all(one == frame for one in got)
+
+
+def test_values_do_not_wait_for_a_client_that_never_reads(wire, until):
+    wire.brain.echoes = False
+    wire.brain.pause = 0.001
+    wire.open(limits=Limits(high_water_mark=4, heartbeat=30.0, heartbeat_timeout=60.0))
+    deaf, healthy = wire.dial(rcvhwm=1), wire.dial(rcvhwm=100_000)
+    for client in (deaf, healthy):
+        client.send(b"hello")
+    until(lambda: len(wire.brain.peers) == 2)
+
+    def is_stuck() -> bool:  # so often in a row that the link has become patient
+        wire.brain.values.append(b"x" * 100_000)
+        wire.link.wake()
+        return wire.brain.sent[Sent.FULL] > 300
+
+    until(is_stuck)
+    until(lambda: not healthy.poll(50) or not healthy.recv())
+    for i in range(5):
+        began = time.monotonic()
+        wire.brain.values.append(b"%d" % i)
+        wire.link.wake()
+        assert healthy.recv() == b"%d" % i
+        assert time.monotonic() - began < 0.5
+        time.sleep(0.05)  # longer than a linger, so that every value finds the thread at rest
 
 
 def test_a_client_that_went_away_is_told_to_be_gone(wire, until):

@@ -1,0 +1,184 @@
+"""The commands of `looptap` with their options and their help; what they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+RUN_HELP = (
+    "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
+    "file. `looptap ls` lists them."
+)
+Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+On = Annotated[str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback(invoke_without_command=True)
+def looptap(
+    context: typer.Context,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Attach to a training loop that is already running, ask it anything, watch the answers live.
+
+    To see it work:
+
+    \b
+      looptap demo
+
+    With a job of your own that has a looptap.Agent:
+
+    \b
+      looptap ls
+      looptap watch digits-cnn "step, loss"
+    """
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"looptap {version_of('looptap')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("ls", short_help="List the runs, their events, and what is asked of them at what cost.")
+def ls(
+    clean: Annotated[bool, Option("--clean", help="First remove what ended runs have left behind.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
+) -> int:
+    """List the runs: where they are, their events, who asks them what, and what that costs.
+
+    A run whose process is gone, but not its connection file, is shown as ended. The cost of a query is its time on
+    the training thread: in nanoseconds per event, and as a share of the time that the job takes.
+
+    \b
+      looptap ls
+      looptap ls --json | jq -r '.[] | select(.state == "alive") | .id'
+
+    Runs announce themselves in the directory that LOOPTAP_DIR names, else in a private one of this user on this
+    machine.
+    """
+    from looptap.cli import listing
+
+    return listing.ls(as_json, clean)
+
+
+@app.command("watch", short_help="Ask a run queries and show what they yield as it comes.")
+def watch(
+    run: Name,
+    queries: Annotated[
+        list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
+    ],
+    on: On = "batch",
+    window: Annotated[
+        str | None,
+        Option(
+            metavar="SIZE",
+            help="What a reduction goes over: 100 (events), 30s (seconds), sliding:100 (a value at each event over "
+            "the last 100). Without it: a group of the job, such as the batches of an epoch.",
+        ),
+    ] = None,
+    every: Annotated[int, Option(metavar="N", help="Look at each N-th event only.")] = 1,
+    throttle: Annotated[float, Option(metavar="S", help="At most one value in S seconds.")] = 0.0,
+    when: Annotated[
+        str | None,
+        Option(metavar="COND", help="Hold values back, and send them only around events where COND comes true."),
+    ] = None,
+    before: Annotated[int, Option(metavar="N", help="With --when: this many values before that event.")] = 0,
+    after: Annotated[int, Option(metavar="N", help="With --when: this many values after that event.")] = 0,
+    count: Annotated[
+        int | None, Option(metavar="N", min=1, help="End after N values of each query.", show_default=False)
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        Option(metavar="S", help="End after S seconds; it is an error if not all came by then.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
+) -> int:
+    """Ask a run queries and show what they yield, until it ends or you press Ctrl-C. The job goes on.
+
+    A query is a Python expression. One over what an event carries yields a value at each event; one that reduces
+    `events` yields a value when the window closes, and only that value travels.
+
+    \b
+      looptap watch digits-cnn "step, loss"
+      looptap watch digits-cnn "mean(e.loss for e in events)"
+      looptap watch digits-cnn "max(e.loss for e in events)" --window 100
+      looptap watch digits-cnn "layer_norms(model, 'grad')" --every 20
+      looptap watch digits-cnn "epoch, error" --on epoch --count 1
+
+    Which batches led to the NaN? Nothing is sent until the condition comes true:
+
+    \b
+      looptap watch diverging "step, loss" --when "isnan(loss)" --before 20
+
+    On a terminal the newest values are drawn live; elsewhere each value is a line, after the number of its event.
+    With --json each line is an object with query, number, event, time, value, error and gap, which is how many
+    values are missing before this one (null: unknown); numbers that are not finite are strings such as "NaN".
+    The last line of each query says how it ended:
+
+    \b
+      looptap watch digits-cnn "step, loss" --json | jq .value.loss
+
+    The exit code is 0 when the run ends, and 1 if a query fails, the run is lost, or the time is over without values.
+    """
+    from looptap.cli import watching
+
+    how = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
+    how |= {"when": when, "before": before, "after": after}
+    return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json)
+
+
+@app.command("call", short_help="Run code once inside a run and print the result.")
+def call(
+    run: Name,
+    code: Annotated[
+        str, Argument(metavar="CODE", help="A Python expression over what the event carries.", show_default=False)
+    ],
+    on: On = "batch",
+    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")] = 30.0,
+    id: Annotated[
+        str | None,
+        Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it does not run again."),
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,
+) -> int:
+    """Run code once inside a run, on its training thread at the next event, and print the result.
+
+    \b
+      looptap call digits-cnn "step, optimizer.param_groups[0]['lr']"
+      looptap call digits-cnn "optimizer.param_groups[0].update(lr=0.01)"
+      looptap call digits-cnn "torch.save(model.state_dict(), 'now.pt')" --on epoch
+
+    The code can change the job: that is what it is for. An error in it is printed here, and the job goes on.
+    """
+    from looptap.cli import calling
+
+    return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
+
+
+@app.command("demo", short_help="Start a small training job, attach to it, show what can be asked.")
+def demo(
+    epochs: Annotated[int, Option(metavar="N", min=2, help="Epochs that the first job trains.")] = 60,
+) -> int:
+    """Start a small training job in another process, attach to it, and show what can be asked. Takes a minute.
+
+    First a network that learns handwritten digits: the loss of each batch, its mean over each epoch, the gradients of
+    each layer, and the digits that it gets most wrong, live; then what these questions cost the job. Then a job that
+    diverges, and a flight recorder that shows the batches before the first NaN. The jobs are
+    looptap/examples/digits.py and diverging.py; they need torch and scikit-learn:
+
+    \b
+      pip install 'looptap[demo]'
+      looptap demo
+    """
+    from looptap.cli.demo import demo as show
+
+    return show(epochs)

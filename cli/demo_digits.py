@@ -1,0 +1,181 @@
+"""The first part of the demo: four kinds of questions to a job that learns handwritten digits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from looptap.cli.children import Job, JobFailed
+from looptap.cli.drawing import bar, beside, picture, sparkline
+from looptap.cli.formats import size
+from looptap.client.live import LiveStream
+from looptap.client.run import Run
+from looptap.streams.errors import LooptapError
+
+ENOUGH = 25.0
+"""Seconds after which a slow machine has shown enough."""
+
+LIMITED = ("evaluated", "suspended")
+"""How a note begins that says how the agent's budget limits a query."""
+KEPT = 20
+"""Values of the newest worst digits that the picture chooses from: 200 batches."""
+
+LOSS = "step, loss"
+MEAN = "mean(e.loss for e in events)"
+NORMS = "layer_norms(model, 'grad')"
+WORST = "batch_topk(3, losses, image=image.numpy(), target=target, output=output.argmax(1))"
+
+
+class Digits:
+    """Attaches to looptap.examples.digits and shows four streams while it trains, then what they cost."""
+
+    def __init__(self, console: Console, epochs: int) -> None:
+        self.console, self.epochs = console, epochs
+        self.streams: list[LiveStream] = []
+        self.stats: dict[str, Any] = {}
+
+    def show(self) -> None:
+        """Run this part from the start of the job to the summary."""
+        say = self.console.print
+        with Job("looptap.examples.digits", "--epochs", str(self.epochs)) as job:
+            say(f"Starting a training job in a process of its own: [bold]{job}[/]")
+            with job.attach() as run:
+                say(f"Attached to [bold]{run.id}[/]. In another terminal, meanwhile: looptap ls\n")
+                self.ask(run)
+                self.watch(run)
+                cut = self.loss.state == "live"
+                for stream in self.streams:
+                    stream.close(timeout=1.0)
+            if not cut and job.wait(timeout=10.0):
+                raise JobFailed(f"{job} failed. The last that it said:\n{job.printed()}")
+            said = job.printed(1)
+        say(Group(*self.summary()))
+        say(f"The job {'was stopped here' if cut else 'has ended'}. The last that it said: {said}")
+
+    def ask(self, run: Run) -> None:
+        """Attach the four queries; the job is already running and knows nothing of them."""
+        self.loss = run.stream(LOSS, on="batch")
+        self.mean = run.stream(MEAN, on="batch")
+        self.norms = run.stream(NORMS, on="batch", every=20)
+        self.worst = run.stream(WORST, on="batch", every=10)
+        self.streams = [self.loss, self.mean, self.norms, self.worst]
+
+    def watch(self, run: Run) -> None:
+        """Show what comes until the job ends or has run long enough."""
+        deadline = time.monotonic() + ENOUGH
+        shown = 0
+        live = Live(View(self), console=self.console, refresh_per_second=8) if self.console.is_terminal else None
+        with live or contextlib.nullcontext():
+            while self.loss.state == "live" and time.monotonic() < deadline:
+                with contextlib.suppress(LooptapError):  # the job has just ended
+                    self.stats = run.stats(timeout=2.0)
+                if live is None:
+                    shown = self.progress(shown)
+                time.sleep(0.2)
+        if live is None:
+            self.progress(shown)
+            self.console.print("", WORST, *self.pictures(self.console.width), sep="\n", markup=False)
+
+    def progress(self, shown: int) -> int:
+        """Print a line for some of the epochs after the ``shown`` first ones; returns how many there are."""
+        losses, ends = self.loss.columns(), self.mean.columns()
+        for number in range(shown + 1, len(ends.values) + 1):
+            since, until = ends.events[number - 2] if number > 1 else 0, ends.events[number - 1]
+            curve = [v[1] for v, at in zip(losses.values, losses.events, strict=True) if since < at <= until]
+            if number <= 5 or number % 5 == 0:
+                mean = f"mean loss {ends.values[number - 1]:.4f}"
+                self.console.print(f"epoch {number:>2}: {mean}, batch by batch {sparkline(curve, 47)}")
+        return len(ends.values)
+
+    def pictures(self, width: int) -> list[str]:
+        """The digits of the newest batches that the model got most wrong, with captions, side by side."""
+        rows = {row["image"].tobytes(): row for value in self.worst.values[-KEPT:] for row in value}
+        blocks = [_block(row) for row in nlargest((width + 3) // 23, rows.values(), key=lambda row: row["by"])]
+        return [line.rstrip() for line in beside(blocks)]
+
+    def summary(self) -> Iterator[Any]:
+        """What came of each stream, and what it cost the job."""
+        title = "What was asked, and what it cost the job"
+        table = Table("query", "values", "lost", "ns per event", "of the step time", title=title)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for stream in self.streams:
+            lost = stream.dropped + stream.error_count
+            cost = f"{stream.cost.nanoseconds:,.0f}", f"{stream.cost.share:.2%}"
+            table.add_row(Text(_cut(stream.name, self.console.width - 56)), f"{stream.arrived:,}", f"{lost:,}", *cost)
+        table.add_section()
+        values, lost = sum(s.arrived for s in self.streams), sum(s.dropped + s.error_count for s in self.streams)
+        share = sum(stream.cost.share for stream in self.streams)
+        table.add_row("together", f"{values:,}", f"{lost:,}", "", f"{share:.2%}")
+        yield ""
+        yield table
+        for stream in self.streams:
+            limits = [note for note in stream.notes if note.startswith(LIMITED)]
+            yield from (Text(f"{stream.name}: {note}.") for note in limits[-1:])
+        if self.stats:
+            yield f"At most {size(self.stats['outbox_peak'])} of values waited to be sent."
+
+    def problem(self) -> str:
+        """Why this part did not show what it should, empty if it did."""
+        silent = [stream.name for stream in self.streams if not stream.arrived]
+        return f"No value came of {silent[0]!r}." if silent else ""
+
+
+class View:
+    """The four streams on a terminal."""
+
+    def __init__(self, digits: Digits) -> None:
+        self._of = digits
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        of, width = self._of, options.max_width
+        losses = [row[1] for row in of.loss.values]
+        head = f"  on 'batch': {len(losses):,} values" + (f", the newest {losses[-1]:.4f}" if losses else "")
+        yield Text.assemble((LOSS, "bold cyan"), head)
+        yield Text(sparkline(losses, width - 1), "green")
+        yield Text()
+        yield Columns([self._epochs(), self._layers(width)], padding=(0, 4))
+        yield Text()
+        yield Text(_cut(WORST, width), "bold cyan")
+        yield Text("\n".join(of.pictures(width)), no_wrap=True)
+
+    def _epochs(self) -> Table:
+        table = _table(MEAN, "epoch", "mean loss", "")
+        means = self._of.mean.values
+        for number in range(max(0, len(means) - 6), len(means)):
+            table.add_row(f"{number + 1}", f"{means[number]:.4f}", bar(means[number], max(means[-6:]), 12))
+        return table
+
+    def _layers(self, width: int) -> Table:
+        table = _table(NORMS, "layer", "norm", "")
+        norms = self._of.norms.latest or {}
+        largest = max(norms.values(), default=0.0)
+        for name, norm in norms.items():
+            table.add_row(name, f"{norm:.4f}", bar(norm, largest, max(8, min(24, width - 66))))
+        return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(box=None, title=Text(title, "bold cyan"), title_justify="left", padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right" if name in ("epoch", "norm", "mean loss") else "left", no_wrap=True)
+    return table
+
+
+def _block(row: dict[str, Any]) -> list[str]:
+    """One digit with its caption, 20 characters wide."""
+    caption = f"{row['target']} read as {row['output']}: {row['by']:.2f}"
+    return [f"{line:<20}" for line in (*picture(row["image"][0].tolist()), caption)]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -1,0 +1,72 @@
+"""The second part of the demo: a flight recorder in a job that diverges."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from looptap.cli.children import Job
+from looptap.client.live import LiveStream
+from looptap.client.run import Run
+from looptap.streams.errors import LooptapError, StreamEnded, StreamTimeout
+
+QUERY = "step, loss, lr(optimizer), output.max()"
+WHEN = "isnan(loss)"
+BEFORE, AFTER = 12, 2
+PATIENCE = 30.0
+"""Seconds that the job has to diverge."""
+
+
+class Diverging:
+    """Attaches to looptap.examples.diverging before its first step, and shows the batches before the first NaN."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.stream: LiveStream | None = None
+
+    def show(self) -> None:
+        """Run this part from the start of the job to the table."""
+        say = self.console.print
+        with Job("looptap.examples.diverging", "--wait", "30") as job:
+            say(f"\nStarting a job that diverges: [bold]{job}[/]")
+            with job.attach() as run:
+                how = {"when": WHEN, "before": BEFORE, "after": AFTER}
+                self.stream = stream = run.stream(QUERY, on="batch", **how)  # type: ignore[arg-type]
+                say(Text.assemble("A flight recorder is attached: ", (f"{QUERY!r}, when={WHEN!r}", "bold cyan")))
+                try:
+                    stream.wait(BEFORE + 1 + AFTER, PATIENCE)
+                except (StreamEnded, StreamTimeout):
+                    return
+                seen = _seen(run)
+            job.wait(timeout=5.0)  # it ends after a few more NaNs
+        say(self.table(stream))
+        say(
+            f"{stream.arrived} values travelled{seen}. The last column says why: this job takes exp(output), and in "
+            "single precision that is infinite above 88."
+        )
+
+    def table(self, stream: LiveStream) -> Table:
+        """The batches around the first NaN, the one at which the recorder fired marked."""
+        table = Table("step", "loss", "learning rate", "largest output", "", title="The batches before the first NaN")
+        for column in table.columns[:4]:
+            column.justify = "right"
+        for record in stream.records:
+            step, loss, rate, largest = record.value
+            mark = f"◀ {WHEN} came true" if record.trigger else ""
+            style = "bold red" if record.trigger else ""
+            table.add_row(f"{step}", f"{loss:.4f}", f"{rate:g}", f"{largest:.1f}", mark, style=style)
+        return table
+
+    def problem(self) -> str:
+        """Why this part did not show what it should, empty if it did."""
+        if self.stream is None or not any(record.trigger for record in self.stream.records):
+            return f"The flight recorder did not fire within {PATIENCE:g} s."
+        return ""
+
+
+def _seen(run: Run) -> str:
+    try:
+        return f", of the {run.stats()['events']['batch']:,} batches so far"
+    except LooptapError:  # the job has ended meanwhile
+        return ""

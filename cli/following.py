@@ -1,0 +1,86 @@
+"""Looking at live streams again and again: what is new in each, what is missing, when it is enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from looptap.client.live import LiveStream
+from looptap.streams.stream import Record
+
+PAUSE = 0.02
+"""Seconds between two looks."""
+
+
+class News(NamedTuple):
+    """One new item, and how many are missing right before it (None: nobody knows how many)."""
+
+    record: Record
+    missing: int | None
+
+
+class Tail:
+    """The end of one stream as it grows; it ends with the stream or after ``count`` values."""
+
+    def __init__(self, stream: LiveStream, count: int | None) -> None:
+        self.stream, self.count = stream, count
+        self.values = 0
+        self.over = False
+        """Whether nothing more is to come."""
+        self._number = 0
+        self._told = False
+
+    def look(self) -> Iterator[News]:
+        """What has come since the last look."""
+        ended = self.stream.state != "live"  # before the look: what came before the end is seen
+        for record in self.stream.records_after(self._number):
+            if self.complete:
+                break
+            missing = record.number - self._number - 1
+            yield News(record, missing if missing else self._unknown())
+            self._number = record.number
+            self.values += record.error is None
+        self.over = ended or self.complete
+
+    def failure(self) -> str:
+        """The first traceback of a query that fails at single events, told once; empty if there is nothing to tell."""
+        if self._told or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
+            return ""
+        self._told = True
+        return self.stream.traceback
+
+    @property
+    def complete(self) -> bool:
+        """Whether all the values came that were asked for."""
+        return self.count is not None and self.values >= self.count
+
+    def _unknown(self) -> int | None:
+        gaps = self.stream.gaps
+        return None if any(gap.after == self._number and gap.missing is None for gap in gaps) else 0
+
+
+class Display(Protocol):
+    """Where the news are shown."""
+
+    def show(self, tail: Tail, news: Sequence[News]) -> None:
+        """Show what is new in one stream."""
+
+    def turn(self) -> None:
+        """Called after each look at all streams."""
+
+
+def follow(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:
+    """Show what comes until all streams are over; False if ``timeout`` seconds passed before."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        late = deadline is not None and time.monotonic() >= deadline
+        for tail in tails:
+            if not tail.over:
+                display.show(tail, list(tail.look()))
+        display.turn()
+        if all(tail.over for tail in tails):
+            return True
+        if late:
+            return False
+        time.sleep(PAUSE)

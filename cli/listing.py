@@ -1,0 +1,110 @@
+"""`looptap ls`: the runs that announce themselves, asked one by one how they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from looptap.cli.formats import cost, duration, json_of, several, size
+from looptap.client.discover import RunListing, runs
+from looptap.protocol.connections import runtime_dir, sweep
+from looptap.streams.errors import LooptapError
+
+ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
+"""What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""
+PATIENCE = 3.0
+"""Seconds that a run has to answer."""
+
+
+def ls(as_json: bool, clean: bool) -> int:
+    """Print what is known of every run, with ``clean`` only of those that live; returns the exit code."""
+    if clean:
+        sweep(runtime_dir())
+    found = runs()
+    with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
+        reports = list(pool.map(_report, found))
+    if as_json:
+        print(json_of(reports))
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    if not reports:
+        console.print(
+            f"No run announces itself in {runtime_dir()}. One does while its process has a looptap.Agent; "
+            "to see one, run: looptap demo"
+        )
+    for report in reports:
+        for line in _lines(report):
+            console.print(line)
+    return 0
+
+
+def _report(listed: RunListing) -> dict[str, Any]:
+    """What the connection file says of a run, and what its agent answers."""
+    report = {
+        "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
+        "pid": listed.pid, "started": listed.started, "age": max(0.0, time.time() - listed.started),
+        "role": listed.role, "path": str(listed.path), "state": ENDED, "problem": listed.problem,
+    }  # fmt: skip
+    if listed.problem:
+        return {"state": UNUSABLE, "path": str(listed.path), "problem": listed.problem}
+    if listed.alive is False:
+        return report
+    try:
+        with listed.attach(PATIENCE) as run:
+            stats = run.stats(PATIENCE)
+            idle = run.idle
+    except LooptapError as error:
+        return {**report, "state": SILENT, "problem": str(error)}
+    others = len(stats["clients"]) - 1  # this process is one of them
+    return {**report, **stats, "clients": others, "idle": idle, "state": ALIVE}
+
+
+def _lines(report: dict[str, Any]) -> Iterator[Text]:
+    """A paragraph about one run."""
+    state = report["state"]
+    if state == UNUSABLE:
+        yield Text.assemble(("unusable file", "red"), f"  {report['path']}: {report['problem']}")
+        return
+    rank = f", rank {report['rank']} of {report['ranks']}" if report["ranks"] > 1 else ""
+    style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
+    head = Text.assemble((report["name"], "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+    if state == ENDED:
+        gone = f", process {report['pid']} is gone; its file is still there: {report['path']}"
+        yield Text.assemble(head, (f"  {report['id']}{gone}", "dim"))
+        return
+    yield Text.assemble(head, f" for {duration(report['age'])}")
+    yield _fact("id", report["id"])
+    yield _fact("process", f"{report['pid']} on {report['host']}")
+    if state == SILENT:
+        yield _fact("answer", report["problem"])
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in report["events"].items() if count)
+    yield _fact("events", f"{counts}, the last {duration(report['idle'])} ago" if counts else "none yet")
+    queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
+    yield _fact("clients", f"{report['clients']} with {queries}")
+    for query in report["queries"]:
+        yield _fact("query", _query(query))
+    dropped, waiting = several(report["dropped"], "value"), size(report["outbox_bytes"])
+    yield _fact("outbox", f"{waiting} waiting, {size(report['outbox_peak'])} at its peak; {dropped} dropped")
+
+
+def _query(query: dict[str, Any]) -> Text:
+    facts = [
+        several(query["values"], "value"),
+        cost(query["nanoseconds_per_event"], query["share_of_time"]),
+        f"{query['dropped']:,} dropped",
+    ]
+    if query["errors"]:
+        facts.append(several(query["errors"], "error"))
+    if query["state"] != "live":
+        facts.append(query["state"])
+    return Text.assemble((query["name"], "cyan"), f" on {query['on']}: {', '.join(facts)}")
+
+
+def _fact(name: str, text: str | Text) -> Text:
+    return Text.assemble((f"  {name:<9}", "dim"), text)

@@ -1,0 +1,119 @@
+"""The live view of `looptap watch` on a terminal: a paragraph for each query, drawn anew as values come."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from looptap.cli.drawing import sparkline
+from looptap.cli.following import News, Tail
+from looptap.cli.formats import cost, several, text_of
+
+_CURVE = 4096  # numbers that the curve is drawn from
+_FRAME = 0.1  # seconds between two drawings
+_RATE = 2.0  # seconds over which the rate of values is measured
+
+
+class LiveView:
+    """Shows for each query its newest values, a curve of the numbers, losses, errors and cost."""
+
+    def __init__(self, tails: Sequence[Tail]) -> None:
+        self._parts = {id(tail): Part(tail, lines=max(3, 10 // len(tails))) for tail in tails}
+        self._live = Live(self, console=Console(highlight=False), auto_refresh=False)
+        self._drawn = 0.0
+
+    def __enter__(self) -> LiveView:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.refresh()
+        self._live.stop()
+
+    def show(self, tail: Tail, news: Sequence[News]) -> None:
+        """Take in what is new in one stream."""
+        self._parts[id(tail)].add(news)
+
+    def turn(self) -> None:
+        """Draw anew, unless that was just done."""
+        now = time.monotonic()
+        if now - self._drawn >= _FRAME:
+            self._drawn = now
+            self._live.refresh()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        parts = list(self._parts.values())
+        run = parts[0].tail.stream.run
+        events = ", ".join(f"{name} {count:,}" for name, count in run.events().items() if count) or "no event yet"
+        link = (f"  {run.state}: {run.reason}", "red") if run.state in ("lost", "failed") else ("", "")
+        yield Text.assemble((run.id, "bold"), f"  {events}", link)
+        for part in parts:
+            yield from part.draw(options.max_width)
+
+
+class Part:
+    """What is shown of one query."""
+
+    def __init__(self, tail: Tail, lines: int) -> None:
+        self.tail = tail
+        self._newest: deque[Text] = deque(maxlen=lines)
+        self._numbers: deque[float] = deque(maxlen=_CURVE)
+        self._failure = ""
+        self._counts = deque([(time.monotonic(), 0)])
+
+    def add(self, news: Sequence[News]) -> None:
+        """Take in what is new."""
+        for record, missing in news:
+            if missing != 0:
+                self._newest.append(Text(f"  -- {'?' if missing is None else f'{missing:,}'} missing here --", "red"))
+            if record.error is not None:
+                self._newest.append(Text(f"{record.event:>9}  {record.error.strip().splitlines()[-1]}", "red"))
+                continue
+            marks = " (partial)" * record.partial
+            self._newest.append(Text(f"{record.event:>9}{marks}  {text_of(record.value, 1000)}"))
+            self._numbers.extend(_number(record.value))
+        self._failure = self.tail.failure() or self._failure
+        now = time.monotonic()
+        self._counts.append((now, self.tail.values))
+        while now - self._counts[0][0] > _RATE:
+            self._counts.popleft()
+
+    def draw(self, width: int) -> Iterator[Text]:
+        """The paragraph, in lines that are not wrapped."""
+        for text in self._lines(width):
+            text.truncate(width, overflow="ellipsis")
+            yield text
+
+    def _lines(self, width: int) -> Iterator[Text]:
+        stream = self.tail.stream
+        yield Text("")
+        over = f"  {stream.state}: {stream.reason}" if stream.state != "live" else ""
+        yield Text.assemble((stream.name.replace("\n", " "), "bold cyan"), (f"  on {stream.on}", "dim"), over)
+        losses = f", {stream.dropped:,} missing" if stream.dropped else ""
+        errors = f", {several(stream.error_count, 'error')}" if stream.error_count else ""
+        values = f"  {several(self.tail.values, 'value')}, {self._rate():,.0f} per second"
+        yield Text.assemble(values, (losses + errors, "red"), f"; {cost(*stream.cost)}")
+        if len(self._numbers) > 1:
+            yield Text("  " + sparkline(list(self._numbers), width - 4), "green")
+        yield from (text.copy() for text in self._newest)
+        for note in stream.notes:
+            yield Text(f"  note: {note}", "yellow")
+        for line in self._failure.rstrip().splitlines()[-5:]:
+            yield Text(f"  {line}", "red")
+
+    def _rate(self) -> float:
+        (start, before), (end, now) = self._counts[0], self._counts[-1]
+        return (now - before) / (end - start) if end > start else 0.0
+
+
+def _number(value: Any) -> list[float]:
+    """The number that a curve shows of a value: itself, or the last one of a row."""
+    if isinstance(value, tuple) and value:
+        value = value[-1]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

@@ -1,0 +1,198 @@
+"""`looptap watch`: queries to a live run, and what they yield as it comes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from looptap.cli.following import News, Tail, follow
+from looptap.cli.formats import cost, json_of, several, text_of
+from looptap.cli.start import DONE, complain
+from looptap.client.discover import attach
+from looptap.streams.errors import QueryError
+from looptap.streams.windows import Window, as_window, seconds, sliding
+
+
+def watch(
+    name: str,
+    queries: Sequence[str],
+    how: dict[str, Any],
+    *,
+    count: int | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Attach ``queries`` to the run ``name`` and show what they yield; returns the exit code.
+
+    ``how`` are the further arguments of `Run.stream`.
+    """
+    with attach(name) as run:
+        tails = [Tail(run.stream(query, **how), count) for query in queries]
+        in_time = interrupted = False
+        with _display(tails, as_json, lines=how["when"] is not None) as display:
+            try:
+                in_time = follow(tails, display, timeout)
+            except KeyboardInterrupt:
+                interrupted = True
+            for tail in tails:
+                tail.stream.close(timeout=0.5)
+                display.show(tail, list(tail.look()))  # the window that was cut
+        failed = [tail.stream for tail in tails if tail.stream.state == "failed"]
+        if failed:
+            return complain(f"{failed[0].title} failed: {failed[0].reason}")
+        if in_time or interrupted:
+            return DONE
+        late = [tail for tail in tails if not (tail.values if count is None else tail.complete)]
+        if not late:
+            return DONE
+        return complain(f"{_came(late[0])} within {timeout:g} s; {_events(late[0])}.")
+
+
+def _came(tail: Tail) -> str:
+    wanted = "No value" if tail.count is None else f"{tail.values:,} of {several(tail.count, 'value')}"
+    return f"{wanted} of {tail.stream.name!r} came"
+
+
+def _events(tail: Tail) -> str:
+    events = tail.stream.run.events()
+    if count := events.get(tail.stream.on):
+        return f"the run has raised {several(count, 'event')} of type {tail.stream.on!r}"
+    seen = ", ".join(repr(name) for name, count in events.items() if count) or "no event at all"
+    return f"the run has not raised {tail.stream.on!r} yet, but {seen}"
+
+
+def window_of(text: str | None) -> Window | None:
+    """The window that ``100``, ``30s`` or ``sliding:100`` means; None is the host's group. Raises QueryError.
+
+    >>> window_of("30s"), window_of("sliding:100")
+    (Seconds(size=30.0), Sliding(size=100))
+    """
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+", text):
+        return as_window(int(text))
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*s", text):
+        return seconds(float(match[1]))
+    if match := re.fullmatch(r"sliding:(\d+)", text):
+        return sliding(int(match[1]))
+    raise QueryError(
+        f"--window {text}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
+        "at each event over the last 100."
+    )
+
+
+# ---------------------------------------------------------------- displays
+
+
+def _display(tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
+    if as_json:
+        return Json(tails)
+    if lines or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return Lines(tails)
+    from looptap.cli.live import LiveView
+
+    return LiveView(tails)
+
+
+class Lines:
+    """A line for each value on stdout; what else there is to say goes to stderr."""
+
+    def __init__(self, tails: Sequence[Tail]) -> None:
+        self._tails = tails
+        self._notes: set[str] = set()
+        self._state = "live"
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def show(self, tail: Tail, news: Sequence[News]) -> None:
+        """Print what is new; lost values are told where they are missing."""
+        source = f"{tail.stream.name}: " if len(self._tails) > 1 else ""
+        for record, missing in news:
+            if missing != 0:
+                lost = "an unknown number of values is" if missing is None else _are(missing)
+                print(f"{source}-- {lost} missing here --")
+            marks = " (partial)" * record.partial + " (fired)" * record.trigger
+            text = text_of(record.value) if record.error is None else f"error: {_last_line(record.error)}"
+            print(f"{source}{record.event:>7}{marks}  {text}")
+        for note in tail.stream.notes:
+            self._say(f"{source}{note}")
+        if failure := tail.failure():
+            self._say(f"{source}the query fails:\n{failure.rstrip()}")
+
+    def turn(self) -> None:
+        """Hand on what was printed, and tell of the link."""
+        sys.stdout.flush()
+        run = self._tails[0].stream.run
+        if run.state != self._state:
+            self._state = run.state
+            if run.state == "lost":
+                self._notes.discard(run.reason)
+                self._say(run.reason)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            for tail in self._tails:
+                self._say(f"{tail.stream.name}: {summary(tail)}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.add(text)
+            print(text, file=sys.stderr, flush=True)
+
+
+class Json:
+    """An object on a line of stdout for each item, and one for the end of each stream."""
+
+    def __init__(self, tails: Sequence[Tail]) -> None:
+        self._tails = tails
+
+    def __enter__(self) -> Json:
+        return self
+
+    def show(self, tail: Tail, news: Sequence[News]) -> None:
+        """Print what is new; ``gap`` values are missing before it."""
+        for record, missing in news:
+            about = {"query": tail.stream.name, "number": record.number, "event": record.event, "time": record.wall}
+            value = {"value": record.value, "error": record.error, "gap": missing}
+            marks = {"partial": record.partial, "fired": record.trigger}
+            print(json_of({**about, **value, **{name: mark for name, mark in marks.items() if mark}}))
+        if failure := tail.failure():
+            nothing = dict.fromkeys(("number", "event", "time", "value"))
+            print(json_of({"query": tail.stream.name, **nothing, "error": failure, "gap": 0}))
+
+    def turn(self) -> None:
+        """Hand on what was printed."""
+        sys.stdout.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        for tail in self._tails:
+            stream = tail.stream
+            print(json_of({
+                "query": stream.name, "state": stream.state, "reason": stream.reason, "values": tail.values,
+                "missing": stream.dropped, "errors": stream.error_count, "notes": stream.notes,
+                "nanoseconds_per_event": stream.cost.nanoseconds, "share_of_time": stream.cost.share,
+            }), flush=True)  # fmt: skip
+
+
+def summary(tail: Tail) -> str:
+    """What came of a stream, on one line."""
+    stream = tail.stream
+    facts = [several(tail.values, "value"), f"{stream.dropped:,} missing"]
+    if stream.error_count:
+        facts.append(several(stream.error_count, "error"))
+    return f"{', '.join(facts)}; {cost(*stream.cost)}; {stream.reason or stream.state}"
+
+
+def _are(count: int) -> str:
+    return "1 value is" if count == 1 else f"{count:,} values are"
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+

@@ -1,0 +1,379 @@
+"""The command line as a stranger meets it: other processes, a real job, what is printed and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import looptap
+from looptap.cli import main
+from looptap.cli.drawing import bar, beside, picture, sparkline
+from looptap.cli.formats import json_of, text_of
+
+JOB = """
+import sys, threading, time, looptap
+
+agent = looptap.Agent(sys.argv[1], limits=looptap.Limits(outbox_values=300))
+agent.expose(model=type("Model", (), {"scale": 2.0})())
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+over, step = threading.Event(), 0
+while not over.wait(0.004):
+    agent.emit("batch", step=step, loss=1 / (step + 1))
+    if step % 10 == 9:
+        agent.emit("epoch", epoch=step // 10)
+    if step % 50 == 49:
+        for n in range(2000):
+            agent.emit("burst", n=n)
+    step += 1
+agent.close("the job is done")
+"""
+WAIT = 20.0
+"""Seconds until a test gives up on a condition."""
+
+
+def until(condition, what):
+    """Wait until ``condition()`` is true and return it."""
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"not within {WAIT:g} s: {what}")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A private directory for connection files."""
+    directory = tmp_path_factory.mktemp("runs")
+    directory.chmod(0o700)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def environment(place):
+    return {**os.environ, "LOOPTAP_DIR": str(place)}
+
+
+@pytest.fixture(scope="module")
+def start(place, environment):
+    """Start jobs; each runs until its stdin is closed, at the latest at the end of the module."""
+    jobs = []
+
+    def begin(name):
+        job = subprocess.Popen([sys.executable, "-c", JOB, name], stdin=subprocess.PIPE, env=environment)
+        jobs.append(job)
+        until(lambda: any(run.pid == job.pid for run in looptap.runs(place)), "the job announces itself")
+        return job
+
+    yield begin
+    for job in jobs:
+        job.kill()
+        job.communicate()
+
+
+@pytest.fixture(scope="module")
+def job(start):
+    return start("small")
+
+
+@pytest.fixture
+def command(environment):
+    """What starts `looptap` in a process of its own."""
+
+    def begin(*arguments, **options):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment, **options}
+        return subprocess.Popen([sys.executable, "-m", "looptap.cli", *arguments], **pipes)
+
+    return begin
+
+
+@pytest.fixture
+def run(command):
+    """Run `looptap`: exit code, stdout, stderr."""
+
+    def finish(*arguments):
+        process = command(*arguments)
+        out, err = process.communicate(timeout=WAIT)
+        assert "looptap/cli" not in err, err  # no traceback of looptap itself
+        return process.returncode, out, err
+
+    return finish
+
+
+@pytest.fixture
+def here(place, monkeypatch, capsys):
+    """Run `looptap` in this process, which is quicker: exit code, stdout, stderr."""
+    monkeypatch.setenv("LOOPTAP_DIR", str(place))
+
+    def finish(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        return exit.value.code, *capsys.readouterr()
+
+    return finish
+
+
+def objects(out):
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# ---------------------------------------------------------------- what a stranger reads first
+
+
+@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "demo"])
+def test_every_help_text_shows_a_command_to_follow(name, here):
+    code, out, _ = here(*name.split(), "--help")
+    assert code == 0
+    assert f"    looptap {name}" in out
+
+
+def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
+    code = "import sys, looptap.cli; print([m for m in ('typer', 'rich', 'zmq', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["watch", "small"], 2, "Missing argument 'QUERY'. See: looptap watch --help"),
+        (["watch", "small", "loss", "--bogus"], 2, "No such option: --bogus See: looptap watch --help"),
+        (["nonsense"], 2, "No such command 'nonsense'. See: looptap --help"),
+        (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), of seconds (30s)"),
+        (["watch", "small", "loss", "--window", "0"], 1, "a window is None"),
+        (["watch", "nobody", "loss"], 1, "No run matches 'nobody'; alive: small-"),
+        (["watch", "small", "foo(loss)"], 1, "unknown function 'foo'.\n    foo(loss)\n    ^\n"),
+        (["watch", "small", "loss", "--every", "0"], 1, "every=0: it is a whole number of events, 1 or more."),
+        (["call", "small", "loss +"], 1, "this is not a Python expression"),
+        (["call", "./no-such-file.json", "1"], 1, "There is no connection file no-such-file.json"),
+    ],
+)
+def test_a_mistake_is_answered_by_one_sentence_on_stderr(job, here, arguments, code, says):
+    found, out, err = here(*arguments)
+    assert (found, out) == (code, "")
+    assert err.startswith("looptap: ")
+    assert says in err
+
+
+# ---------------------------------------------------------------- ls
+
+
+def test_ls_tells_who_runs_where_and_what_is_asked_at_what_cost(job, place, run):
+    with looptap.attach("small", directory=place) as mine:
+        mine.stream("step, loss").wait(3)
+        code, out, _ = run("ls", "--json")
+        (report,) = [report for report in json.loads(out) if report["pid"] == job.pid]
+    assert (code, report["name"], report["state"], report["clients"]) == (0, "small", "alive", 1)
+    assert report["id"].startswith("small-")
+    assert report["events"]["batch"] > 3
+    (query,) = report["queries"]
+    assert (query["name"], query["dropped"]) == ("step, loss", 0)
+    assert query["nanoseconds_per_event"] > 0
+    assert 0 < query["share_of_time"] < 1
+    assert report["outbox_peak"] > 0
+
+
+def test_ls_shows_a_killed_run_as_ended_until_it_is_cleaned_away(start, run, here):
+    dead = start("doomed")
+    dead.kill()
+    dead.communicate()
+    _, out, _ = run("ls")
+    assert "doomed  ended  doomed-" in out
+    assert f"process {dead.pid} is gone" in out
+    assert "doomed" not in here("ls", "--clean")[1]
+
+
+def test_ls_of_an_empty_directory_says_how_to_get_a_run(here, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    assert "looptap demo" in here("ls")[1]
+
+
+# ---------------------------------------------------------------- watch
+
+
+def test_watch_prints_a_line_for_each_value_and_a_summary(job, run):
+    code, out, err = run("watch", "small", "step, loss", "--count", "5")
+    steps = [line.split()[1] for line in out.splitlines()]
+    first = int(steps[0].removeprefix("step="))
+    assert (code, steps) == (0, [f"step={n}" for n in range(first, first + 5)])
+    assert "step, loss: 5 values, 0 missing; " in err
+    assert "ns per event" in err
+
+
+def test_watch_as_json_numbers_what_it_prints_and_writes_nan_as_text(job, run):
+    code, out, err = run("watch", "small", "step, float('nan')", "--every", "2", "--count", "3", "--json")
+    *items, end = objects(out)
+    assert (code, err) == (0, "")
+    assert [item["number"] for item in items] == [1, 2, 3]
+    assert [item["event"] - items[0]["event"] for item in items] == [0, 2, 4]
+    assert items[0]["value"]["v1"] == "NaN"
+    assert abs(items[0]["time"] - time.time()) < 60
+    assert [(item["error"], item["gap"]) for item in items] == [(None, 0)] * 3
+    assert (end["state"], end["values"], end["missing"], end["errors"]) == ("ended", 3, 0, 0)
+
+
+def test_watch_reduces_over_the_window_that_is_named(job, here):
+    _, out, _ = here("watch", "small", "len(events)", "--window", "7", "--count", "2", "--json")
+    assert [item["value"] for item in objects(out)[:2]] == [7, 7]
+
+
+def test_watch_sends_nothing_until_the_condition_comes_true(job, here):
+    arguments = ["--when", "step % 20 == 0", "--before", "2", "--after", "1", "--count", "8", "--json"]
+    items = objects(here("watch", "small", "step", *arguments)[1])[:8]
+    _, second = [i for i, item in enumerate(items) if item.get("fired")]
+    around = [item["value"] for item in items[second - 2 : second + 2]]
+    assert [value - items[second]["value"] for value in around] == [-2, -1, 0, 1]
+
+
+def test_watch_shows_how_many_values_were_lost_and_where(job, here):
+    _, out, _ = here("watch", "small", "n", "--on", "burst", "--count", "350", "--json")
+    *items, end = objects(out)
+    gaps = [item["gap"] for item in items]
+    numbers = [item["number"] for item in items]
+    assert max(gaps) > 0
+    assert numbers == [sum(gaps[: i + 1]) + i + 1 for i in range(len(items))]
+    assert end["missing"] >= sum(gaps)
+
+
+def test_watch_marks_the_losses_in_its_lines(job, here):
+    _, out, _ = here("watch", "small", "n", "--on", "burst", "--count", "350")
+    assert "values are missing here --" in out
+
+
+def test_watch_goes_on_with_the_other_queries_when_one_fails(job, run):
+    code, out, err = run("watch", "small", "1 / 0", "step", "--count", "150", "--json")
+    ends = {item["query"]: item for item in objects(out) if "state" in item}
+    assert code == 1
+    assert (ends["1 / 0"]["state"], ends["1 / 0"]["errors"]) == ("failed", 100)
+    assert ends["step"]["values"] == 150
+    assert any("ZeroDivisionError" in (item.get("error") or "") for item in objects(out))
+    assert err == "looptap: The stream '1 / 0' failed: 100 errors in a row\n"
+
+
+def test_watch_fails_in_a_sentence_when_nothing_comes_in_time(job, here):
+    code, out, err = here("watch", "small", "loss", "--on", "never", "--timeout", "0.3")
+    assert (code, out) == (1, "")
+    assert "No value of 'loss' came within 0.3 s; the run has not raised 'never' yet, but 'batch', 'epoch'" in err
+
+
+def test_watch_ends_well_when_the_run_ends(start, command):
+    job = start("short")
+    watching = command("watch", "short", "step")
+    assert watching.stdout.readline()
+    job.stdin.close()
+    _, err = watching.communicate(timeout=WAIT)
+    assert watching.returncode == 0
+    assert "the job is done" in err
+
+
+def test_watch_fails_when_the_run_is_killed(start, command):
+    job = start("killed")
+    watching = command("watch", "killed", "step")
+    assert watching.stdout.readline()
+    job.kill()
+    _, err = watching.communicate(timeout=WAIT)
+    assert watching.returncode == 1
+    assert "looptap: The stream 'step' failed: " in err
+
+
+def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_goes_on(job, command):
+    watching = command("watch", "small", "step", "mean(e.loss for e in events)")
+    assert watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=WAIT)
+    assert watching.returncode == 0
+    assert "mean(e.loss for e in events): " in err
+    assert "Traceback" not in err
+    assert job.poll() is None
+
+
+def test_watch_is_quiet_when_nobody_reads_on(job, command):
+    watching = command("watch", "small", "step")
+    assert watching.stdout.readline()
+    watching.stdout.close()
+    assert "Traceback" not in watching.stderr.read()
+    assert watching.wait(WAIT) in (0, 1)
+    watching.stderr.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
+def test_watch_draws_on_a_terminal(job, command, environment):
+    ours, theirs = os.openpty()
+    options = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    environment = {**environment, "TERM": "xterm-256color", "COLUMNS": "80"}
+    watching = command("watch", "small", "step, loss", "1 / 0", "--count", "120", env=environment, **options)
+    os.close(theirs)
+    drawn = b""
+    while select.select([ours], [], [], WAIT)[0]:
+        try:
+            drawn += os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    text = drawn.decode()
+    assert watching.wait(WAIT) == 1
+    assert "120 values" in text
+    assert "ZeroDivisionError" in text
+    assert "█" in text
+
+
+# ---------------------------------------------------------------- call
+
+
+def test_call_prints_the_result_and_changes_the_job(job, run, here):
+    assert run("call", "small", "setattr(model, 'scale', 3.5)") == (0, "", "")
+    assert here("call", "small", "model.scale") == (0, "3.5\n", "")
+    answer = json.loads(here("call", "small", "{'scale': model.scale}", "--on", "epoch", "--json")[1])
+    assert answer == {"result": {"scale": 3.5}, "error": None, "traceback": ""}
+
+
+def test_call_prints_the_traceback_of_the_command_and_fails(job, here):
+    code, out, err = here("call", "small", "1 / 0")
+    assert (code, out) == (1, "")
+    assert "<query 1 / 0>" in err
+    assert err.endswith("looptap: The command failed in the job: ZeroDivisionError: division by zero\n")
+    code, out, err = here("call", "small", "1 / 0", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_call_tells_the_id_by_which_to_ask_again(job, here):
+    code, _, err = here("call", "small", "1", "--on", "never", "--timeout", "0.3")
+    assert code == 1
+    assert "it never runs twice" in err
+    assert "id=" in err
+
+
+# ---------------------------------------------------------------- text, JSON, drawings
+
+
+def test_values_are_text_on_one_line():
+    assert text_of(1 / 3) == "0.333333"
+    assert text_of("two\nlines") == "two lines"
+    assert text_of((1, [2.5, None], {"a": {3}})) == "(1, [2.5, None], {a: {3}})"
+    assert text_of(np.arange(4.0)) == "[0, 1, 2, 3]"
+    assert text_of(np.array([float("nan"), *range(11)])) == "float64 12: 0 to 10, mean 5, 1 not finite"
+    assert text_of({"long": "x" * 100}, 20) == "long='xxxxxxxxxxxxx…"
+
+
+def test_any_value_is_json():
+    torch = pytest.importorskip("torch")
+    value = {"t": torch.tensor([[1.0, float("inf")]], dtype=torch.bfloat16), 3: {True}, "b": b"ab", "c": 1 + 2j}
+    assert json.loads(json_of(value)) == {"t": [[1.0, "Infinity"]], "3": [True], "b": "YWI=", "c": "(1+2j)"}
+
+
+def test_drawings_take_what_is_not_finite():
+    assert sparkline([1.0, float("nan"), 3.0]) == "▁×█"
+    assert sparkline([]) == ""
+    assert len(sparkline(range(1000), 50)) == 50
+    assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
+    assert picture([[-1.0, 2.0]]) == ["  ██"]
+    assert beside([]) == []

@@ -1,0 +1,254 @@
+"""Finding the run that is meant, and saying what is wrong where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+import looptap
+from looptap.client.discover import attach, runs
+from looptap.protocol.connections import ConnectionFile, publish, read
+from looptap.protocol.errors import (
+    NoDirectory,
+    NoSuchRun,
+    RunEnded,
+    SeveralRuns,
+    UnsafeFile,
+    VersionMismatch,
+    WrongServer,
+)
+from looptap.protocol.keys import KeyPair, RoleKeys
+from looptap.protocol.messages import RunInfo
+from looptap.protocol.processes import Process
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def start(directory):
+    """Start agents; they end with the test."""
+    agents = []
+
+    def begin(name):
+        agents.append(looptap.Agent(name))
+        return agents[-1].run
+
+    yield begin
+    for agent in agents:
+        agent.close()
+
+
+def announced(directory, name="gone", rank=0, role="operator", **process):
+    """Write the connection file of a run that is not there."""
+    info = RunInfo(id=f"{name}-1", name=name, host="host", pid=1, started=1.0, rank=rank, ranks=2)
+    file = ConnectionFile.of(info, RoleKeys.fresh(role), ("ipc:///nowhere/socket",))
+    if process:
+        file = msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, **process))
+    return publish(file, directory)
+
+
+def ended(directory, name="gone", **about):
+    return announced(directory, name, start="0", **about)
+
+
+def named(name, **options):
+    """The id of the run that a name leads to."""
+    with attach(name, **options) as run:
+        return run.id
+
+
+# ---------------------------------------------------------------- the list
+
+
+def test_runs_are_listed_with_what_they_say_of_themselves(start, directory):
+    run = start("digits")
+    (found,) = runs()
+    assert (found.name, found.id, found.pid, found.alive) == ("digits", run.id, os.getpid(), True)
+    assert "alive" in str(found)
+    with found.attach() as attached:
+        assert attached.id == run.id
+
+
+def test_the_newest_run_comes_first_and_ended_ones_are_marked(start, directory):
+    start("new")
+    ended(directory, "old")
+    assert [(run.name, run.alive) for run in runs()] == [("new", True), ("old", False)]
+
+
+def test_a_run_of_another_machine_may_be_alive(directory):
+    announced(directory, host="far-away")
+    (found,) = runs()
+    assert found.alive is None
+    assert "on another machine" in str(found)
+
+
+def test_a_file_that_others_can_read_is_listed_with_its_problem(start, directory):
+    start("digits")
+    (path,) = directory.glob("*.json")
+    path.chmod(0o644)
+    (found,) = runs()
+    assert "chmod 600" in found.problem
+    assert "chmod 600" in str(found)
+    path.chmod(0o600)
+
+
+def test_no_secret_is_shown(start):
+    start("digits")
+    (found,) = runs()
+    assert found.file.secret not in repr(found) + str(found)
+
+
+def test_a_directory_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "none"))
+    with pytest.raises(NoDirectory, match="mkdir"):
+        runs()
+
+
+# ---------------------------------------------------------------- the one that is meant
+
+
+def test_no_name_means_the_newest_run(start):
+    start("first")
+    newest = start("second")
+    assert named(None) == newest.id
+
+
+@pytest.mark.parametrize("how", ["digits", "digi", "dig*", "*cnn*", "{id}", "{path}"])
+def test_a_run_is_found_by_name_beginning_pattern_id_and_path(start, directory, how):
+    start("other")
+    run = start("digits") if "cnn" not in how else start("a-cnn-b")
+    (path,) = [p for p in directory.glob("*.json") if p.name.startswith(run.name)]
+    assert named(how.format(id=run.id, path=path)) == run.id
+
+
+def test_the_very_name_wins_over_longer_ones(start):
+    start("digits-long")
+    run = start("digits")
+    assert named("digits") == run.id
+
+
+def test_an_ended_run_of_the_name_hides_no_living_one(start, directory):
+    ended(directory, "digits")
+    run = start("digits")
+    assert named("digits") == run.id
+    longer = start("gone-but-not-quite")
+    ended(directory, "gone")
+    assert named("gone") == longer.id
+
+
+def test_several_runs_of_a_name_are_listed_by_id(start):
+    ids = [start("digits").id for _ in range(2)]
+    with pytest.raises(SeveralRuns, match="2 runs match 'digits'") as caught:
+        attach("digits")
+    assert all(id in str(caught.value) for id in ids)
+
+
+def test_a_name_that_nobody_has_says_who_is_there(start):
+    run = start("digits")
+    with pytest.raises(NoSuchRun, match=f"'mnist'; alive: {run.id}"):
+        attach("mnist")
+
+
+def test_an_empty_directory_says_how_a_run_announces_itself(directory):
+    with pytest.raises(NoSuchRun, match=r"looptap\.Agent.*LOOPTAP_DIR"):
+        attach()
+
+
+def test_a_run_whose_process_is_gone_has_ended(start, directory):
+    ended(directory)
+    with pytest.raises(RunEnded, match="gone-1 has ended: its process 1 is gone"):
+        attach("gone")
+    start("here")
+    with pytest.raises(RunEnded, match="Alive: here"):
+        attach("gone")
+
+
+def test_the_path_of_an_ended_run_says_so_too(directory):
+    path = ended(directory)
+    with pytest.raises(RunEnded):
+        attach(path)
+    path.unlink()
+    with pytest.raises(NoSuchRun, match="no connection file"):
+        attach(path)
+
+
+def test_a_rank_without_an_agent_is_named(directory):
+    announced(directory, "many", rank=1)
+    with pytest.raises(NoSuchRun, match="no agent on rank 0; there is one on: 1"):
+        attach("many")
+
+
+def test_the_operators_file_is_preferred(start, directory):
+    run = start("digits")
+    (path,) = directory.glob("*.json")
+    viewer = msgspec.structs.replace(read(path), role="viewer", endpoints=("ipc:///nowhere/socket",))
+    publish(viewer, directory)
+    assert named("digits") == run.id
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def test_a_file_that_others_can_read_is_not_used(start, directory):
+    start("digits")
+    (path,) = directory.glob("*.json")
+    path.chmod(0o640)
+    for how in (path, None):
+        with pytest.raises(UnsafeFile, match="chmod 600"):
+            attach(how)
+    path.chmod(0o600)
+
+
+def test_a_file_of_another_major_version_says_what_to_install(start, directory):
+    start("digits")
+    (path,) = directory.glob("*.json")
+    content = msgspec.json.decode(path.read_bytes())
+    path.write_bytes(msgspec.json.encode(content | {"version": [7, 0]}))
+    with pytest.raises(VersionMismatch, match=r"7\.0"):
+        attach(path)
+    path.write_bytes(msgspec.json.encode(content))
+
+
+def test_a_run_that_took_the_place_of_another_is_a_wrong_server(start, directory):
+    start("digits")
+    (path,) = directory.glob("*.json")
+    content = msgspec.json.decode(path.read_bytes())
+    other = content | {"server_public": KeyPair.fresh().public.decode()}
+    path.write_bytes(msgspec.json.encode(other))
+    with pytest.raises(WrongServer):
+        attach(path)
+    path.write_bytes(msgspec.json.encode(content))
+
+
+def test_a_run_without_a_listener_has_ended(directory):
+    with pytest.raises(RunEnded, match="Nobody listens"):
+        attach(announced(directory))
+
+
+AGENT = "import looptap, time; a = looptap.Agent('killed'); print('ready', flush=True); time.sleep(60)"
+
+
+def test_twenty_killed_agents_are_listed_as_dead_at_once(directory):
+    jobs = [subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE) for _ in range(4)]
+    for job in jobs:
+        assert job.stdout.readline() == b"ready\n"
+    for job in jobs:
+        job.kill()
+        job.communicate()
+    for n in range(16):
+        ended(directory, f"dead-{n}")
+    began = time.monotonic()
+    listed = runs()
+    assert time.monotonic() - began < 2
+    assert [run.alive for run in listed] == [False] * 20
+    assert Process.this().alive()

@@ -1,0 +1,758 @@
+"""A run as its client sees it, against the real agent: streams, commands, endings, lost links, hostile replies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import os
+import pickle
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+
+import looptap
+from looptap.client.link import Link
+from looptap.client.run import CommandPending, Run
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
+from looptap.protocol.connections import read
+from looptap.protocol.errors import (
+    LimitReached,
+    LinkError,
+    NoAnswer,
+    RemoteError,
+    RunEnded,
+    VersionMismatch,
+    WrongServer,
+)
+from looptap.streams.buffers import Gap
+from looptap.streams.errors import QueryError, StreamEnded
+
+
+def soon(condition, seconds=10.0):
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+class Job:
+    """A training loop on a thread of its own; an epoch has ten batches."""
+
+    def __init__(self, name="job", **options):
+        options.setdefault("budget", math.inf)  # else a busy machine may have events skipped
+        self.agent = looptap.Agent(name, **options)
+        self.going = threading.Event()
+        self.going.set()
+        self._over = False
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def _loop(self):
+        step = 0
+        while not self._over:
+            if self.going.wait(0.01):
+                step += 1
+                self.agent.emit("batch", step=step, loss=1 / step)
+                if step % 10 == 0:
+                    self.agent.emit("epoch", epoch=step // 10)
+            time.sleep(0.0005)
+
+    def end(self):
+        self._over = True
+        self._thread.join(10)
+        self.agent.close()
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def job(directory):
+    job = Job()
+    yield job
+    job.end()
+
+
+@pytest.fixture
+def run(job):
+    with looptap.attach("job") as run:
+        yield run
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_a_mapped_query_yields_a_named_row_at_each_event(run):
+    stream = run.stream("step, loss", on="batch")
+    rows = stream.wait(20)
+    assert all(row.loss == 1 / row.step for row in rows)
+    assert [b.step - a.step for a, b in pairwise(rows)] == [1] * (len(rows) - 1)
+
+
+def test_a_record_tells_the_event_and_when_it_was(run):
+    stream = run.stream("step", on="batch")
+    stream.wait(3)
+    record = stream.records[1]
+    assert record.event == record.value
+    assert record.number == 2
+    assert abs(record.wall - time.time()) < 60
+    assert abs(record.time - time.monotonic()) < 60
+
+
+def test_a_reduction_yields_a_value_when_the_host_ends_a_group(run):
+    stream = run.stream("len(events)", on="batch")
+    stream.wait(3)
+    assert [(r.value, r.partial) for r in stream.records[1:3]] == [(10, False)] * 2
+
+
+def test_a_function_travels_with_what_it_refers_to(run):
+    scale = 1000
+    assert run.stream(lambda e: e.step * scale, on="batch").wait(1)[0] % 1000 == 0
+
+
+def test_arrays_arrive_as_arrays(run):
+    value = run.stream("np.arange(6.0).reshape(2, 3) * 0 + step", on="batch").wait(1)[0]
+    assert isinstance(value, np.ndarray)
+    assert value.shape == (2, 3)
+
+
+def test_the_attach_says_how_the_query_is_understood(run):
+    stream = run.stream("mean(e.loss for e in events)", on="batch")
+    assert "one value when the window closes" in stream.explain()
+    assert not stream.mapped
+    assert "no 'nothing' event" in run.stream("1", on="nothing").notes[0]
+
+
+def test_a_query_that_cannot_be_compiled_is_refused_with_a_caret(run):
+    with pytest.raises(QueryError, match=r"\^") as caught:
+        run.stream("mean(e.loss for e in events) + step")
+    assert caught.value.column is not None
+    assert caught.value.hint
+    assert run.streams == []
+
+
+@pytest.mark.parametrize("options", [{"window": -1}, {"every": 0}, {"throttle": -1.0}, {"latency": "fast"}])
+def test_an_option_that_makes_no_sense_is_refused(run, options):
+    with pytest.raises(QueryError, match=next(iter(options))):
+        run.stream("step", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"every": "3"}, {"on": 3}, {"throttle": None}, {"before": 1.5}, {"max_bytes": 1 << 70}, {"name": b"x"}]
+)
+def test_an_option_of_the_wrong_type_is_refused_here(run, options):
+    with pytest.raises(QueryError, match="cannot be asked for"):
+        run.stream("step", **options)
+    assert run.streams == []
+
+
+def test_a_query_that_fails_at_each_event_says_so_and_ends(run):
+    stream = run.stream("no_such_thing.at_all", on="batch")
+    with pytest.raises(StreamEnded, match="failed"):
+        stream.wait(1)
+    assert "no_such_thing" in stream.traceback
+    assert stream.error_count >= 100
+
+
+def test_the_cost_of_a_query_is_shown(run):
+    stream = run.stream("step", on="batch")
+    soon(lambda: stream.cost.nanoseconds > 0)
+    assert "µs an event" in str(stream.cost)
+
+
+def test_a_query_that_is_limited_can_be_granted_more(directory):
+    job = Job(budget=0.03)
+    with looptap.attach("job") as run:
+        stream = run.stream("sum(range(200_000)) and step", on="batch")
+        soon(lambda: any("evaluated at every" in note for note in stream.notes))
+        stream.grant(math.inf)
+        soon(lambda: [b.event - a.event for a, b in pairwise(stream.records[-5:])] == [1] * 4)
+        with pytest.raises(QueryError, match="budget=-1"):
+            stream.grant(-1.0)
+        granted = run.stream("sum(range(200_000)) and step", on="batch", budget=math.inf)
+        steps = granted.wait(10)
+        assert steps[:10] == list(range(steps[0], steps[0] + 10))
+    job.end()
+
+
+def test_closing_a_stream_brings_what_it_still_had_to_say(run, job):
+    stream = run.stream("sum(1 for e in events)", on="batch", window=1_000_000)
+    soon(lambda: run.events().get("batch", 0) > 100)
+    stream.close()
+    assert [r.partial for r in stream.records] == [True]
+    assert (stream.state, run.streams) == ("ended", [])
+    assert run.stats()["queries"] == []
+
+
+def test_a_stream_that_nobody_holds_any_more_is_detached(run):
+    run.stream("step", on="batch").wait(1)
+    gc.collect()
+    soon(lambda: run.stats()["queries"] == [])
+    assert run.streams == []
+
+
+def test_a_stream_with_a_callback_lives_on_its_own(run):
+    seen = []
+    stop = run.stream("step", on="batch").on_value(seen.append)
+    gc.collect()
+    soon(lambda: len(seen) > 20)
+    stop()
+    del stop
+    gc.collect()
+    soon(lambda: run.stats()["queries"] == [])
+
+
+def test_a_callback_may_take_its_time_and_ask_the_run(run):
+    answers = []
+    stream = run.stream("step", on="batch")
+    stream.on_value(lambda step: answers.append(run.call("step")))
+    soon(lambda: len(answers) >= 3)
+    assert stream.callback_error is None
+    assert all(isinstance(answer, int) for answer in answers)
+
+
+def test_many_streams_go_on_at_the_same_time(run):
+    streams = [run.stream(f"step * {n}", on="batch") for n in range(20)]
+    assert [stream.wait(5)[0] % max(n, 1) for n, stream in enumerate(streams)] == [0] * 20
+
+
+def test_more_streams_than_the_bound_are_refused(run):
+    streams = [run.stream("step", on="batch") for _ in range(64)]
+    with pytest.raises(LimitReached, match="streams_per_client"):
+        run.stream("step", on="batch")
+    assert len(run.streams) == len(streams)
+
+
+def test_a_slow_reader_sees_every_loss_as_a_gap(job):
+    with looptap.attach("job") as run:
+        stream = run.stream("step", on="batch", buffer=50)
+        stream.wait(200)
+        stream.close()
+        assert stream.forgotten == stream.arrived - 50
+        assert stream.dropped == 0
+
+
+def test_asyncio_reads_a_live_stream(run):
+    async def read():
+        stream = run.stream("step", on="batch")
+        found = []
+        async for value in stream.follow(timeout=10):
+            found.append(value)
+            if len(found) == 5:
+                return found
+
+    steps = asyncio.run(read())
+    assert steps == list(range(steps[0], steps[0] + 5))
+
+
+def test_a_query_over_a_live_stream_goes_along_with_it(run):
+    stream = run.stream("step, loss", on="batch")
+    worst = stream.query("max(v.loss for v in values)", window=10)
+    first, second = worst.wait(2)[:2]
+    assert first > second
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_a_command_runs_at_the_next_event_and_its_result_comes_back(run):
+    assert isinstance(run.call(lambda e: e.step), int)
+    assert run.call("epoch", on="epoch") > 0
+
+
+def test_an_error_in_a_command_comes_back_with_its_traceback(run):
+    with pytest.raises(RemoteError, match="ZeroDivisionError: division by zero") as caught:
+        run.call("1 / 0")
+    assert caught.value.kind == "ZeroDivisionError"
+    assert "1/0" in caught.value.traceback.replace(" ", "")
+
+
+def test_a_command_that_is_not_answered_may_still_run_and_never_runs_twice(job, run):
+    job.going.clear()
+    counted = run.call
+    job.agent.expose(counter=[])
+    with pytest.raises(CommandPending, match="may still run") as caught:
+        counted("counter.append(1) or len(counter)", timeout=0.05)
+    job.going.set()
+    for _ in range(3):
+        assert counted("counter.append(1) or len(counter)", id=caught.value.id) == 1
+    assert caught.value.id in str(caught.value)
+
+
+def test_a_command_of_many_kilobytes_is_refused_before_it_is_sent(run):
+    load = np.random.default_rng(0).bytes(100_000)
+    with pytest.raises(LimitReached, match="over the 65,536"):
+        run.call(lambda e: len(load))
+    assert run.call("1") == 1
+
+
+def test_a_run_cannot_be_sent_along_with_a_function(run):
+    with pytest.raises(QueryError, match="cannot travel"):
+        run.call(lambda e: run.name)
+    with pytest.raises(TypeError, match="connection of this process"):
+        pickle.dumps(run)
+
+
+# ---------------------------------------------------------------- what is known of a run
+
+
+def test_a_run_shows_its_events_and_how_long_ago_the_last_one_was(job, run):
+    soon(lambda: run.events().get("epoch", 0) > 0)
+    assert f"pid {os.getpid()}" in repr(run)
+    job.going.clear()
+    soon(lambda: run.idle > 1.2)
+    assert run.alive
+
+
+def test_a_wait_that_is_in_vain_says_what_the_loop_does(job, run):
+    stream = run.stream("1", on="nothing")
+    with pytest.raises(TimeoutError, match="has raised no 'nothing' event yet; event types so far"):
+        stream.wait(1, timeout=0.05)
+
+
+def test_the_agents_counters_can_be_asked_for(run):
+    stats = run.stats()
+    assert stats["run"] == run.id
+    assert [client["role"] for client in stats["clients"]] == ["operator"]
+
+
+# ---------------------------------------------------------------- endings
+
+
+def test_the_end_of_the_run_ends_its_streams_after_their_last_value(job, run):
+    stream = run.stream("step", on="batch")
+    stream.wait(5)
+    job.end()
+    soon(lambda: run.state == "ended")
+    assert (stream.state, run.reason) == ("ended", "the run ended")
+    assert stream.dropped == 0
+    with pytest.raises(RunEnded, match="the run ended"):
+        run.stream("step")
+
+
+def test_closing_a_run_ends_its_streams_and_its_threads(job):
+    run = looptap.attach("job")
+    stream = run.stream("step", on="batch")
+    stream.wait(1)
+    run.close()
+    run.close()
+    assert (run.state, stream.state) == ("ended", "ended")
+    assert not run._transport._thread.is_alive()
+    with pytest.raises(RunEnded, match="closed on this side"):
+        run.call("1")
+    soon(lambda: not job.agent.stats()["clients"])
+
+
+def test_a_run_that_nobody_holds_any_more_hangs_up(job):
+    looptap.attach("job")
+    gc.collect()
+    soon(lambda: not job.agent.stats()["clients"])
+    soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-client"])
+
+
+def test_a_stream_keeps_its_run(job):
+    stream = looptap.attach("job").stream("step", on="batch")
+    gc.collect()
+    before = stream.arrived
+    soon(lambda: stream.arrived > before + 5)
+    stream.run.close()
+
+
+def test_threads_may_do_everything_at_once(run):
+    failures = []
+
+    def use():
+        try:
+            for _ in range(5):
+                stream = run.stream("step, loss", on="batch")
+                stream.wait(2)
+                run.call("step")
+                stream.close()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    assert run.stats()["queries"] == []
+
+
+LEAVES = """
+import looptap
+stream = looptap.attach("job").stream("step", on="batch")
+stream.wait(3)
+print("done")
+"""
+
+
+def test_a_script_that_ends_takes_leave_and_does_not_hang(job):
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert time.monotonic() - began < 15
+    soon(lambda: not job.agent.stats()["clients"], 3.0)
+
+
+KILLED = """
+import os, time, looptap
+agent = looptap.Agent("victim")
+print("ready", flush=True)
+while True:
+    agent.emit("batch", step=1)
+    time.sleep(0.001)
+"""
+
+
+def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout.readline() == "ready\n"
+        run = looptap.attach("victim")
+        stream = run.stream("step", on="batch")
+        stream.wait(5)
+        victim.kill()
+        victim.wait()
+        soon(lambda: run.state == "failed")
+    assert "process is gone" in stream.reason
+    with pytest.raises(StreamEnded, match="process is gone"):
+        list(stream)
+    run.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
+def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(directory):
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout.readline() == "ready\n"
+        run = looptap.attach("victim")
+        stream = run.stream("step", on="batch")
+        stream.wait(5)
+        victim.send_signal(signal.SIGSTOP)
+        soon(lambda: run.state == "lost", 15)
+        assert "lost" in run.reason
+        victim.send_signal(signal.SIGCONT)
+        soon(lambda: run.state == "live", 15)
+        stream.wait(stream.arrived + 5)
+        victim.kill()
+    run.close()
+
+
+# ---------------------------------------------------------------- a lost link
+
+
+class Proxy:
+    """A TCP relay in front of an endpoint, whose connections can be cut."""
+
+    def __init__(self, target):
+        host, port = target.removeprefix("tcp://").rsplit(":", 1)
+        self._target, self._open, self.shut = (host, int(port)), [], False
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.cut()
+
+    def cut(self):
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._open = []
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                if self.shut:
+                    near.close()
+                    continue
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _relay(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def far_job(directory):
+    """A job behind a proxy, and a run attached through it."""
+    job = Job(listen="tcp")
+    (path,) = directory.glob("*.json")
+    file = read(path)
+    with Proxy(file.endpoints[0]) as proxy:
+        link = Link([proxy.endpoint], file.server_public.encode(), file.client)
+        with Run(link, run=file.run) as run:
+            yield job, run, proxy
+    job.end()
+
+
+def test_streams_go_on_after_a_cut_and_the_gap_is_exactly_the_events_in_between(far_job):
+    _, run, proxy = far_job
+    stream = run.stream("step", on="batch")
+    for _ in range(5):
+        arrived = stream.arrived
+        stream.wait(arrived + 20)
+        before = stream.arrived
+        proxy.cut()
+        soon(lambda before=before: stream.arrived > before + 20)
+    stream.close()
+    records = stream.records
+    assert all(b.event - a.event == b.number - a.number for a, b in pairwise(records))
+    assert len(stream.gaps) <= 5
+    assert stream.dropped == records[-1].number - len(records) > 0
+
+
+def test_windows_lost_in_a_cut_are_a_gap_of_unknown_size(far_job):
+    _, run, proxy = far_job
+    stream = run.stream("len(events)", on="batch")
+    stream.wait(3)
+    proxy.cut()
+    stream.wait(stream.arrived + 5)
+    assert [gap.missing for gap in stream.gaps] == [None]
+    assert stream.gaps == [Gap(stream.gaps[0].after, None)]
+
+
+def test_while_the_link_is_down_the_run_says_so_and_a_command_waits_for_it(far_job):
+    job, run, proxy = far_job
+    job.going.clear()
+    results = []
+    asking = threading.Thread(target=lambda: results.append(run.call("step")))
+    asking.start()
+    soon(lambda: run._requests._waiting)
+    proxy.shut = True
+    proxy.cut()
+    soon(lambda: run.state == "lost")
+    assert not run.alive
+    with pytest.raises(LinkError, match="is lost"):
+        run.stream("step")
+    proxy.shut = False
+    soon(lambda: run.state == "live")
+    job.going.set()
+    asking.join(10)
+    assert len(results) == 1
+
+
+# ---------------------------------------------------------------- a hostile agent
+
+
+class Scripted:
+    """A transport whose agent is the test: it answers as told, and lets frames in."""
+
+    def __init__(self, welcome=None):
+        self.welcome = welcome or m.Welcome(m.VERSION, m.RunInfo("id", "name", "host", 1, 0.0), "operator")
+        self.sent, self.answering = [], True
+
+    def start(self, receiver, timeout):
+        self.receiver = receiver
+
+    def send(self, frame):
+        message = decode_from_client(frame)
+        self.sent.append(message)
+        if isinstance(message, m.Hello) and self.welcome is not ...:
+            self.put(self.welcome)
+        elif isinstance(message, m.Attach) and self.answering:
+            self.put(m.Done(message.request, msgspec.Raw(pack({"mapped": True}))))
+
+    def put(self, message):
+        self.receiver.on_frame(encode(message))
+
+    def close(self, timeout=1.0):
+        pass
+
+
+def values(stream, first, items, **more):
+    form, raw = pack_values(items)
+    numbers = range(first, first + len(items))
+    events, times = array("q", numbers).tobytes(), array("d", [0.0] * len(items)).tobytes()
+    columns = {"events": events, "times": times} | more
+    return m.Values(stream, first, clock=0.0, form=form, values=msgspec.Raw(raw), **columns)
+
+
+def test_an_agent_of_another_version_is_named():
+    with pytest.raises(VersionMismatch, match=r"protocol 9\.4 and this client 1\.0"):
+        Run(Scripted(m.Refused("too old", (9, 4))))
+
+
+def test_an_agent_of_a_newer_minor_version_is_fine():
+    info = m.RunInfo("id", "name", "host", 1, 0.0)
+    assert Run(Scripted(m.Welcome((1, 99), info, "operator"))).name == "name"
+
+
+def test_an_agent_that_takes_no_more_clients_says_why():
+    with pytest.raises(LimitReached, match="16 clients"):
+        Run(Scripted(m.Refused("16 clients are attached.", m.VERSION)))
+
+
+def test_an_agent_that_is_of_another_run_is_a_wrong_server():
+    with pytest.raises(WrongServer, match="not mine"):
+        Run(Scripted(), run=m.RunInfo("mine", "name", "host", 1, 0.0))
+
+
+def test_an_agent_that_lets_us_in_and_says_nothing_is_no_answer():
+    with pytest.raises(NoAnswer, match="did not say hello"):
+        Run(Scripted(...), timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"events": b""},
+        {"times": b"12345678"},
+        {"flags": b"123"},
+        {"events": array("q", [-1, 2]).tobytes()},
+        {"events": array("q", [1, 1 << 62 | 1]).tobytes()},
+        {"rank": -1},
+        {"rank": 1 << 63},
+    ],
+)
+def test_values_whose_columns_do_not_fit_are_counted_and_not_taken(more):
+    agent = Scripted()
+    run = Run(agent)
+    stream = run.stream("step")
+    agent.put(values(1, 1, [1, 2], **more))
+    agent.put(values(1, 1, [7]))
+    assert (run.refused_messages, stream.values) == (1, [7])
+
+
+@pytest.mark.parametrize("first", [0, -5, (1 << 62) + 1, (1 << 63) - 1])
+def test_values_with_numbers_that_cannot_be_are_counted_and_not_taken(first):
+    agent = Scripted()
+    run = Run(agent)
+    stream = run.stream("step")
+    agent.put(msgspec.structs.replace(values(1, 1, [1]), first=first))
+    assert (run.refused_messages, stream.values) == (1, [])
+
+
+def test_what_an_agent_says_is_kept_within_bounds():
+    agent = Scripted()
+    run = Run(agent)
+    stream = run.stream("step")
+    for n in range(50):
+        notes = tuple(f"{n} {i} " + "x" * 20_000 for i in range(10))
+        agent.put(m.Status(1, "live", notes=notes, traceback="y" * 10**6))
+    assert len(stream.notes) == 100
+    assert max(map(len, [*stream.notes, stream.traceback])) <= 10_000
+    assert len(repr(stream)) < 2000
+
+
+def test_an_agent_that_has_forgotten_a_client_is_greeted_anew():
+    agent = Scripted()
+    run = Run(agent)
+    stream = run.stream("step")
+    agent.put(values(1, 1, [7, 8]))
+    agent.put(m.Refused("say hello first.", m.VERSION))
+    agent.put(values(1, 1, [11], events=array("q", [5]).tobytes()))
+    assert [type(message) for message in agent.sent] == [m.Hello, m.Attach] * 2
+    assert (run.state, stream.values, stream.gaps) == ("live", [7, 8, 11], [Gap(2, 2)])
+
+
+def test_a_stream_that_was_being_attached_when_the_link_broke_is_not_there():
+    agent = Scripted()
+    run = Run(agent)
+    agent.answering = False
+    threading.Timer(0.05, agent.receiver.on_lost, [NoAnswer("The link is lost.")]).start()
+    with pytest.raises(NoAnswer, match="link is lost"):
+        run.stream("step")
+    assert (run.state, run.streams) == ("lost", [])
+
+
+def test_an_agent_that_refuses_a_second_hello_is_believed():
+    agent = Scripted()
+    run = Run(agent)
+    agent.welcome = m.Refused("16 clients are attached.", m.VERSION)
+    agent.put(m.Refused("say hello first.", m.VERSION))
+    assert (run.state, "16 clients" in run.reason) == ("failed", True)
+
+
+def test_an_answer_to_a_question_that_nobody_asked_is_ignored():
+    agent = Scripted()
+    run = Run(agent)
+    agent.put(m.Done(999))
+    agent.put(m.Failed(0, "query", "no"))
+    assert run.alive
+
+
+def test_ten_thousand_mutated_replies_hurt_nobody():
+    dice, malformed = random.Random(7), 0
+    info = m.RunInfo("id", "name", "host", 1, 0.0)
+    templates = [
+        encode(message)
+        for message in (
+            values(1, 1, [1, 2.5, None, "text"]),
+            values(1, 5, [(1, 2.5), (2, 3.5)], flags=b"\0\2"),
+            values(1, 9, [np.arange(4), {"a": [1, 2]}, {1, 2}]),
+            m.Status(1, "live", "why", 5, 1, 2, 3, "traceback", ("note",), 4.0, 0.1),
+            m.Done(1, msgspec.Raw(pack({"fields": ("a", "b"), "notes": ["n"]}))),
+            m.Failed(1, "query", "text", '{"reason": "r", "column": 3}'),
+            m.Beat({"batch": 3}, 0.5),
+            m.Welcome(m.VERSION, info, "operator", {"batch": 1}),
+        )
+    ]
+    for number in range(10_000):
+        if number % 200 == 0:  # a reply may well end the run
+            agent = Scripted()
+            run = Run(agent)
+            stream = run.stream("step")
+        frame = bytearray(dice.choice(templates))
+        for _ in range(dice.randint(1, 2)):
+            kind = dice.random()
+            if kind < 0.6:
+                frame[dice.randrange(len(frame))] = dice.randrange(256)
+            elif kind < 0.8:
+                del frame[dice.randrange(len(frame)) :]
+            else:
+                place = dice.randrange(len(frame) + 1)
+                frame[place:place] = dice.randbytes(dice.randint(1, 9))
+            frame = frame or bytearray(b"\0")
+        before = run.refused_messages
+        agent.receiver.on_frame(bytes(frame))
+        malformed += run.refused_messages - before
+        if number % 20 == 0:
+            assert len(stream.records) == len(stream.values) + len(stream.errors)
+            assert len(stream.columns().values) == len(stream.to_numpy()) == len(stream)
+            assert repr(stream)
+            assert repr(run)
+    assert 3000 < malformed < 9500
+
+
+def test_nested_depths_do_not_end_the_client():
+    agent = Scripted()
+    run = Run(agent)
+    run.stream("step")
+    for depth in (100, 10_000, 100_000):
+        raw = b"\x91" * depth + b"\xc0"
+        for reply in (values(1, 1, [1]), m.Done(1)):
+            field = "values" if isinstance(reply, m.Values) else "value"
+            agent.put(msgspec.structs.replace(reply, **{field: msgspec.Raw(raw)}))
+    assert run.alive

@@ -1,0 +1,143 @@
+"""The demo and its jobs: they show what they should, leave nothing behind, and nobody who asks changes a result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+import looptap
+from looptap.cli import main
+from looptap.cli.demo_digits import Digits, View
+from looptap.testing import pair
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+JOB = ["-m", "looptap.examples.digits", "--epochs", "20"]
+WAIT = 60.0
+"""Seconds until a test gives up on a condition."""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    directory.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPTAP_DIR", str(directory))
+        yield dict(os.environ)
+
+
+@pytest.fixture
+def start(environment):
+    """Start Python with ``arguments``; what it prints is captured."""
+    started = []
+
+    def begin(*arguments, **more):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen([sys.executable, *arguments], env={**environment, **more}, **pipes))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def attached(pid):
+    """A client of the job, as soon as there is one to attach to."""
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        for run in looptap.runs():
+            if pid in (None, run.pid):
+                return run.attach()
+        time.sleep(0.01)
+    raise AssertionError("the job did not announce itself")
+
+
+def checksum(job):
+    out, _ = job.communicate(timeout=WAIT)
+    assert job.returncode == 0, out
+    return out.splitlines()[-1]
+
+
+def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start):
+    plain, job = start(*JOB, LOOPTAP_DISABLED="1"), start(*JOB)
+    with attached(job.pid) as run:
+        demo = Digits(Console(file=StringIO()), 20)
+        demo.ask(run)
+        client = start("-u", "-m", "looptap.cli", "watch", run.id, "step, losses, layer_norms(model)")
+        assert "losses" in client.stdout.readline()
+        client.kill()
+        told = checksum(job)
+        assert not demo.problem()
+    assert told.startswith("checksum of all losses: ")
+    assert told == checksum(plain)
+
+
+def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
+    demo = start("-m", "looptap.cli", "demo", "--epochs", "12", LOOPTAP_DISABLED="1")
+    out, _ = demo.communicate(timeout=WAIT)
+    assert demo.returncode == 0, out
+    assert "epoch  1: mean loss " in out
+    assert "read as" in out
+    assert "What was asked, and what it cost the job" in out
+    assert "checksum of all losses" in out
+    assert "inf" in out
+    assert "◀ isnan(loss) came true" in out
+    assert looptap.runs() == []
+
+
+def test_the_demo_takes_its_job_along_when_it_is_interrupted(start):
+    demo = start("-m", "looptap.cli", "demo")
+    with attached(None) as run:
+        demo.send_signal(signal.SIGINT)
+        out, _ = demo.communicate(timeout=WAIT)
+    assert demo.returncode == 130
+    assert "Traceback" not in out
+    assert looptap.runs() == []
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(run.info.pid, 0)
+        raise AssertionError("the job is still there")
+
+
+def test_the_live_view_draws_what_has_come_and_says_what_has_not():
+    agent, run = pair("digits")
+    demo = Digits(Console(file=StringIO(), width=80), 1)
+    demo.ask(run)
+    assert demo.problem() == "No value came of 'step, loss'."
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    agent.expose(model=model)
+    for step in range(100):
+        image, target = torch.rand(4, 1, 8, 8), torch.tensor([1, 2, 3, 4])
+        losses = torch.tensor([0.1, 5.0, 0.2, 4.0]) / (step + 1)
+        agent.emit(
+            "batch", step=step, loss=losses.mean(), losses=losses, image=image, target=target, output=torch.eye(4)
+        )
+        if step % 50 == 49:
+            agent.emit("epoch")
+    demo.console.print(View(demo))
+    drawn = demo.console.file.getvalue()
+    assert "100 values, the newest 0.0232" in drawn
+    assert "2 read as 1:" in drawn
+    assert "bias" in drawn
+    assert demo.problem() == ""
+    agent.close()
+
+
+def test_the_demo_says_what_to_install_where_its_jobs_cannot_run(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SystemExit) as exit:
+        main(["demo"])
+    assert exit.value.code == 1
+    assert capsys.readouterr().err == (
+        "looptap: The demo trains a small network and needs scikit-learn: pip install 'looptap[demo]'\n"
+    )
