@@ -15,6 +15,8 @@ GRACE = 3
 """Evaluations before the first decision."""
 MANY = 32
 """Evaluations over which the mean cost is believed."""
+PAUSE = 1e-3
+"""Seconds of a dear evaluation that speak against the query; what is above may be the machine or the GIL."""
 TOO_LONG = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
 _SMOOTH = 0.2
@@ -33,13 +35,22 @@ class Budget:
         self.fraction = float(fraction)
         self.io = 0.0
         """The I/O thread's share of wall time, as of the last beat."""
-        self.limited = 0
-        """How many queries share what is left."""
+        self.demands: dict[Meter, float] = {}
+        """What each dear query would take, as a fraction of the loop's time."""
 
     def share(self) -> float:
-        """The fraction of the loop's time that one limited query may take; the I/O thread leaves at least a third."""
+        """The fraction of the loop's time that one query may take.
+
+        The I/O thread leaves at least a third of the budget; what a query does not want, the others may have.
+        """
         left = max(self.fraction - self.io, self.fraction / 3)
-        return left / max(self.limited, 1)
+        wanted = sorted(self.demands.values())
+        for i, demand in enumerate(wanted):
+            fair = left / (len(wanted) - i)
+            if demand > fair:
+                return fair
+            left -= demand
+        return max(left, wanted[-1]) if wanted else left
 
 
 class Meter:
@@ -49,19 +60,18 @@ class Meter:
     """
 
     __slots__ = (
-        "_budget", "_events", "_last", "_lasting", "_long", "_seconds", "_step", "every", "grant", "limited", "skip",
+        "_budget", "_events", "_last", "_lasting", "_long", "_pauses", "_seconds", "_step", "every", "grant", "skip",
     )  # fmt: skip
 
     def __init__(self, budget: Budget, grant: float | None = None) -> None:
         self._budget, self.grant = budget, grant
-        self._step = self._seconds = 0.0
+        self._step = self._seconds = self._pauses = 0.0
         self._events = self._long = 0
         self._last = 0  # the evaluation that was charged last
         self._lasting = math.inf, 0  # the least cost of the dear evaluations in a row, and how many they are
         self.every = 1
         self.skip = 0
         """Events to pass over before the next evaluation."""
-        self.limited = False
 
     def charge(self, cost: float, step: float, seconds: float, events: int) -> bool:
         """Take note of a dear evaluation of ``cost`` seconds, in a loop of ``step`` seconds; False to detach the query.
@@ -78,8 +88,13 @@ class Meter:
         typical = self._typical(cost, seconds, events)
         if typical is None or events <= GRACE or self._step <= 0:
             return True
-        self._mark(typical > CHEAP)
-        self.every = max(1, math.ceil(typical / (self.allowed() * self._step))) if typical > CHEAP else 1
+        if typical <= CHEAP:
+            self.forget()
+            return True
+        demand = typical / self._step
+        if self.grant is None:
+            self._budget.demands[self] = demand
+        self.every = max(1, math.ceil(demand / self.allowed()))
         self.skip = self.every - 1
         return True
 
@@ -91,23 +106,24 @@ class Meter:
         self._last, self._lasting = events, (min(least, cost) if count < GRACE else cost, count + 1)
         if count + 1 >= GRACE:
             return self._lasting[0]
-        if events - self._events < MANY:
+        self._pauses += max(0.0, cost - PAUSE)
+        among = events - self._events
+        if among < MANY:
             return None
-        mean = (seconds - self._seconds) / (events - self._events)
-        self._seconds, self._events = seconds, events
-        return mean
+        mean, without = (seconds - self._seconds) / among, (seconds - self._seconds - self._pauses) / among
+        self._seconds, self._pauses, self._events = seconds, 0.0, events
+        return mean if without > CHEAP else without
 
     def allowed(self) -> float:
         """The fraction of the loop's time that the query may take."""
         return self._budget.share() if self.grant is None else self.grant
 
-    def forget(self) -> None:
-        """The query goes, or has been granted something: its part of the common budget is free again."""
-        self._mark(False)
-        self.every, self.skip, self._long = 1, 0, 0
+    @property
+    def limited(self) -> bool:
+        """Whether the query is evaluated less often than it asked for."""
+        return self.every > 1
 
-    def _mark(self, dear: bool) -> None:
-        dear = dear and self.grant is None
-        if dear != self.limited:
-            self.limited = dear
-            self._budget.limited += 1 if dear else -1
+    def forget(self) -> None:
+        """The query goes, is cheap again or has a grant: its part of the common budget is free."""
+        self._budget.demands.pop(self, None)
+        self.every, self.skip = 1, 0

@@ -113,13 +113,16 @@ class Loop:
             return
         full, out = self._link.full, self._link.frames_out
         began = now = time.monotonic()
+        worked = time.thread_time()
         more = True
         while more and now < began + PIECE:
             more = self._brain.flush()
             now = time.monotonic()
         self._flushed = now
         if more and self._link.frames_out > out:
-            time.sleep(max(SHORTEST_GAP, now - began))
+            worked = time.thread_time() - worked
+            if now - began < 2 * worked + SHORTEST_GAP:  # else this thread has waited for the GIL as long already
+                time.sleep(max(SHORTEST_GAP, worked))
             self._due, self._why = now, _Why.MORE
             return
         if more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently

@@ -59,10 +59,6 @@ class AttachedQuery:
 
         ``began`` is the number of the last event before the open group.
         """
-        meter = self.meter
-        if meter.skip:
-            meter.skip -= 1
-            return
         try:
             feed = self._feed
             if feed is not None:
@@ -122,14 +118,14 @@ class AttachedQuery:
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
         """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
-        meter, every = self.meter, self.meter.every
+        meter, limited = self.meter, self.meter.limited
         if not meter.charge(cost, step, self.seconds, self.events):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
-        elif meter.every > 1 and not self.pipeline.mapped:
+        elif meter.limited and not self.pipeline.mapped:
             self.cut(number, now)
             self.suspended, meter.skip = True, 0
             self._tell()
-        elif (meter.every > 1) != (every > 1):
+        elif meter.limited != limited:
             self._tell()
 
     def granted(self, share: float | None) -> None:
@@ -147,7 +143,7 @@ class AttachedQuery:
         share = f"{100 * meter.allowed():.2g} %"
         if self.suspended:
             return f"suspended: it takes more than {share} of the loop's time; grant it more"
-        if meter.every > 1:
+        if meter.limited:
             return f"evaluated at every {_ordinal(meter.every)} event, to stay within {share}"
         return ""
 

@@ -71,7 +71,7 @@ class Queries:
         notes = []
         seen = [name for name, count in self._taps.counts().items() if count]
         if query.on not in seen:
-            notes.append(f"no {query.on!r} event has been raised yet; so far: {', '.join(seen) or 'none'}")
+            notes.append(f"no {query.on!r} event had been raised at the attach, only: {', '.join(seen) or 'none'}")
         if query.grouped and query.on not in self._groups[:-1]:
             notes.append(f"no event ends a group of {query.on!r}: its window closes at the end of the run")
         return notes

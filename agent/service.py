@@ -30,8 +30,8 @@ from looptap.protocol.roles import may_send
 from looptap.streams.errors import LooptapError, QueryError
 
 BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
-"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop of
-Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
+"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
+of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
 
 class Service:

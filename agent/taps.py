@@ -59,8 +59,9 @@ class Tap:
         with self._lock:
             self.number = number = self.number + 1
             now = monotonic()
-            for inner in self.closes:
-                inner.end_group(now)
+            if self.closes:
+                for inner in self.closes:
+                    inner.end_group(now)
             if not (self.queries or self.commands or self.latest):
                 return
             dt = now - self._last if self._last else 0.0
@@ -72,11 +73,31 @@ class Tap:
                 event._source, event._number, event._time, event._dt = self.source, number, now, dt
             self._last = now
             try:
-                self._run(event, number, now)
+                if self.commands or self.latest:
+                    self._prepare(event)
+                    started = monotonic()
+                else:
+                    started = now
+                for query in self.queries:
+                    if query.meter.skip:
+                        query.meter.skip -= 1
+                        continue
+                    query.post(event, number, now, self.began)
+                    ended = monotonic()
+                    cost = ended - started
+                    query.seconds += cost
+                    if cost > CHEAP:
+                        query.charge(cost, event._dt - self._own, number, now)
+                        ended = monotonic()
+                    elif query.meter.every != 1:
+                        query.meter.forget()  # it has become cheap
+                    started = ended
+                self._own = started - now
             finally:
                 observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
 
-    def _run(self, event: Event, number: int, now: float) -> None:
+    def _prepare(self, event: Event) -> None:
+        """Run the commands, and note what queries on other events want of this one."""
         while self.commands:
             self.commands.popleft()(event)
         for place in self.latest:
@@ -84,19 +105,6 @@ class Tap:
                 place.value = take(getattr(event, place.name))[0]
             except Exception:  # the query that asked shows None; its own reads complain
                 place.value = None
-        started = now
-        for query in self.queries:
-            query.post(event, number, now, self.began)
-            ended = monotonic()
-            cost = ended - started
-            query.seconds += cost
-            if cost > CHEAP:
-                query.charge(cost, event._dt - self._own, number, now)
-                ended = monotonic()
-            elif query.meter.limited and not query.meter.skip:
-                query.meter.forget()  # it has become cheap
-            started = ended
-        self._own = started - now
 
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import looptap
 from harness import ask, helper
+
+import looptap
 
 PATIENCE = 60.0
 

@@ -164,6 +164,25 @@ def call(
     return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
 
 
+@app.command("stacks", short_help="Show where every thread of a run is, also while it hangs.")
+def stacks(
+    run: Name,
+    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the answer.")] = 5.0,
+    as_json: Annotated[bool, Option("--json", help="Print an object with threads and events.")] = False,
+) -> int:
+    """Show where every thread of a run is, and how long ago its last events were. Works while the loop hangs.
+
+    \b
+      looptap stacks digits-cnn
+
+    The answer comes from a thread of its own inside the job. A call in C that keeps Python's lock, or a stopped
+    process, cannot answer.
+    """
+    from looptap.cli import hanging
+
+    return hanging.stacks(run, timeout=timeout, as_json=as_json)
+
+
 @app.command("demo", short_help="Start a small training job, attach to it, show what can be asked.")
 def demo(
     epochs: Annotated[int, Option(metavar="N", min=2, help="Epochs that the first job trains.")] = 60,

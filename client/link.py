@@ -32,6 +32,7 @@ _PASS = 64  # frames handled before the other direction has its turn
 _OUTGOING = 10_000
 _RETRY, _RETRY_LONGEST = 0.1, 1.0
 _LAST_WORDS = 0.3  # seconds for what waits when somebody closes the link
+_HUNG_UP = 3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
 _NEVER = 1_000_000_000  # milliseconds
 _ENVELOPE = 1 << 20  # what a message may have around its values
 
@@ -63,6 +64,7 @@ class Link:
         self._woken = self._stopping = False
         self._up = threading.Event()
         self._error: LinkError | None = None
+        self._suspicion: LinkError | None = None  # what the newest attempt to connect came to
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._wake_in, self._wake_out = socket.socketpair()
@@ -80,7 +82,7 @@ class Link:
         try:
             while not self._up.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
-                    raise no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
+                    raise self._suspicion or no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
             if self._error is not None:
                 raise self._error
         except BaseException:
@@ -138,7 +140,7 @@ class Link:
 
     def _keep_up(self, context: zmq.Context[zmq.Socket[bytes]]) -> LinkError | None:
         """Connect, again and again; the error that makes it pointless, None when asked to stop."""
-        pause, attempt = _RETRY, 0
+        pause, attempt, hung_up = _RETRY, 0, 0
         while not self._stopping:
             endpoint = self._endpoints[attempt % len(self._endpoints)]
             attempt += 1
@@ -156,12 +158,15 @@ class Link:
                         return None
                     error = NoAnswer(f"The link to {endpoint} is lost; trying to restore it.")
                     self._tell(self._receiver.on_lost, error)
+            hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
+            doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _HUNG_UP
             if not self._up.is_set():
-                if attempt >= len(self._endpoints) and not isinstance(error, NoAnswer):
+                self._suspicion = error
+                if attempt >= len(self._endpoints) and not doubtful:
                     return error  # a silent one is asked again until `start` gives up
             elif self._still_there() is False:
                 return RunEnded("The run's process is gone.")
-            elif isinstance(error, RefusedKey | WrongServer):
+            elif isinstance(error, RefusedKey | WrongServer) and not doubtful:
                 return error
             self._pause(pause)
             pause = min(2 * pause, _RETRY_LONGEST)

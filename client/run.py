@@ -63,11 +63,23 @@ class Run(Session):
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
-        answer = self._requests.send(m.Ask(self._requests.number(), "stats"))
-        stats = self._requests.wait(answer, timeout, "The question for the agent's counters")
-        if not isinstance(stats, dict):
-            raise MessageError("The agent answered the question for its counters with something else.")
-        return stats
+        return self._inquire("stats", "The question for the agent's counters", timeout)
+
+    def stacks(self, timeout: float = 5.0) -> dict[str, Any]:
+        """Where each thread of the job is, answered even while the loop hangs: ``threads`` and ``events``.
+
+        ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
+        traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
+        new one came (``idle``), as far back as somebody has been attached. Raises NoAnswer after ``timeout`` s: a call
+        in C that keeps the interpreter lock, or a stopped process, answers nobody.
+        """
+        return self._inquire("stacks", "The question for the stacks of the job", timeout)
+
+    def _inquire(self, what: str, shown: str, timeout: float) -> dict[str, Any]:
+        answer = self._requests.wait(self._requests.send(m.Ask(self._requests.number(), what)), timeout, shown)
+        if not isinstance(answer, dict):
+            raise MessageError(f"{shown} was answered with something else.")
+        return answer
 
     def __repr__(self) -> str:
         events = list(self._events.items())

@@ -130,7 +130,7 @@ def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The values with numbers in place of scalar tensors, if there is nothing else: the usual case, in a fraction."""
+    """The values with numbers in place of scalar tensors, made cheap; None if there is anything else."""
     for value in values:
         if type(value) not in NUMBERS:
             break
@@ -138,8 +138,9 @@ def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return values
     found = []
     for value in values:
-        if type(value) not in NUMBERS:
-            if type(value) is not _Tensor or value.ndim or not value.is_cpu:
+        kind = type(value)
+        if kind not in NUMBERS:
+            if kind is not _Tensor or value.ndim or not value.is_cpu:
                 return None
             value = value.item()
         found.append(value)
@@ -199,7 +200,7 @@ def _side_stream(torch: Any, device: Any) -> Any:
 # ---------------------------------------------------------------- copying, by type
 
 _Copier = Callable[[Any, _Walk, int], Any]
-_Tensor: type | None = None  # torch.Tensor, once one has been seen
+_Tensor: Any = None  # torch.Tensor, once one has been seen
 
 
 def _copy(value: Any, walk: _Walk, depth: int) -> Any:

@@ -90,14 +90,23 @@ def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
     agent.close()
 
 
-def test_shares_return_when_a_query_goes():
-    budget = Budget(0.03)
-    first, second = Meter(budget), Meter(budget)
+def charged(budget, cost):
+    meter = Meter(budget)
     for i in range(1, 6):
-        first.charge(SLOW, STEP, i * SLOW, i)
-        second.charge(SLOW, STEP, i * SLOW, i)
-    assert budget.share() == pytest.approx(0.015)
+        meter.charge(cost, STEP, i * cost, i)
+    return meter
+
+
+def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have():
+    budget = Budget(0.03)
+    small = charged(budget, 25e-6)  # 2.5 % of a step
+    assert not small.limited
+    first, second = charged(budget, SLOW), charged(budget, SLOW)
+    assert budget.share() == pytest.approx(0.01)
+    assert first.limited
+    assert second.every == SLOW / STEP / 0.01
     second.forget()
+    small.forget()
     assert budget.share() == pytest.approx(0.03)
     budget.io = 0.01
     assert budget.share() == pytest.approx(0.02)

@@ -427,10 +427,12 @@ while True:
 def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
-        run = looptap.attach("victim")
-        stream = run.stream("step", on="batch")
-        stream.wait(5)
-        victim.kill()
+        try:
+            run = looptap.attach("victim")
+            stream = run.stream("step", on="batch")
+            stream.wait(5)
+        finally:
+            victim.kill()
         victim.wait()
         soon(lambda: run.state == "failed")
     assert "process is gone" in stream.reason
@@ -443,16 +445,18 @@ def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
 def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(directory):
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
-        run = looptap.attach("victim")
-        stream = run.stream("step", on="batch")
-        stream.wait(5)
-        victim.send_signal(signal.SIGSTOP)
-        soon(lambda: run.state == "lost", 15)
-        assert "lost" in run.reason
-        victim.send_signal(signal.SIGCONT)
-        soon(lambda: run.state == "live", 15)
-        stream.wait(stream.arrived + 5)
-        victim.kill()
+        try:
+            run = looptap.attach("victim")
+            stream = run.stream("step", on="batch")
+            stream.wait(5)
+            victim.send_signal(signal.SIGSTOP)
+            soon(lambda: run.state == "lost", 15)
+            assert "lost" in run.reason
+            victim.send_signal(signal.SIGCONT)
+            soon(lambda: run.state == "live", 15)
+            stream.wait(stream.arrived + 5)
+        finally:
+            victim.kill()
     run.close()
 
 

@@ -18,12 +18,10 @@ from looptap.streams.errors import SnapshotError
 from looptap.streams.snapshots import Image, Pending, take, take_item
 
 DTYPES = [
-    getattr(torch, name)
-    for name in (
-        "float32 float64 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 int8 int16 int32 int64 uint8 "
-        "uint16 uint32 uint64 bool"
-    ).split()
-]
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.complex64, torch.complex128, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16,
+    torch.uint32, torch.uint64, torch.bool,
+]  # fmt: skip
 Point = collections.namedtuple("Point", "x y")
 
 
