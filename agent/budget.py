@@ -13,10 +13,10 @@ CHEAP = 20e-6
 """Seconds an event that are never limited."""
 GRACE = 3
 """Evaluations before the first decision."""
-MANY = 32
-"""Evaluations over which the mean cost is believed."""
-PAUSE = 1e-3
-"""Seconds of a dear evaluation that speak against the query; what is above may be the machine or the GIL."""
+HEADROOM = 0.8
+"""Of the budget, what is handed out: costs rise before they are measured."""
+LONG = 0.5
+"""Seconds of the loop over which the mean cost of a query is believed."""
 TOO_LONG = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
 _SMOOTH = 0.2
@@ -43,7 +43,7 @@ class Budget:
 
         The I/O thread leaves at least a third of the budget; what a query does not want, the others may have.
         """
-        left = max(self.fraction - self.io, self.fraction / 3)
+        left = HEADROOM * max(self.fraction - self.io, self.fraction / 3)
         wanted = sorted(self.demands.values())
         for i, demand in enumerate(wanted):
             fair = left / (len(wanted) - i)
@@ -60,12 +60,13 @@ class Meter:
     """
 
     __slots__ = (
-        "_budget", "_events", "_last", "_lasting", "_long", "_pauses", "_seconds", "_step", "every", "grant", "skip",
+        "_budget", "_events", "_last", "_lasting", "_long", "_seconds", "_since", "_step", "every", "grant",
+        "skip",
     )  # fmt: skip
 
     def __init__(self, budget: Budget, grant: float | None = None) -> None:
         self._budget, self.grant = budget, grant
-        self._step = self._seconds = self._pauses = 0.0
+        self._step = self._seconds = self._since = 0.0
         self._events = self._long = 0
         self._last = 0  # the evaluation that was charged last
         self._lasting = math.inf, 0  # the least cost of the dear evaluations in a row, and how many they are
@@ -73,11 +74,11 @@ class Meter:
         self.skip = 0
         """Events to pass over before the next evaluation."""
 
-    def charge(self, cost: float, step: float, seconds: float, events: int) -> bool:
+    def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
         """Take note of a dear evaluation of ``cost`` seconds, in a loop of ``step`` seconds; False to detach the query.
 
-        ``seconds`` and ``events`` are the query's totals. Sets `every`: 1 if the query is within its share, else the
-        number of events per evaluation that brings it there.
+        ``seconds`` and ``events`` are the query's totals at the time ``now``. Sets `every`: 1 if the query is within
+        its share, else the number of events per evaluation that brings it there.
         """
         if self.grant is None and cost > TOO_LONG:
             self._long += 1
@@ -85,7 +86,7 @@ class Meter:
                 return False
         if step > 0:  # a validation between two events is not a long step
             self._step += _SMOOTH * (min(step, 4 * self._step) - self._step) if self._step else step
-        typical = self._typical(cost, seconds, events)
+        typical = self._typical(cost, seconds, events, now)
         if typical is None or events <= GRACE or self._step <= 0:
             return True
         if typical <= CHEAP:
@@ -98,21 +99,22 @@ class Meter:
         self.skip = self.every - 1
         return True
 
-    def _typical(self, cost: float, seconds: float, events: int) -> float | None:
-        """The least of three or more dear evaluations in a row, or the mean of many: a pause now and then, which is the
-        machine's and not the query's, makes neither large. None if it is too early to tell.
+    def _typical(self, cost: float, seconds: float, events: int, now: float) -> float | None:
+        """The least of three or more dear evaluations in a row, or the mean of a long time; None if it is too early.
+
+        A pause now and then, which is the machine's and not the query's, makes neither large.
         """
         least, count = self._lasting if events == self._last + 1 else (math.inf, 0)
         self._last, self._lasting = events, (min(least, cost) if count < GRACE else cost, count + 1)
         if count + 1 >= GRACE:
             return self._lasting[0]
-        self._pauses += max(0.0, cost - PAUSE)
-        among = events - self._events
-        if among < MANY:
+        if not self._since:
+            self._seconds, self._events, self._since = seconds, events, now
+        if now - self._since < LONG or events == self._events:
             return None
-        mean, without = (seconds - self._seconds) / among, (seconds - self._seconds - self._pauses) / among
-        self._seconds, self._pauses, self._events = seconds, 0.0, events
-        return mean if without > CHEAP else without
+        mean = (seconds - self._seconds) / (events - self._events)
+        self._seconds, self._events, self._since = seconds, events, now
+        return mean
 
     def allowed(self) -> float:
         """The fraction of the loop's time that the query may take."""

@@ -14,6 +14,7 @@ the linger, it stays warm and looks by itself: to wake a sleeping thread costs t
 from __future__ import annotations
 
 import enum
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ SHORTEST_GAP = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 FRESH = 6 * 3600.0
 """Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
+
+# Waiting for the GIL is not holding it; the clock of Windows' threads is too coarse.
+_spent = time.monotonic if sys.platform == "win32" else time.thread_time
 
 
 class _Why(enum.Enum):

@@ -119,7 +119,7 @@ class AttachedQuery:
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
         """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
         meter, limited = self.meter, self.meter.limited
-        if not meter.charge(cost, step, self.seconds, self.events):
+        if not meter.charge(cost, step, self.seconds, self.events, now):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
         elif meter.limited and not self.pipeline.mapped:
             self.cut(number, now)

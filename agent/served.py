@@ -17,13 +17,20 @@ from looptap.streams.syntax import format_error
 
 @dataclass
 class Client:
-    """One attached client. ``blocked``: its queue was full at the last try."""
+    """One attached client: how much was sent to it, and how much of that it has said to have taken in."""
 
     peer: bytes
     role: str
     name: str
     streams: dict[int, ServedStream] = field(default_factory=dict)
-    blocked: bool = False
+    sent_bytes: int = 0
+    got_bytes: int = 0
+    full_until: float = 0.0
+    """When to try again, after libzmq had no room for it."""
+
+    def holds_up(self, now: float, window: int) -> bool:
+        """Whether nothing should be sent at present."""
+        return now < self.full_until or self.sent_bytes - self.got_bytes >= window
 
 
 class ServedStream:
@@ -34,6 +41,10 @@ class ServedStream:
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
         self._released = 0
+
+    def waits(self) -> bool:
+        """Whether there is something to send."""
+        return bool(len(self.query.outbox) or self.ready)
 
     def next(self, count: int, size: int) -> tuple[Columns, list[Any], bytearray] | None:
         """What to send next, its values, and their flags if any has some; it stays until `take`."""

@@ -6,6 +6,7 @@ in three places only: taps (copy on write), outboxes, and the queue of command o
 
 from __future__ import annotations
 
+import sys
 import time
 from array import array
 from collections import deque
@@ -33,6 +34,13 @@ BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
 """Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
 of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
+WINDOW = 1_048_576
+"""Bytes that a client may have in flight, however many clients there are."""
+LEAVING = 1.0
+"""Seconds for the last values at the end of the run."""
+RETRY = 0.01
+"""Seconds before another try to send to a client for which libzmq had no room."""
+
 
 class Service:
     """The agent's brain. ``send`` hands a frame to the link and says whether it went."""
@@ -55,6 +63,8 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
+        self.sent_bytes = 0
+        self._leaving = False
         self._counts: dict[str, int] = {}
         self._cpu, self._beaten = 0.0, time.monotonic()
         self._moved: dict[str, float] = {}  # when a look last found that a type had new events
@@ -115,19 +125,25 @@ class Service:
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
+        now, window, held = time.monotonic(), self._window(), False
         for _ in range(len(self._streams)):
             stream = self._streams[0]
             self._streams.rotate(-1)
-            if stream.client.blocked:
+            if stream.client.holds_up(now, window):
+                held = held or stream.waits()
                 continue
             if stream.query.state == "failed":
                 self.queries.drop(stream.query)
             self._tell(stream)
             if self._pump(stream):
                 return True
-        for client in self.clients.values():
-            client.blocked = False
-        return False
+        return held
+
+    def _window(self) -> int:
+        """Bytes that one client may have in flight; no bound at the end, when no answer will come in time."""
+        if self._leaving:
+            return sys.maxsize
+        return max(WINDOW, self.limits.in_flight_bytes // max(len(self.clients), 1))
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
@@ -149,8 +165,12 @@ class Service:
         for stream in list(self._streams):
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason, stream.query.changed = "ended", self.farewell, True
-        while self.flush():
-            pass
+        self._leaving = True
+        deadline, sent = time.monotonic() + LEAVING, -1
+        while self.flush() and time.monotonic() < deadline:
+            if sent == self.sent_bytes:  # whoever is left reads slowly
+                time.sleep(RETRY)
+            sent = self.sent_bytes
         for peer in list(self.clients):
             self._reply(peer, m.Goodbye(self.farewell))
 
@@ -187,6 +207,11 @@ class Service:
                 self._done(client, message.request)
             case m.Call():
                 self._call(client, message)
+            case m.Got():
+                held = client.holds_up(time.monotonic(), self._window())
+                client.got_bytes = min(message.total, client.sent_bytes)
+                if held:
+                    self.flush()
             case m.Ask():
                 self._done(client, message.request, self._answer(message.what))
             case m.Leave():
@@ -295,7 +320,10 @@ class Service:
         return stream
 
     def _reply(self, peer: bytes, message: m.Message) -> Sent:
-        sent = self.send(peer, encode(message))
+        return self._send(peer, encode(message))
+
+    def _send(self, peer: bytes, frame: bytes) -> Sent:
+        sent = self.send(peer, frame)
         if sent is Sent.GONE:
             self.gone(peer)
         return sent
@@ -332,10 +360,13 @@ class Service:
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", self.run.rank,
         )  # fmt: skip
-        sent = self._reply(stream.client.peer, message)
+        frame = encode(message)
+        sent = self._send(stream.client.peer, frame)
         if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
-            stream.client.blocked = True
+            stream.client.full_until = time.monotonic() + RETRY
             return False
+        stream.client.sent_bytes += len(frame)
+        self.sent_bytes += len(frame)
         stream.take(columns)
         return sent is Sent.OK
 

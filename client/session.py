@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from looptap.client.live import LiveStream
 
 _EVENTS = 10_000  # types of events that an agent may name
+_ACKNOWLEDGE = 262_144  # bytes of values after which the agent is told that they were taken in
 _NAME = 1000  # characters of a run's id, name or host
 
 LOST = "lost"
@@ -49,6 +50,7 @@ class Session:
     def __init__(self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0) -> None:
         self.state, self.reason = LIVE, ""
         self.refused_messages = 0
+        self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         """Messages of the agent that were malformed, or belong to no stream."""
         self.role = ""
         self.info: m.RunInfo
@@ -154,6 +156,12 @@ class Session:
             self._handlers[type(message)](message)
         except MessageError:
             self.refused_messages += 1
+            return
+        if type(message) is m.Values:
+            self._got += len(frame)
+            if self._got - self._told >= _ACKNOWLEDGE:
+                self._told = self._got
+                self._transport.send(encode(m.Got(self._got)))
 
     def _on_values(self, message: m.Values) -> None:
         reference = self._streams.get(message.stream)
@@ -228,6 +236,7 @@ class Session:
 
     def _on_back(self) -> None:
         self._greeted = False
+        self._got = self._told = 0
         self._transport.send(self._hello)
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:

@@ -22,8 +22,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one frame from a client."""
     outbound_message: int = 67_108_864
     """Bytes of one frame to a client."""
-    outbox_bytes: int = 67_108_864
+    outbox_bytes: int = 33_554_432
     """Bytes that wait, over all streams, for the I/O thread."""
+    in_flight_bytes: int = 16_777_216
+    """Bytes sent, over all clients, that they have not yet said to have taken in; for one client at least 1 MiB."""
     outbox_values: int = 200_000
     """Values that wait, per stream, for the I/O thread."""
     high_water_mark: int = 64

@@ -111,6 +111,12 @@ class Ask(Message, tag="ask", frozen=True):
     what: str
 
 
+class Got(Message, tag="got", frozen=True):
+    """The client has taken in ``total`` bytes of `Values` frames over this link; so much more may be sent."""
+
+    total: int
+
+
 class Leave(Message, tag="leave", frozen=True):
     """The client goes; its streams end."""
 
@@ -211,5 +217,5 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     reason: str = "the run ended"
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Ask | Beat | Leave
+FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Ask | Got | Beat | Leave
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Status | Beat | Goodbye

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from looptap.protocol.keys import OPERATOR, VIEWER
-from looptap.protocol.messages import Ask, Attach, Beat, Call, CloseWindow, Detach, FromClient, Grant, Hello, Leave
+from looptap.protocol.messages import Ask, Attach, Beat, Call, CloseWindow, Detach, FromClient, Got, Grant, Hello, Leave
 
 _BOTH = frozenset({OPERATOR, VIEWER})
 _OPERATOR = frozenset({OPERATOR})
@@ -13,6 +13,7 @@ _OPERATOR = frozenset({OPERATOR})
 ALLOWED: dict[type, frozenset[str]] = {
     Hello: _BOTH,
     Beat: _BOTH,
+    Got: _BOTH,
     Leave: _BOTH,
     Attach: _OPERATOR,
     Detach: _OPERATOR,

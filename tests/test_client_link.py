@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from looptap.agent.link import Link as AgentLink
+from looptap.client.diagnosis import _GREETING
 from looptap.client.link import Link
 from looptap.protocol.errors import (
     LimitReached,
@@ -349,6 +350,17 @@ def test_a_link_that_is_cut_is_restored():
     agent.stop()
 
 
+@pytest.mark.parametrize("agent", ["tcp"], indirect=True)
+def test_a_handshake_that_breaks_off_once_is_no_wrong_server(agent):
+    with Proxy(agent.endpoints[0]) as proxy:
+        proxy.greet_and_hang_up = 2  # the attempt, and the look at who that was
+        link, ear = Link([proxy.endpoint], agent.keys.server.public, agent.keys.client), Ear()
+        link.start(ear, 5)
+        link.send(b"hello")
+        soon(lambda: ear.frames)
+        link.close()
+
+
 def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
     link, ear = client(agent, still_there=lambda: False), Ear()
     link.start(ear, 5)
@@ -393,7 +405,7 @@ class Proxy:
         self._target = host, int(port)
         self._server = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
-        self._open = []
+        self._open, self.greet_and_hang_up = [], 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def __enter__(self):
@@ -415,6 +427,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._server.accept()
+                if self.greet_and_hang_up:
+                    self.greet_and_hang_up -= 1
+                    near.sendall(_GREETING)
+                    near.close()
+                    continue
                 far = socket.create_connection(self._target)
                 self._open += [near, far]
                 for source, sink in ((near, far), (far, near)):

@@ -222,7 +222,7 @@ OPERATORS_ONLY = [
     messages.Call(1, "id", CODE, "batch"),
     messages.Ask(1, "stats"),
 ]
-ALSO_VIEWERS = [messages.Hello((1, 0)), messages.Beat(), messages.Leave()]
+ALSO_VIEWERS = [messages.Hello((1, 0)), messages.Beat(), messages.Leave(), messages.Got(1)]
 ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]
 
 

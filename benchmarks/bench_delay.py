@@ -1,0 +1,46 @@
+"""From the event to the client's callback in another process, at 200 events/s in a loop that trains between them.
+
+Both processes read the same monotonic clock: the value of an event is its time, the callback subtracts. The baseline is
+the other direction of the promise: the linger of 20 ms (1 ms) in which values gather before they are sent.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from harness import Row, in_units, main
+from loops import Mlp
+from reader import reader, run
+
+EVENTS, PERIOD = 1500, 0.005
+
+
+def rows() -> Iterator[Row]:
+    mlp = Mlp()
+    for latency, linger, bound in (("normal", 0.020, 0.040), ("low", 0.001, 0.005)):
+        with run() as agent, reader() as client:
+            client.open("delay", "event_time", on="batch", latency=latency, delays=True, buffer=10_000)
+            due = time.monotonic()
+            for _ in range(EVENTS):
+                while time.monotonic() < due:
+                    mlp.step()
+                due += PERIOD
+                agent.emit("batch")
+            client.when("delay", EVENTS)
+            delays = client.seen("delay")["delays"]
+        p50, p99 = statistics.median(delays), statistics.quantiles(delays, n=100)[98]
+        yield Row(
+            f'event to callback at 200 events/s, latency="{latency}": p50 {in_units(p50)}, p99 (baseline: the linger)',
+            in_units(linger),
+            in_units(p99),
+            f"{p99 / linger:.2g}",
+            f"≤ {in_units(bound)}",
+            p99 <= bound,
+            figures={"delays": delays},
+        )
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,55 @@
+"""How long from `run.stream(…)` to its first value, in a loop of a millisecond a step, beside the time of a step."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+from harness import Row, in_units, main
+from loops import Mlp
+from reader import reader, run
+
+
+def rows() -> Iterator[Row]:
+    mlp, stop = Mlp(), threading.Event()
+    found: dict[str, list[float]] = {"normal": [], "low": []}
+    steps: list[float] = []
+    with run() as agent, reader() as client:
+
+        def ask() -> None:
+            for number in range(60):
+                for latency, times in found.items():
+                    answer = client.open("first", "step, loss", on="batch", latency=latency, first=True)
+                    times.append(answer["first"])
+                    client.close("first")
+                time.sleep(0.005 * (number % 3))
+            stop.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        step = 0
+        while not stop.is_set():
+            start = time.perf_counter()
+            loss = mlp.step()
+            steps.append(time.perf_counter() - start)
+            agent.emit("batch", step=step, loss=loss)
+            step += 1
+        thread.join()
+    gap = statistics.median(steps)
+    for latency, limit, promise in (("low", 0.010 + gap, "≤ 10 ms + a step"), ("normal", 0.030 + gap, "")):
+        median = statistics.median(found[latency])
+        yield Row(
+            f'first value after run.stream(latency="{latency}") (baseline: a step of the loop)',
+            in_units(gap),
+            in_units(median),
+            "",
+            promise,
+            median <= limit if promise else None,
+            figures={latency: found[latency]},
+        )
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,80 @@
+"""What five streams cost a loop of about a millisecond a step: its wall time, I/O thread and GIL hand-overs included.
+
+Three loops: an MLP (batch 64), one that gives the GIL away for a moment sixty times a step, one that is Python alone.
+Each with no event at all, with an agent that nobody asks, with five streams (a row, a reduction, a norm every tenth
+event, a sliding mean, a flight recorder), in shuffled interleaved blocks; the reader is a process of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness import Block, Row, in_units, interleave, main
+from loops import Mlp, PurePython, TinyOps
+from reader import Reader, reader, run
+
+import looptap
+
+STEPS = 60
+STREAMS: dict[str, dict[str, Any]] = {
+    "row": {"query": "step, loss"},
+    "mean": {"query": "mean(e.loss for e in events)", "window": 100},
+    "norm": {"query": "norm(weight)", "every": 10},
+    "recent": {"query": "loss > 3 * mean(e.loss for e in recent(50))"},
+    "recorder": {"query": "step, loss", "when": "isnan(loss)", "before": 20},
+}
+
+
+def weight_of(loop: Any) -> Any:
+    return loop.model[0].bias if isinstance(loop, Mlp) else loop.weight
+
+
+def block(loop: Any, agent: looptap.Agent | None, event: str) -> Block:
+    weight = weight_of(loop)
+
+    def steps() -> float:
+        start = time.perf_counter()
+        for number in range(STEPS):
+            loss = loop.step()
+            if agent is not None:
+                agent.emit(event, step=number, loss=loss, weight=weight)
+        return (time.perf_counter() - start) / STEPS
+
+    return steps
+
+
+def measured(make: Callable[[], Any], agent: looptap.Agent, client: Reader, event: str) -> Any:
+    for name, how in STREAMS.items():
+        client.open(f"{event} {name}", on=event, **how)
+    loop = make()
+    blocks = {
+        "plain": block(loop, None, event),
+        "idle": block(loop, agent, f"{event} idle"),
+        "five": block(loop, agent, event),
+    }
+    return interleave(blocks, rounds=60, warm_up=3)
+
+
+def rows() -> Iterator[Row]:
+    loops = (("MLP, batch 64", Mlp), ("sixty tiny operations a step", TinyOps), ("Python alone", PurePython))
+    with run() as agent, reader() as client:
+        for title, make in loops:
+            seen = measured(make, agent, client, make.__name__)
+            for name, what, bound in (("idle", "an agent, nobody asking", None), ("five", "five streams", 1.02)):
+                ratio = seen.ratio(name, "plain")
+                promised = bound if make is Mlp else None
+                yield Row(
+                    f"{title}: a step with {what} (baseline: no event)",
+                    in_units(seen.median("plain")),
+                    in_units(seen.median(name)),
+                    ratio.slower(),
+                    "≤ 2 % slower" if promised else "",
+                    ratio.value <= promised if promised else None,
+                    figures=dict(seen.seconds),
+                )
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

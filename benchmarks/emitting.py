@@ -1,0 +1,104 @@
+"""What an event with a query costs the training thread; used by bench_emit_mapped.py and bench_emit_reducing.py.
+
+In a row: 50,000 events in a loop that does nothing else, while the I/O thread packs and sends and a client in another
+process reads; wall time, so that every wait for the interpreter lock is in it. In a loop: the time of each `emit`
+after a training step of a millisecond, which has filled the caches with its own; the clock's own cost is subtracted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness import Row, in_units, interleave
+from loops import Mlp
+from reader import Reader, reader, run
+
+import looptap
+
+IN_A_ROW, STEPS = 50_000, 100
+
+
+class Empty:
+    def emit(self, event: str, /, **observables: Any) -> None:
+        pass
+
+
+class Burst:
+    """Events in a row until all is delivered; wall time and CPU time of this thread per event."""
+
+    def __init__(self, agent: looptap.Agent, client: Reader, name: str, values: int, end: bool) -> None:
+        self.agent, self.client, self.name, self.values, self.end = agent, client, name, values, end
+        self.due, self.cpu = 0, []
+
+    def __call__(self) -> float:
+        cpu, start = time.thread_time(), time.perf_counter()
+        for step in range(IN_A_ROW):
+            self.agent.emit(self.name, step=step, loss=0.5)
+        took = time.perf_counter() - start
+        self.cpu.append((time.thread_time() - cpu) / IN_A_ROW)
+        if self.end:
+            self.agent.end_group(self.name)
+        self.due += self.values
+        arrived = self.client.when(self.name, self.due)
+        assert arrived["arrived"] == self.due, arrived
+        assert not arrived["missing"], arrived
+        return took / IN_A_ROW
+
+
+def in_a_row(host: Any) -> float:
+    start = time.perf_counter()
+    for step in range(IN_A_ROW):
+        host.emit("empty", step=step, loss=0.5)
+    return (time.perf_counter() - start) / IN_A_ROW
+
+
+def in_a_loop(step: Callable[[], Any], host: Any, event: str) -> float:
+    """The median of single events after a step, less what it takes to read the clock there."""
+    took, clock = [], []
+    for number in range(STEPS):
+        loss = step()
+        start = time.perf_counter()
+        host.emit(event, step=number, loss=loss)
+        end = time.perf_counter()
+        took.append(end - start)
+        clock.append(time.perf_counter() - end)
+    return statistics.median(took) - statistics.median(clock)
+
+
+def compare(queries: dict[str, tuple[str, bool]], promise: float, rounds: int = 15) -> Iterator[Row]:
+    """Rows for queries by name, each with its text and whether it yields only at the end of a group."""
+    empty, mlp = Empty(), Mlp()
+    with run() as agent, reader() as client:
+        blocks: dict[str, Callable[[], float]] = {
+            "empty": lambda: in_a_row(empty),
+            "empty, loop": lambda: in_a_loop(mlp.step, empty, "empty"),
+        }
+        bursts = {}
+        for name, (query, reduces) in queries.items():
+            client.open(name, query, on=name, buffer=1000)
+            client.open(f"{name}, loop", query, on=f"{name}, loop", buffer=1000)
+            bursts[name] = blocks[name] = Burst(agent, client, name, 1 if reduces else IN_A_ROW, reduces)
+            blocks[f"{name}, loop"] = lambda name=name: in_a_loop(mlp.step, agent, f"{name}, loop")
+        seen = interleave(blocks, rounds, settle=0.05)
+    for name, (query, _) in queries.items():
+        wall, cpu = seen.median(name), statistics.median(bursts[name].cpu[1:])
+        yield Row(
+            f"{query}: an event, {IN_A_ROW:,} in a row, wall time, of which {max(0.0, 1 - cpu / wall):.0%} is waiting "
+            "for the GIL or a core (baseline: an empty method)",
+            in_units(seen.median("empty")),
+            in_units(wall),
+            "",
+            f"≤ {in_units(promise)}",
+            wall <= promise,
+            figures={"wall": seen.seconds[name], "cpu": bursts[name].cpu[1:]},
+        )
+        yield Row(
+            f"{query}: an event after a training step, loss a tensor, caches cold (baseline: an empty method there)",
+            in_units(seen.median("empty, loop")),
+            in_units(seen.median(f"{name}, loop")),
+            "",
+            figures={"wall": seen.seconds[f"{name}, loop"]},
+        )
