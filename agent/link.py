@@ -31,7 +31,7 @@ from looptap.agent.endpoints import Bound, bind
 from looptap.agent.loop import Loop
 from looptap.agent.zap import DOMAIN, Doorman
 from looptap.protocol.connections import private_dir
-from looptap.protocol.keys import RoleKeys
+from looptap.protocol.keys import RoleKeys, require_curve
 from looptap.protocol.limits import Limits
 
 RESTARTS = (0.05, 0.2, 0.8)
@@ -117,6 +117,7 @@ class Link:
 
     def start(self) -> None:
         """Bind, and start the thread. Raises EndpointBusy or BadEndpoint; then nothing is left behind."""
+        require_curve()
         self._context = zmq.Context()
         try:
             door = self.doorman.open(self._context)  # before anybody can knock

@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 from looptap.client.diagnosis import diagnose, no_answer
 from looptap.client.transport import Receiver
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
-from looptap.protocol.keys import KeyPair
+from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
 
 TICK = 1.0
@@ -75,6 +75,7 @@ class Link:
 
     def start(self, receiver: Receiver, timeout: float) -> None:
         """Connect; return when the handshake is done. Raises the LinkError that says why it is not."""
+        require_curve()
         self._receiver = receiver
         self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
         self._thread.start()

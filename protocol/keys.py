@@ -8,11 +8,24 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils import z85
 
+from looptap.protocol.errors import LinkError
+
 OPERATOR, VIEWER = "operator", "viewer"
 """The roles of a client."""
 
 KEY_LENGTH = 40
 """Characters of a key in Z85, the form in which all keys are kept here."""
+
+
+def require_curve() -> None:
+    """Raise LinkError unless libzmq is 4.3.5 or newer and was built with CURVE, without which nothing is encrypted."""
+    version = ".".join(map(str, zmq.zmq_version_info()))
+    if zmq.zmq_version_info() < (4, 3, 5) or not zmq.has("curve"):
+        raise LinkError(
+            f"looptap needs libzmq 4.3.5 or newer with CURVE, and this is {version}"
+            f"{'' if zmq.has('curve') else ' without CURVE'}. Install a pyzmq that brings its own: "
+            "pip install --force-reinstall --only-binary :all: pyzmq"
+        )
 
 
 @dataclass(frozen=True, slots=True)

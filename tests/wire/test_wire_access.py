@@ -20,7 +20,7 @@ from looptap.agent import zap
 from looptap.agent.link import _secure
 from looptap.protocol import messages
 from looptap.protocol.connections import private_dir
-from looptap.protocol.errors import BadEndpoint
+from looptap.protocol.errors import BadEndpoint, LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import ALLOWED, may_send
@@ -340,3 +340,11 @@ def test_a_frame_over_the_bound_is_not_heard_and_the_link_goes_on(wire):
     friend.send(b"y" * 1000)
     assert friend.recv() == b"y" * 1000
     assert len(wire.brain.heard) == 1
+
+
+@pytest.mark.parametrize(("has", "version"), [(False, (4, 3, 5)), (True, (4, 3, 4))])
+def test_a_libzmq_without_curve_or_too_old_is_a_sentence(wire, monkeypatch, has, version):
+    monkeypatch.setattr(zmq, "has", lambda capability: has)
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: version)
+    with pytest.raises(LinkError, match=r"libzmq 4\.3\.5 or newer with CURVE"):
+        wire.open()
