@@ -36,6 +36,8 @@ of Python alone keeps the GIL from this thread for 5 ms at a time: then a messag
 
 WINDOW = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
+LARGE = 262_144
+"""Bytes that are worth a message of their own."""
 LEAVING = 1.0
 """Seconds for the last values at the end of the run."""
 RETRY = 0.01
@@ -81,8 +83,9 @@ class Service:
         return bool(self.clients)
 
     def linger(self) -> float:
-        """Seconds to wait for more values before a flush."""
-        return 0.001 if any(s.query.low_latency for s in self._streams) else 0.02
+        """Seconds to wait for more values before a flush; large ones gain nothing from company."""
+        hurried = self.post.waiting() > LARGE or any(s.query.low_latency for s in self._streams)
+        return 0.001 if hurried else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of a client."""
