@@ -76,7 +76,13 @@ class Agent:
         wanted = wanted and (ranks is None or self.run.rank in ranks)
         self._listen_to(Taps(self.groups, {}, self.run.rank) if wanted else Deaf())
         self._service = Service(
-            self.run, taps=self._taps, groups=self.groups, limits=self.limits, ring=self._ring, budget=Budget(budget)
+            self.run,
+            taps=self._taps,
+            groups=self.groups,
+            limits=self.limits,
+            ring=self._ring,
+            hurry=self._hurry,
+            budget=Budget(budget),
         )
         if wanted:
             try:
@@ -182,6 +188,11 @@ class Agent:
         link = self._link
         if link is not None:
             link.wake()
+
+    def _hurry(self) -> None:
+        link = self._link
+        if link is not None:
+            link.post(self._service.flush)
 
     def _listen_to(self, taps: Taps) -> None:
         self._taps = taps

@@ -46,12 +46,15 @@ class Columns(NamedTuple):
 
 
 class Post:
-    """What all outboxes of an agent share: the bell that wakes the I/O thread once, and the bound on bytes."""
+    """What all outboxes of an agent share: the bell that wakes the I/O thread once, and the bound on bytes.
 
-    __slots__ = ("_outboxes", "limit", "peak", "ring", "rung")
+    ``ring`` lets values gather before they are sent, ``hurry`` does not.
+    """
 
-    def __init__(self, limit: int, ring: Callable[[], None]) -> None:
-        self.limit, self.ring = limit, ring
+    __slots__ = ("_outboxes", "hurry", "limit", "peak", "ring", "rung")
+
+    def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
+        self.limit, self.ring, self.hurry = limit, ring, hurry
         self.rung = False  # set by whoever finds it clear, cleared by the I/O thread *before* it looks
         self.peak = 0
         self._outboxes: tuple[Outbox, ...] = ()
@@ -109,6 +112,8 @@ class Outbox:
         self._items.append((number, event, time, value, size))
         if not self._post.rung:
             self.ring()
+        if number == 1:  # somebody has just asked, and looks at an empty screen
+            self._post.hurry()
 
     def ring(self) -> None:
         """Have the I/O thread look."""

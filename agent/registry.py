@@ -6,6 +6,7 @@ old one or the new one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from looptap.agent.budget import Budget, Meter
 from looptap.agent.functions import code_of
 from looptap.agent.outbox import Item, Post
 from looptap.agent.queries import AttachedQuery
-from looptap.agent.taps import Command, Taps
+from looptap.agent.taps import Command, Tap, Taps
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError
@@ -55,6 +56,9 @@ class Queries:
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
             recorder = FlightRecorder(self.compiled(attach.when), attach.before, attach.after)
+        meter = Meter(self._budget, granted(attach.budget))
+        for event in (attach.on, *(place.event for place in _places(pipeline, recorder))):
+            self._open(event)
         return AttachedQuery(
             pipeline,
             self._post.open(self._limits.outbox_values),
@@ -63,7 +67,7 @@ class Queries:
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
             recorder=recorder,
             low_latency=attach.latency == "low",
-            meter=Meter(self._budget, granted(attach.budget)),
+            meter=meter,
         )
 
     def notes(self, query: AttachedQuery) -> list[str]:
@@ -78,7 +82,7 @@ class Queries:
 
     def install(self, query: AttachedQuery) -> None:
         """Put a query on its events."""
-        for place in _places(query):
+        for place in _places(query.pipeline, query.recorder):
             other = self._taps.open(place.event)
             other.latest = (*other.latest, place)
             other.update()
@@ -92,16 +96,23 @@ class Queries:
         tap = self._taps.open(query.on)
         tap.queries = tuple(q for q in tap.queries if q is not query)
         tap.update()
-        for place in _places(query):
+        for place in _places(query.pipeline, query.recorder):
             other = self._taps.open(place.event)
             other.latest = tuple(p for p in other.latest if p is not place)
             other.update()
 
     def at_next(self, on: str, command: Command) -> None:
         """Have ``command`` run at the next event of type ``on``."""
-        tap = self._taps.open(on)
+        tap = self._open(on)
         tap.commands.append(command)
         tap.update()
+
+    def _open(self, event: str) -> Tap:
+        """The tap of an event that a client names. Raises QueryError where there are too many types already."""
+        try:
+            return self._taps.open(event)
+        except ValueError as error:
+            raise QueryError(str(error)) from None
 
     def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
         """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
@@ -119,6 +130,8 @@ def window_of(window: m.Window) -> Window:
     """The window that a message means. Raises QueryError."""
     if window.kind == m.GROUP:
         return Group()
+    if not math.isfinite(window.size):
+        raise QueryError(f"a window of {window.size} is none: it is a number of events or seconds.")
     if window.kind == m.COUNT:
         return as_window(int(window.size))
     if window.kind == m.SECONDS:
@@ -135,5 +148,5 @@ def granted(share: float | None) -> float | None:
     return share
 
 
-def _places(query: AttachedQuery) -> list[Latest]:
-    return [*query.pipeline.latest, *(query.recorder.condition.latest if query.recorder else ())]
+def _places(pipeline: Pipeline, recorder: FlightRecorder[Item] | None) -> list[Latest]:
+    return [*pipeline.latest, *(recorder.condition.latest if recorder else ())]

@@ -55,10 +55,11 @@ class Service:
         groups: tuple[str, ...],
         limits: Limits,
         ring: Callable[[], None],
+        hurry: Callable[[], None],
         budget: Budget,
     ) -> None:
         self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
-        self.post = Post(limits.outbox_bytes, ring)
+        self.post = Post(limits.outbox_bytes, ring, hurry)
         self.queries = Queries(taps, groups, self.post, limits, budget)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.clients: dict[bytes, Client] = {}

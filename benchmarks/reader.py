@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _answer(
-    attached: looptap.Run, streams: dict[str, Any], delays: dict[str, list[float]], *, do: str, name: str, **how: Any
+    attached: looptap.Run, streams: dict[str, Any], late: dict[str, list[float]], *, do: str, name: str, **how: Any
 ) -> Any:
     if do == "open":
         timed, first, query = how.pop("delays", False), how.pop("first", False), how.pop("query")
@@ -90,8 +90,8 @@ def _answer(
         stream = streams[name] = attached.stream(query, **how)
         took = time.monotonic() - start
         if timed:  # values are the host's clock at the event: both processes read the same one
-            late = delays[name] = []
-            stream.on_value(lambda sent: late.append(time.monotonic() - sent))
+            late[name] = times = []
+            stream.on_value(lambda sent: times.append(time.monotonic() - sent))
         if first:
             stream.on_value(lambda value: came.set(), replay=True)
             assert came.wait(PATIENCE)
@@ -106,11 +106,11 @@ def _answer(
         numbers = [record.number for record in stream.records[-3:]]
         return {
             "arrived": stream.arrived, "missing": stream.dropped, "gaps": len(stream.gaps), "numbers": numbers,
-            "delays": delays.get(name, []), "latest": repr(stream.latest), "notes": stream.notes,
+            "delays": late.get(name, []), "latest": repr(stream.latest), "notes": stream.notes,
             "errors": stream.error_count, "traceback": stream.traceback, "cost": stream.cost.nanoseconds,
         }  # fmt: skip
     streams.pop(name).close()
-    delays.pop(name, None)
+    late.pop(name, None)
     return {}
 
 

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.agent import Agent
@@ -56,6 +57,9 @@ class _Link:
     def wake(self) -> None:
         while self.service.flush():
             pass
+
+    def post(self, call: Callable[[], object]) -> None:
+        call()
 
     def stop(self, timeout: float = 0.0) -> bool:
         self.service.goodbye()
