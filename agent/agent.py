@@ -217,6 +217,8 @@ class Agent:
     def _failed(self, reason: str) -> None:
         """Go on without clients: the I/O thread has given up."""
         self._listen_to(Deaf())
+        for path in self._files:  # so that clients know that there will be no link again
+            remove(path)
         log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
 
     def _deafen(self) -> None:

@@ -13,6 +13,8 @@ SMALLEST = 64
 """Bytes that every value counts for, at least."""
 GRANT = 65_536
 """Bytes that an outbox may fill before it asks again what the others hold."""
+GREED = 2
+"""An outbox may hold this many times what is free: who does not read leaves room for those who do."""
 SLICE = 16_384
 """Values that the I/O thread moves out of the training thread's way at once."""
 
@@ -125,7 +127,8 @@ class Outbox:
         """Bytes left for further values once this one is in; below 0 if there is no room for it."""
         left, room = self.values - len(self), self._room
         free = self._post.free() + room
-        if left <= 0 or free < size:
+        held = self.waiting()
+        if left <= 0 or free < size or (held and held + size > GREED * free):
             return -1
         grant = max(size, min(GRANT, free, left * SMALLEST))
         self._granted += grant - room

@@ -18,7 +18,7 @@ import msgspec
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
 from looptap.agent.link import Sent
-from looptap.agent.outbox import Post
+from looptap.agent.outbox import Columns, Post
 from looptap.agent.registry import Queries, granted
 from looptap.agent.served import Client, ServedStream
 from looptap.agent.stacks import stacks
@@ -340,15 +340,35 @@ class Service:
 
     # ------------------------------------------------------------ values
 
-    def _pump(self, stream: ServedStream) -> bool:
-        """Send a message of values of this stream, or its end; whether anything went."""
-        count = max(BATCH_VALUES, min(len(stream.query.outbox) // 4, MOST_VALUES))
-        batch = stream.next(count, count * BATCH_BYTES)
-        if batch is None:
-            if stream.query.state != "live" and not stream.query.changed:
-                self._remove(stream)
+    def _pump(self, first: ServedStream) -> bool:
+        """Send one frame of what the client of ``first`` waits for, its streams together; whether anything went."""
+        client, frames, taken, values = first.client, [], [], 0
+        for stream in [first, *(s for s in self._streams if s.client is client and s is not first)]:
+            count = max(BATCH_VALUES - values, min(len(stream.query.outbox) // 4, MOST_VALUES))
+            batch = stream.next(count, count * BATCH_BYTES)
+            if batch is None:
+                if stream.query.state != "live" and not stream.query.changed:
+                    self._remove(stream)
+                continue
+            frames.append(self._packed(stream.number, *batch))
+            taken.append((stream, batch[0]))
+            values += len(batch[1])
+            if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
+                break
+        if not frames:
             return False
-        columns, values, flags = batch
+        frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
+        sent = self._send(client.peer, frame)
+        if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
+            client.full_until = time.monotonic() + RETRY
+            return False
+        client.sent_bytes += len(frame)
+        self.sent_bytes += len(frame)
+        for stream, columns in taken:
+            stream.take(columns)
+        return sent is Sent.OK
+
+    def _packed(self, number: int, columns: Columns, values: list[Any], flags: bytearray) -> bytes:
         try:
             form, raw = pack_values(values)
         except LooptapError:
@@ -360,19 +380,11 @@ class Service:
                     flags[i], values[i] = flags[i] | m.ERROR, str(error)
             form, raw = pack_values(values)
         message = m.Values(
-            stream.number, columns.numbers[0], array("q", columns.events).tobytes(),
+            number, columns.numbers[0], array("q", columns.events).tobytes(),
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", self.run.rank,
         )  # fmt: skip
-        frame = encode(message)
-        sent = self._send(stream.client.peer, frame)
-        if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
-            stream.client.full_until = time.monotonic() + RETRY
-            return False
-        stream.client.sent_bytes += len(frame)
-        self.sent_bytes += len(frame)
-        stream.take(columns)
-        return sent is Sent.OK
+        return encode(message)
 
     def _tell(self, stream: ServedStream) -> None:
         """Send the state of a stream if it changed; its end only after its last value."""

@@ -70,6 +70,7 @@ class Session:
         self._refusal: LinkError | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             m.Values: self._on_values,
+            m.Bundle: self._on_bundle,
             m.Status: self._on_status,
             m.Done: self._requests.done,
             m.Failed: self._requests.failed,
@@ -157,11 +158,18 @@ class Session:
         except MessageError:
             self.refused_messages += 1
             return
-        if type(message) is m.Values:
+        if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
                 self._told = self._got
                 self._transport.send(encode(m.Got(self._got)))
+
+    def _on_bundle(self, bundle: m.Bundle) -> None:
+        for raw in bundle.messages:
+            message = decode_from_agent(bytes(raw))
+            if type(message) is not m.Values:
+                raise MessageError("A bundle of the agent holds something else than values.")
+            self._on_values(message)
 
     def _on_values(self, message: m.Values) -> None:
         reference = self._streams.get(message.stream)

@@ -188,6 +188,12 @@ class Values(Message, tag="values", frozen=True):
     rank: int = 0
 
 
+class Bundle(Message, tag="bundle", frozen=True):
+    """Several `Values` in one frame: each frame sent costs the job a hand-over of the interpreter lock."""
+
+    messages: tuple[msgspec.Raw, ...]
+
+
 class Status(Message, tag="status", frozen=True):
     """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach."""
 
@@ -218,4 +224,4 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 
 FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Ask | Got | Beat | Leave
-FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Status | Beat | Goodbye
+FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
