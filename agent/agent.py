@@ -72,8 +72,7 @@ class Agent:
         self._complaints: set[str] = set()
         self._at_exit = _calls(self, Agent.close)
         self.run = _run_info(name)
-        wanted = enabled and os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
-        wanted = wanted and (ranks is None or self.run.rank in ranks)
+        wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
         self._listen_to(Taps(self.groups, {}, self.run.rank) if wanted else Deaf())
         self._service = Service(
             self.run,
@@ -168,6 +167,9 @@ class Agent:
         return f"<looptap.Agent {self.name!r}, {state}>"
 
     # ------------------------------------------------------------ what it is made of
+
+    def _allowed(self) -> bool:
+        return os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
 
     def _listen(self, listen: str | None) -> None:
         directory = runtime_dir()

@@ -28,7 +28,7 @@ def code_of(code: Code) -> str | Callable[..., Any]:
         if not callable(function):
             raise QueryError(f"a query is text or a function, not a {type(function).__name__}.")
         return function  # type: ignore[no-any-return]  # cloudpickle gives Any
-    if code.text:
+    if code.text or not code.pickled:
         return code.text
     theirs = ".".join(map(str, code.python))
     ours = ".".join(map(str, sys.version_info[:2]))

@@ -142,7 +142,7 @@ class AttachedQuery:
         meter = self.meter
         share = f"{100 * meter.allowed():.2g} %"
         if self.suspended:
-            return f"suspended: it takes more than {share} of the loop's time; grant it more"
+            return f"suspended: it takes more than {share} of the loop's time; budget= or stream.grant() gives it more"
         if meter.limited:
             return f"evaluated at every {_ordinal(meter.every)} event, to stay within {share}"
         return ""
@@ -160,7 +160,7 @@ class AttachedQuery:
         put = self.outbox.put
         for flags, value in outputs:
             if flags & ERROR:
-                self._note(value)
+                self.note(value)
                 put(number, now, Marked(value, flags), SMALLEST + len(value))
                 continue
             try:
@@ -168,7 +168,7 @@ class AttachedQuery:
             except LooptapError as error:
                 if self.pipeline.mapped:
                     raise
-                self._note(str(error))
+                self.note(str(error))
                 put(number, now, Marked(str(error), flags | ERROR), SMALLEST + len(str(error)))
                 continue
             self._in_a_row = 0
@@ -194,18 +194,20 @@ class AttachedQuery:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
         elif isinstance(error, LooptapError):
-            self._note(str(error))
+            self.note(str(error))
         else:
-            self._note(format_error(error, self.pipeline.text))
+            self.note(format_error(error, self.pipeline.text))
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Count an error; the first is told, and one hundred in a row end the query."""
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:
             self.traceback = text
             self._tell()
         if self._in_a_row >= TOO_MANY:
-            self.fail(f"{TOO_MANY} errors in a row")
+            first = self.traceback.strip().splitlines()[-1] if self.traceback else text
+            self.fail(f"{TOO_MANY} errors in a row, the first: {first}")
 
 
 def _ordinal(n: int) -> str:

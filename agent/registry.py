@@ -22,6 +22,7 @@ from looptap.streams.items import Bounds
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.pipelines import Latest, Pipeline
 from looptap.streams.recorder import FlightRecorder
+from looptap.streams.syntax import nearest
 from looptap.streams.windows import Group, Window, as_window, seconds, sliding
 
 
@@ -73,11 +74,14 @@ class Queries:
     def notes(self, query: AttachedQuery) -> list[str]:
         """What whoever attaches ``query`` should know of its events."""
         notes = []
-        seen = [name for name, count in self._taps.counts().items() if count]
+        seen = list(self._taps.counts())
         if query.on not in seen:
-            notes.append(f"no {query.on!r} event had been raised at the attach, only: {', '.join(seen) or 'none'}")
+            near = nearest(query.on, seen)
+            notes.append(f"no {query.on!r} event so far, only {', '.join(seen) or 'none'}.{' ' * bool(near)}{near}")
         if query.grouped and query.on not in self._groups[:-1]:
-            notes.append(f"no event ends a group of {query.on!r}: its window closes at the end of the run")
+            notes.append(
+                f"no event ends a group of {query.on!r}: its window closes at the end of the run; window=10 is sooner"
+            )
         return notes
 
     def install(self, query: AttachedQuery) -> None:

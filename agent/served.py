@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from looptap.agent.outbox import Columns, Item, Marked
-from looptap.agent.queries import AttachedQuery
+from looptap.agent.queries import TOO_MANY, AttachedQuery
 from looptap.protocol import messages as m
+from looptap.streams.errors import LooptapError
 from looptap.streams.snapshots import Pending
 from looptap.streams.syntax import format_error
 
@@ -41,6 +42,7 @@ class ServedStream:
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
         self._released = 0
+        self._blind = 0  # how often in a row the recorder's condition has failed
 
     def waits(self) -> bool:
         """Whether there is something to send."""
@@ -108,11 +110,16 @@ class ServedStream:
             shown = Marked(*_finished(marked))
             try:
                 released = recorder.post((0, event, when, shown, size), size, kept, event, when)
+                self._blind = 0
             except Exception as error:
+                told = isinstance(error, LooptapError)
+                self._blind += 1
                 self.query.errors += 1
                 if not self.query.traceback:
-                    self.query.traceback = format_error(error, recorder.condition.text)
+                    self.query.traceback = str(error) if told else format_error(error, recorder.condition.text)
                     self.query.changed = True
+                if self._blind == TOO_MANY:
+                    self.query.fail(f"when= failed {TOO_MANY} times in a row: {self.query.traceback.splitlines()[-1]}")
                 continue
             for fired, (_, event, when, shown, size) in released:
                 self._released += 1

@@ -141,6 +141,7 @@ class Service:
             self._tell(stream)
             if self._pump(stream):
                 return True
+            held = held or now < stream.client.full_until
         return held
 
     def _window(self) -> int:
@@ -176,7 +177,8 @@ class Service:
                 time.sleep(RETRY)
             sent = self.sent_bytes
         for peer in list(self.clients):
-            self._reply(peer, m.Goodbye(self.farewell))
+            while self._reply(peer, m.Goodbye(self.farewell)) is Sent.FULL and time.monotonic() < deadline:
+                time.sleep(RETRY)
 
     # ------------------------------------------------------------ requests
 

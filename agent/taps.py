@@ -143,8 +143,8 @@ class Taps:
         return Tap(Source(event, self.standing, self.rank), self.lock)
 
     def counts(self) -> dict[str, int]:
-        """Events so far, by type."""
-        return {name: tap.number for name, tap in list(self.by_name.items())}
+        """Events so far, by type; a name that was only asked for does not appear."""
+        return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}
 
 
 class Deaf(Taps):

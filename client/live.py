@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from array import array
 from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 62  # of a number or of an event's number: what is above comes from no loop
 _TEXT, _TEXTS = 10_000, 100  # of what an agent says, this much is kept
 _PINNED: set[LiveStream] = set()  # those with callbacks, which run on if nobody keeps the stream
+
+log = logging.getLogger("looptap")
 
 
 class LiveStream(Stream):
@@ -45,6 +48,8 @@ class LiveStream(Stream):
         self._last_place = (0, 0)
         self._offset = 0
         self._relinked = False
+        self._warned = False
+        self._limits: list[str] = []  # of the notes, those that tell how the budget limits the query
         release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
         release.atexit = False
 
@@ -140,7 +145,10 @@ class LiveStream(Stream):
         self._told_dropped, self.skipped = status.dropped, status.skipped
         self._errors = max(self._errors, status.errors)
         self.traceback = self.traceback or _text(status.traceback)
-        self._note(status.notes)
+        self._limit(status.notes)
+        if self.traceback and not self._warned:
+            self._warned = True
+            log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
         if status.state != LIVE:
             last = min(status.last, _LARGEST) + self._offset if status.last and not self._relinked else 0
             self._finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
@@ -150,6 +158,13 @@ class LiveStream(Stream):
         for note in notes:
             if isinstance(note, str) and note[:_TEXT] not in self.notes and len(self.notes) < _TEXTS:
                 self.notes.append(note[:_TEXT])
+
+    def _limit(self, notes: Any) -> None:
+        """Show how the budget limits the query now, in place of how it did before."""
+        self.notes[:] = [note for note in self.notes if note not in self._limits]
+        before = len(self.notes)
+        self._note(notes)
+        self._limits = self.notes[before:]
 
     def _outlook(self) -> str:
         return self.run._outlook(self.on)

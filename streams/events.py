@@ -131,7 +131,7 @@ class EventSnapshot:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _missing(name, "kept", self.__dict__, {})
+        raise _missing(name, "", self.__dict__, {})
 
     def __looptap_names__(self) -> set[str]:
         return set(self.__dict__)
@@ -145,6 +145,6 @@ def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str])
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return MissingObservable(
-        f"no observable {name!r} at this {event!r} event; there are: "
+        f"no observable {name!r} at this {f'{event!r} ' if event else ''}event; there are: "
         f"{', '.join([*names, *BUILT_IN])}.{hint}"
     )

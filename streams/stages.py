@@ -94,3 +94,6 @@ def ema_fold(alpha: float) -> Fold:
     if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
         raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
     return Fold(lambda mean, x: mean + alpha * (x - mean))
+
+
+ema_fold.__qualname__ = "ema"  # as whoever forgets its alpha is told

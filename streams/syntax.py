@@ -150,6 +150,8 @@ def format_error(error: BaseException, source: str = "") -> str:
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):
         first = first.tb_next
     name = first.tb_frame.f_code.co_filename if first else ""
+    if first is None and source:  # it happened in looptap's own reducers, whose frames tell nobody anything
+        return f"{_last_line(error)}, in {source}"
     if first:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
@@ -158,6 +160,13 @@ def format_error(error: BaseException, source: str = "") -> str:
         return f"{type(error).__qualname__} (it cannot be printed)"
     finally:
         linecache.cache.pop(name, None)
+
+
+def _last_line(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception_only(error)).strip()
+    except Exception:
+        return type(error).__qualname__
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

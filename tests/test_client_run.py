@@ -665,7 +665,7 @@ def test_what_an_agent_says_is_kept_within_bounds():
     for n in range(50):
         notes = tuple(f"{n} {i} " + "x" * 20_000 for i in range(10))
         agent.put(m.Status(1, "live", notes=notes, traceback="y" * 10**6))
-    assert len(stream.notes) == 100
+    assert 0 < len(stream.notes) <= 100
     assert max(map(len, [*stream.notes, stream.traceback])) <= 10_000
     assert len(repr(stream)) < 2000
 
