@@ -40,8 +40,6 @@ FORGIVEN = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
 CURVE_OVERHEAD = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
-COPIED = 65_536
-"""Bytes of a frame up to which a copy is cheaper than having libzmq say when it is done with it."""
 CLOSING = 0.5
 """Seconds that last messages may take to leave."""
 
@@ -204,7 +202,7 @@ class Link:
             return Sent.GONE
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            router.send(frame, zmq.NOBLOCK, copy=len(frame) < COPIED)
+            router.send(frame, zmq.NOBLOCK)  # copied: what frees uncopied frames ends before our own exit hook runs
         except zmq.Again:
             self.full += 1
             return Sent.FULL

@@ -1,0 +1,31 @@
+"""A coverage-guided fuzz of what decodes hostile bytes; run by test_fuzz.py as a program, with atheris."""
+
+from __future__ import annotations
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["looptap.protocol"]):
+    from looptap.protocol.codec import decode_from_agent, decode_from_client, unpack, unpack_values
+from looptap.protocol.errors import MessageError
+
+
+def decode(data: bytes) -> None:
+    """Hand the bytes to every decoder: they give a value or raise MessageError, and nothing else."""
+    which, raw = data[:1], data[1:]
+    try:
+        if which < b"\x20":
+            decode_from_client(raw)
+        elif which < b"\x40":
+            decode_from_agent(raw)
+        elif which < b"\xa0":
+            unpack(raw)
+        else:
+            unpack_values(which[0] % 4, raw)
+    except MessageError:
+        pass
+
+
+atheris.Setup(sys.argv, decode)
+atheris.Fuzz()

@@ -1,0 +1,98 @@
+"""Clients come and go for an hour; memory, descriptors and threads stay flat."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import looptap
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
+WARM = min(60.0, SECONDS / 4)
+"""Seconds until the first look: by then all code has run and all caches are full."""
+
+JOB = """
+    import os, signal, sys, threading, time, looptap
+    signal.alarm(int(float(sys.argv[1])) + 120)
+    def footprint():
+        with open("/proc/self/statm") as file:
+            memory = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return memory, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    asked = threading.Event()
+    def listen():
+        for line in sys.stdin:
+            asked.set()
+        os._exit(1)  # whoever watches is gone
+    threading.Thread(target=listen, daemon=True).start()
+    with looptap.Agent("storm") as agent:
+        agent.expose(boom=lambda: 1 / 0)
+        print("ready", flush=True)
+        step = 0
+        while True:
+            step += 1
+            agent.emit("batch", step=step, loss=1 / step, text="x" * 1000)
+            if step % 100 == 0:
+                agent.emit("epoch")
+            if asked.is_set() and not agent.stats()["clients"]:
+                asked.clear()
+                print(*footprint(), step, agent._link.faults, flush=True)
+            time.sleep(0.001)
+"""
+QUERIES = (
+    "step, loss", "mean(e.loss for e in events)", "1 / 0", "boom()", "list(e.step for e in events)", "text",
+    "quantile((e.loss for e in events), 0.9)", "max(e.loss for e in recent(50))",
+)  # fmt: skip
+
+
+def visit(dice):
+    """Attach, start and end some streams, and go: politely or not."""
+    run = looptap.attach("storm")
+    streams = [
+        run.stream(dice.choice(QUERIES), on="batch", window=dice.choice([None, 7, looptap.sliding(3)]), budget=math.inf)
+        for _ in range(dice.randint(1, 8))
+    ]
+    for stream in streams[:: dice.randint(1, 3)]:
+        stream.close(timeout=0.5)
+    if dice.random() < 0.3:
+        run.call("step", timeout=5)
+    if dice.random() < 0.8:
+        run.close()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="memory and descriptors are read from /proc")
+@pytest.mark.timeout(SECONDS + 300)
+def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    dice, visits, looks = random.Random(8), 0, []
+    command = [sys.executable, "-c", textwrap.dedent(JOB), str(SECONDS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout.readline() == "ready\n"
+            started = time.monotonic()
+            for until in (WARM, SECONDS):
+                while time.monotonic() - started < until:
+                    visit(dice)
+                    visits += 1
+                    assert job.poll() is None
+                gc.collect()
+                job.stdin.write("look\n")
+                job.stdin.flush()
+                looks.append([int(x) for x in job.stdout.readline().split()])
+        finally:
+            job.kill()
+    (memory, descriptors, threads, _, _), (later, still, as_many, steps, faults) = looks
+    print(f"{visits} visits, {steps} steps, {later - memory} bytes grown, {still} descriptors, {as_many} threads")
+    assert faults == 0
+    assert still <= descriptors
+    assert as_many <= threads
+    assert later - memory < 16 << 20

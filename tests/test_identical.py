@@ -1,0 +1,161 @@
+"""Attached, detached, failing and killed clients change nothing in the losses of a real job (SAFETY S18, S19)."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import looptap
+
+STEPS = 100
+
+CHAOS = """
+import contextlib, os, random, signal, sys, time
+import looptap
+from looptap.streams.errors import LooptapError
+
+signal.alarm(int(sys.argv[1]))
+QUERIES = [
+    "mark() or (step, loss)", "mark() or 1 / 0", "mark() or loss.nothing", "mean(e.loss for e in events)",
+    "mark() or torch.rand(3)", "mark() or torch.manual_seed(0) and None", "mark() or model[0](x).sum()",
+    "mark() or layer_norms(model)", "mark() or batch_topk(2, by=out.max(1).values, x=x)", "mark() or np.random.rand()",
+    "mark() or torch.set_grad_enabled(False) and None", "max((boom() for e in events))", "leave()",
+    "mark() or model.train() and None", "sum(e.loss for e in events)", "x, out",
+]
+
+def attack(dice):
+    run = looptap.attach("identical", timeout=2)
+    streams = []
+    while True:
+        action = dice.random()
+        if action < 0.5 and len(streams) < 4:
+            window = dice.choice([None, 5, looptap.seconds(0.01), looptap.sliding(3)])
+            streams.append(run.stream(dice.choice(QUERIES), on="batch", window=window, budget=float("inf")))
+        elif action < 0.7 and streams:
+            streams.pop(dice.randrange(len(streams))).close(timeout=0.01)
+        elif action < 0.8 and streams:
+            streams.pop()  # nobody holds it any more
+        elif 0.8 < action < 0.88:
+            run.call(dice.choice(["step", "1 / 0", "mark()"]), timeout=0.1)
+        elif 0.88 < action < 0.92:
+            run.close()
+            return
+        elif action > 0.92:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+seed = 0
+while True:  # one client after another, each in a process of its own, until somebody ends this one
+    seed += 1
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        with contextlib.suppress(LooptapError):
+            attack(random.Random(seed))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print("killed" if os.WIFSIGNALED(status) else "left", flush=True)
+    time.sleep(0.005)
+"""
+
+
+def train(agent=None, begin=lambda: None):
+    """Losses, weights and all random states of a small convolutional net; ``begin`` is called before the first step."""
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(144, 10)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if agent is not None:
+        agent.expose(model=model)
+    begin()
+    losses = []
+    for step in range(STEPS):
+        x = torch.randn(8, 1, 8, 8) + random.random() + np.random.rand()
+        target = torch.randint(10, (8,))
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if agent is not None:
+            agent.emit("batch", step=step, loss=loss, x=x, out=out, target=target)
+            if step % 50 == 49:
+                agent.emit("epoch", epoch=step // 50)
+    weights = [value.tolist() for value in model.state_dict().values()]
+    states = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(), model.training
+    return losses, weights, states, modes
+
+
+class Marks:
+    """Counts how often a query has been evaluated; not thread-safe, and need not be."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+
+
+def boom():
+    raise MemoryError("boom")
+
+
+def leave():
+    raise SystemExit("a query leaves")
+
+
+@pytest.fixture
+def chaos(tmp_path, monkeypatch):
+    """A process that attaches one hostile client after another, and kills some of them."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    report = tmp_path / "report"
+    with report.open("w") as file:
+        command = [sys.executable, "-c", CHAOS, "900"]
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            yield report
+        finally:
+            child.send_signal(signal.SIGKILL)  # its own child ends by itself: it has nobody to attach to, or its alarm
+            child.wait(20)
+            torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="clients are forked")
+@pytest.mark.parametrize(
+    "times", [20, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)], id="200")]
+)
+def test_a_job_under_attack_is_bit_for_bit_the_bare_job(times, chaos):
+    bare = train()
+    evaluated = 0
+    for _ in range(times):
+        marks = Marks()
+        with looptap.Agent("identical") as agent:
+            agent.expose(mark=marks, boom=boom, leave=leave)
+
+            def under_attack(agent=agent):
+                deadline = time.monotonic() + 20
+                while not agent.stats()["queries"]:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.001)
+
+            attacked = train(agent, under_attack)
+        for ours, theirs in zip(attacked, bare, strict=True):
+            assert ours == theirs
+        evaluated += marks.count
+    assert evaluated > 10 * times
+    assert chaos.read_text().count("killed") > times / 4
