@@ -11,6 +11,8 @@ import math
 
 CHEAP = 20e-6
 """Seconds an event that are never limited."""
+GLARING = 200e-6
+"""Seconds that, in three evaluations in a row, are no accident: to wait for the interpreter lock takes less."""
 GRACE = 3
 """Evaluations before the first decision."""
 HEADROOM = 0.8
@@ -106,7 +108,7 @@ class Meter:
         """
         least, count = self._lasting if events == self._last + 1 else (math.inf, 0)
         self._last, self._lasting = events, (min(least, cost) if count < GRACE else cost, count + 1)
-        if count + 1 >= GRACE:
+        if count + 1 >= GRACE and self._lasting[0] > GLARING:
             return self._lasting[0]
         if not self._since:
             self._seconds, self._events, self._since = seconds, events, now

@@ -14,12 +14,15 @@ from harness import Row, interleave, main, rate
 from raw_curve import arrays_per_second, wire
 from reader import reader, run
 
+import looptap
+
 ARRAYS = 32
 
 
 def rows() -> Iterator[Row]:
     array = np.ones(262_144, dtype=np.float32)
-    with wire("arrays") as link, run() as agent, reader() as client:
+    limits = looptap.Limits(outbox_bytes=128 * 2**20)  # the loop is faster than the wire: 32 arrays wait at a time
+    with wire("arrays") as link, run(limits=limits) as agent, reader() as client:
         client.open("arrays", "x", on="batch", buffer=4, budget=1e9)
         due = 0
 

@@ -99,7 +99,9 @@ def charged(budget, cost):
 
 def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have():
     budget = Budget(0.03 / HEADROOM)
-    small = charged(budget, 25e-6)  # 2.5 % of a step
+    small = Meter(budget)
+    for i in range(1, 1000):  # 2.5 % of a step
+        small.charge(25e-6, STEP, i * 25e-6, i, i * STEP)
     assert not small.limited
     first, second = charged(budget, SLOW), charged(budget, SLOW)
     assert budget.share() == pytest.approx(0.01)
