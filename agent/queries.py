@@ -52,6 +52,8 @@ class AttachedQuery:
         self.suspended = False
         self._in_a_row = 0
         self._close_asked = False
+        short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
+        self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
     def post(self, event: Event, number: int, now: float, began: int) -> None:
@@ -86,8 +88,8 @@ class AttachedQuery:
             if self._close_asked:
                 self._close_asked = False
                 self._put(self.pipeline.close(now), event, number, now)
-            if isinstance(self.pipeline, Mapped) and self.pipeline.trusted and self.recorder is None:
-                self._feed = self.pipeline.feed()
+            if self._mapped is not None:
+                self._feed = self._mapped.feed()
         except KeyboardInterrupt:
             raise
         except BaseException as error:

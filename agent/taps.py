@@ -16,7 +16,7 @@ from typing import Any
 
 from looptap.agent.budget import CHEAP
 from looptap.agent.queries import AttachedQuery
-from looptap.streams.events import Event, Lazy, LazyEvent, Source
+from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
 from looptap.streams.snapshots import take
 
@@ -65,32 +65,31 @@ class Tap:
             if not (self.queries or self.commands or self.latest):
                 return
             dt = now - self._last if self._last else 0.0
-            if Lazy.used and Lazy in map(type, observables.values()):
+            self._last = now
+            if lazies and Lazy in map(type, observables.values()):
                 event: Event = LazyEvent(observables, self.source, number, now, dt)
             else:  # Event(…) spelled out: half the time of a call
                 event = _new(Event)
                 event.__dict__ = observables
                 event._source, event._number, event._time, event._dt = self.source, number, now, dt
-            self._last = now
             try:
                 if self.commands or self.latest:
                     self._prepare(event)
-                    started = monotonic()
-                else:
-                    started = now
+                started = monotonic()  # what an event costs with any query is no query's fault
                 for query in self.queries:
-                    if query.meter.skip:
-                        query.meter.skip -= 1
+                    meter = query.meter
+                    if meter.skip:
+                        meter.skip -= 1
                         continue
                     query.post(event, number, now, self.began)
                     ended = monotonic()
                     cost = ended - started
                     query.seconds += cost
                     if cost > CHEAP:
-                        query.charge(cost, event._dt - self._own, number, now)
+                        query.charge(cost, dt - self._own, number, now)
                         ended = monotonic()
-                    elif query.meter.every != 1:
-                        query.meter.forget()  # it has become cheap
+                    elif meter.every != 1:
+                        meter.forget()  # it has become cheap
                     started = ended
                 self._own = started - now
             finally:

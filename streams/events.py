@@ -16,17 +16,21 @@ class MissingObservable(QueryError, AttributeError):
     """A query read a name that this event does not have; the message lists the names it has."""
 
 
+lazies: list[bool] = []
+"""Empty until somebody makes a `Lazy`: loops that never do, do not pay for looking for them."""
+
+
 class Lazy:
     """A value that is computed when a query first reads it, at most once per event."""
 
     __slots__ = ("function",)
-    used = False  # loops that never make one do not pay for looking for them
 
     def __init__(self, function: Callable[[], Any]) -> None:
         if not callable(function):
             raise TypeError(f"lazy() takes a function without arguments, not {function!r}.")
         self.function = function
-        Lazy.used = True
+        if not lazies:
+            lazies.append(True)
 
 
 def lazy(function: Callable[[], Any]) -> Any:

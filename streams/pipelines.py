@@ -50,6 +50,7 @@ class Slot:
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
         self.sequence, self.make = sequence, make
+        self._feed, self._one, self._ours = sequence.feed, sequence.one, sequence.bare or sequence.copied
         self.reset()
 
     def reset(self) -> None:
@@ -61,13 +62,12 @@ class Slot:
 
     def post(self, event: Any) -> None:
         """Let the items of this event into the reducer."""
-        sequence = self.sequence
-        if sequence.bare or sequence.copied:
-            self._add(sequence.feed(event))
-        elif sequence.one:
-            self._add(take_item(sequence.feed(event)))
+        if self._ours:
+            self._add(self._feed(event))
+        elif self._one:
+            self._add(take_item(self._feed(event)))
         else:
-            for item in sequence.feed(event):
+            for item in self._feed(event):
                 self._add(take_item(item))
 
     def result(self) -> Any:
@@ -284,20 +284,24 @@ class Reducing(Pipeline):
         super().__init__(text, window, every, throttle)
         self.slots, self.inner, self.finish = slots, inner, finish
         self.failure: str | None = None
+        # Asked for at each event: what kind of window it is.
+        self._count = window.size if isinstance(window, Count) else math.inf
+        self._seconds = window.size if isinstance(window, Seconds) else 0.0
+        self._slides = isinstance(window, Sliding)
 
     def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
         if self.every != 1 and number % self.every:
             return ()
-        window = self.window
         outputs: Sequence[Output] = ()
-        if isinstance(window, Seconds) and self._elapsed(now, window.size):
+        if self._seconds and self._elapsed(now, self._seconds):
             outputs = self.close(now)
         self.events += 1
         if self.failure is None:
             try:
-                for inner in self.inner:
-                    inner.post(item)
+                if self.inner:
+                    for inner in self.inner:
+                        inner.post(item)
                 for slot in self.slots:
                     slot.post(item)
             except Exception as error:  # this window is lost; the next one starts clean
@@ -305,11 +309,9 @@ class Reducing(Pipeline):
             except BaseException:  # Ctrl-C between two parts: the window is not whole any more
                 self.partial = True
                 raise
-        if isinstance(window, Sliding):
+        if self._slides:
             return self._sliding(now)
-        if isinstance(window, Count) and self.events >= window.size:
-            return self.close(now)
-        return outputs
+        return self.close(now) if self.events >= self._count else outputs
 
     def close(self, now: float = 0.0) -> Sequence[Output]:
         """Yield the window, if it had events and is not sliding, and begin the next."""

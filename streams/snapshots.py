@@ -110,10 +110,16 @@ def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
     kind = type(value)
     if kind in NUMBERS:
         return value, _NUMBER_BYTES
-    if kind is _Tensor and value.is_cpu and value.ndim == 0:
+    if kind is tuple:
+        for part in value:
+            if type(part) not in NUMBERS:
+                break
+        else:
+            return value, _NUMBER_BYTES * (len(value) or 1)
+        if (row := _row(value)) is not None:
+            return row, _NUMBER_BYTES * len(row)
+    elif kind is _Tensor and value.ndim == 0 and value.is_cpu:
         return value.item(), _NUMBER_BYTES
-    if kind is tuple and (row := _row(value)) is not None:
-        return row, _NUMBER_BYTES * (len(row) or 1)
     walk = _Walk(max_bytes, on_device=False)
     copy = _copy(value, walk, 0)
     return (Pending(copy) if walk.pending else copy), max(walk.bytes, _NUMBER_BYTES)
@@ -130,12 +136,7 @@ def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The values with numbers in place of scalar tensors, made cheap; None if there is anything else."""
-    for value in values:
-        if type(value) not in NUMBERS:
-            break
-    else:
-        return values
+    """The values with numbers in place of scalar tensors; None if there is anything else."""
     found = []
     for value in values:
         kind = type(value)
