@@ -17,8 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.link import Link
+from looptap.agent.outbox import Post
 from looptap.agent.service import Service
 from looptap.agent.taps import Deaf, Taps
 from looptap.protocol.connections import ConnectionFile, publish, remove, runtime_dir
@@ -73,15 +75,10 @@ class Agent:
         self._at_exit = _calls(self, Agent.close)
         self.run = _run_info(name)
         wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
-        self._listen_to(Taps(self.groups, {}, self.run.rank) if wanted else Deaf())
+        post = Post(self.limits.outbox_bytes, self._ring, self._hurry)
+        self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
         self._service = Service(
-            self.run,
-            taps=self._taps,
-            groups=self.groups,
-            limits=self.limits,
-            ring=self._ring,
-            hurry=self._hurry,
-            budget=Budget(budget),
+            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=Budget(budget)
         )
         if wanted:
             try:

@@ -58,23 +58,24 @@ class Budget:
 class Meter:
     """Decides from the cost of one query how often it may be evaluated.
 
-    ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common budget.
+    ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common budget. Of the
+    events the query itself asks for each ``pace``-th only.
     """
 
     __slots__ = (
-        "_budget", "_events", "_last", "_lasting", "_long", "_seconds", "_since", "_step", "every", "grant",
-        "skip",
+        "_budget", "_events", "_last", "_lasting", "_long", "_seconds", "_since", "_step", "cheap", "every", "grant",
+        "pace", "skip",
     )  # fmt: skip
 
-    def __init__(self, budget: Budget, grant: float | None = None) -> None:
-        self._budget, self.grant = budget, grant
+    def __init__(self, budget: Budget, grant: float | None = None, pace: int = 1) -> None:
+        self._budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP * pace
         self._step = self._seconds = self._since = 0.0
         self._events = self._long = 0
         self._last = 0  # the evaluation that was charged last
         self._lasting = math.inf, 0  # the least cost of the dear evaluations in a row, and how many they are
         self.every = 1
         self.skip = 0
-        """Events to pass over before the next evaluation."""
+        """Of the events that the query asks for, those to pass over before the next evaluation."""
 
     def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
         """Take note of a dear evaluation of ``cost`` seconds, in a loop of ``step`` seconds; False to detach the query.
@@ -87,11 +88,12 @@ class Meter:
             if self._long >= 2:
                 return False
         if step > 0:  # a validation between two events is not a long step
+            step *= self.pace
             self._step += _SMOOTH * (min(step, 4 * self._step) - self._step) if self._step else step
         typical = self._typical(cost, seconds, events, now)
         if typical is None or events <= GRACE or self._step <= 0:
             return True
-        if typical <= CHEAP:
+        if typical <= self.cheap:
             self.forget()
             return True
         demand = typical / self._step

@@ -67,6 +67,12 @@ class Post:
         self._outboxes = (*self._outboxes, outbox)
         return outbox
 
+    def wake(self) -> None:
+        """Have the I/O thread look, if nobody has asked it to since it last did."""
+        if not self.rung:
+            self.rung = True
+            self.ring()
+
     def close(self, outbox: Outbox) -> None:
         """Forget an outbox and what it holds."""
         self._outboxes = tuple(o for o in self._outboxes if o is not outbox)
@@ -113,15 +119,13 @@ class Outbox:
         self._room = room
         self._items.append((number, event, time, value, size))
         if not self._post.rung:
-            self.ring()
+            self._post.wake()
         if number == 1:  # somebody has just asked, and looks at an empty screen
             self._post.hurry()
 
     def ring(self) -> None:
         """Have the I/O thread look."""
-        if not self._post.rung:
-            self._post.rung = True
-            self._post.ring()
+        self._post.wake()
 
     def _ask_for_room(self, size: int) -> int:
         """Bytes left for further values once this one is in; below 0 if there is no room for it."""

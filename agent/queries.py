@@ -46,7 +46,16 @@ class AttachedQuery:
         self.traceback = ""
         self.changed = True
         """Whether the client has yet to hear of a change of state or of a first error."""
-        self.grouped = needs_group(pipeline)
+        self.grouped, self.every = needs_group(pipeline), pipeline.every
+        self.numbers, self.language = pipeline.numbers, pipeline.language
+        """What it reads of an event if it is arithmetic, else None; the names of the language that it uses."""
+        if recorder is not None:
+            condition = recorder.condition
+            self.language |= condition.language
+            if self.numbers is not None:
+                self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
+        self.later: bool | None = None
+        """Whether it is evaluated after its events; None until it has seen one."""
         self.started = 0.0
         self.meter = meter
         self.suspended = False
@@ -146,7 +155,7 @@ class AttachedQuery:
         if self.suspended:
             return f"suspended: it takes more than {share} of the loop's time; budget= or stream.grant() gives it more"
         if meter.limited:
-            return f"evaluated at every {_ordinal(meter.every)} event, to stay within {share}"
+            return f"evaluated at every {_ordinal(meter.every * meter.pace)} event, to stay within {share}"
         return ""
 
     def fail(self, reason: str) -> None:

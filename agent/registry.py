@@ -57,7 +57,7 @@ class Queries:
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
             recorder = FlightRecorder(self.compiled(attach.when), attach.before, attach.after)
-        meter = Meter(self._budget, granted(attach.budget))
+        meter = Meter(self._budget, granted(attach.budget), attach.every)
         for event in (attach.on, *(place.event for place in _places(pipeline, recorder))):
             self._open(event)
         return AttachedQuery(
@@ -100,6 +100,7 @@ class Queries:
         tap = self._taps.open(query.on)
         tap.queries = tuple(q for q in tap.queries if q is not query)
         tap.update()
+        self._taps.backlog.drain()
         for place in _places(query.pipeline, query.recorder):
             other = self._taps.open(place.event)
             other.latest = tuple(p for p in other.latest if p is not place)
@@ -125,6 +126,7 @@ class Queries:
             later()
             return
         try:
+            self._taps.backlog.drain()
             now(self._taps.open(on).number, time.monotonic())
         finally:
             lock.release()

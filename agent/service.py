@@ -54,12 +54,11 @@ class Service:
         taps: Taps,
         groups: tuple[str, ...],
         limits: Limits,
-        ring: Callable[[], None],
-        hurry: Callable[[], None],
+        post: Post,
         budget: Budget,
     ) -> None:
         self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
-        self.post = Post(limits.outbox_bytes, ring, hurry)
+        self.post = post
         self.queries = Queries(taps, groups, self.post, limits, budget)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.clients: dict[bytes, Client] = {}
@@ -125,7 +124,11 @@ class Service:
     def flush(self) -> bool:
         """Send one message's worth of what waits; True if there is more to send now."""
         self.io_seconds = time.thread_time()
+        backlog = self.taps.backlog
+        backlog.rescue(time.monotonic())
         self.post.rung = False
+        if backlog.events and not self._leaving:
+            self.post.wake()
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
@@ -167,6 +170,7 @@ class Service:
 
     def goodbye(self) -> None:
         """Send what waits, end every stream, take leave, with `farewell` as the reason."""
+        self.taps.backlog.drain()
         for stream in list(self._streams):
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason, stream.query.changed = "ended", self.farewell, True
@@ -270,9 +274,7 @@ class Service:
 
     def _finished(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        if not self.post.rung:
-            self.post.rung = True
-            self.post.ring()
+        self.post.wake()
 
     def _report(self, outcome: Outcome) -> None:
         for peer, request in outcome.asked_by:

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from looptap.agent.budget import CHEAP
+from looptap.agent.backlog import ENOUGH, Backlog
+from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery
+from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
 from looptap.streams.snapshots import take
@@ -26,16 +28,40 @@ EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
 
+class Plan:
+    """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
+
+    __slots__ = ("at_once", "begun", "later", "names", "queries", "source", "tensor")
+
+    def __init__(
+        self, source: Source, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
+    ) -> None:
+        self.source, self.queries, self.later = source, queries, later
+        self.at_once = tuple(q for q in queries if q not in later)
+        self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
+        self.tensor = tensor_type()
+        self.begun = False  # the first event is evaluated without delay: somebody has just asked
+
+    def evaluate(self, number: int, now: float, dt: float, began: int, observables: dict[str, Any] | None) -> None:
+        """Have the queries of ``later`` take in one event, or the end of a group."""
+        if observables is None:
+            end_group(self.later, number, now)
+        else:
+            evaluate(self.later, event_of(observables, self.source, number, now, dt), number, now, began, dt)
+
+
 class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_last", "_lock", "_own", "began", "busy", "capturing", "closes", "commands", "latest", "number", "queries",
-        "source",
+        "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands", "latest",
+        "number", "queries", "source",
     )  # fmt: skip
 
-    def __init__(self, source: Source, lock: threading.RLock, closes: tuple[Tap, ...] = ()) -> None:
-        self.source, self._lock, self.closes = source, lock, closes
+    def __init__(
+        self, source: Source, lock: threading.RLock, backlog: Backlog, closes: tuple[Tap, ...] = ()
+    ) -> None:
+        self.source, self._lock, self.backlog, self.closes = source, lock, backlog, closes
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
@@ -43,6 +69,7 @@ class Tap:
         self.queries: tuple[AttachedQuery, ...] = ()
         self.latest: tuple[Latest, ...] = ()
         self.commands: deque[Command] = deque()
+        self._plan = Plan(source)
         self._last = 0.0
         self._own = 0.0  # what the queries took at the last event
         self.update()
@@ -66,34 +93,59 @@ class Tap:
                 return
             dt = now - self._last if self._last else 0.0
             self._last = now
-            if lazies and Lazy in map(type, observables.values()):
-                event: Event = LazyEvent(observables, self.source, number, now, dt)
-            else:  # Event(…) spelled out: half the time of a call
-                event = _new(Event)
-                event.__dict__ = observables
-                event._source, event._number, event._time, event._dt = self.source, number, now, dt
+            plan = self._plan
+            if plan.queries is not self.queries:
+                plan = self._decide(observables)
+            if plan.later:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
+                numbers = {}
+                try:
+                    for name in plan.names:
+                        value = observables[name]
+                        if type(value) not in IMMUTABLE:
+                            if type(value) is not plan.tensor or value.ndim or not value.is_cpu:
+                                raise TypeError
+                            value = value.item()
+                        numbers[name] = value
+                except Exception:  # not there, no number, or a tensor that has no value now
+                    plan = self._decide(observables)
+                    numbers = copied_numbers(observables, plan.names) or {}
+                if plan.later:
+                    backlog = self.backlog
+                    backlog.events.append((plan, number, now, dt, self.began, numbers))
+                    waiting = len(backlog.events)
+                    if waiting == 1 or waiting >= ENOUGH or now >= backlog.due:
+                        backlog.look(now)
+                    if not plan.begun:
+                        plan.begun = True
+                        backlog.drain()
+            for query in plan.at_once:
+                if not number % query.every:
+                    break
+            else:
+                if not (self.commands or self.latest):
+                    self._own = 0.0
+                    return
             try:
+                event = event_of(observables, self.source, number, now, dt)
                 if self.commands or self.latest:
                     self._prepare(event)
-                started = monotonic()  # what an event costs with any query is no query's fault
-                for query in self.queries:
-                    meter = query.meter
-                    if meter.skip:
-                        meter.skip -= 1
-                        continue
-                    query.post(event, number, now, self.began)
-                    ended = monotonic()
-                    cost = ended - started
-                    query.seconds += cost
-                    if cost > CHEAP:
-                        query.charge(cost, dt - self._own, number, now)
-                        ended = monotonic()
-                    elif meter.every != 1:
-                        meter.forget()  # it has become cheap
-                    started = ended
-                self._own = started - now
+                self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
             finally:
                 observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+
+    def _decide(self, observables: dict[str, Any]) -> Plan:
+        """A plan for the queries of now, as this event has the numbers that they read, or has not."""
+        self.backlog.drain()
+        queries, given = self.queries, observables.keys()
+        later = tuple(
+            q for q in queries
+            if q.numbers is not None and q.language.isdisjoint(given) and q.later is not False
+            and copied_numbers(observables, q.numbers) is not None
+        )  # fmt: skip
+        for query in queries:
+            query.later = query in later
+        self._plan = plan = Plan(self.source, queries, later)
+        return plan
 
     def _prepare(self, event: Event) -> None:
         """Run the commands, and note what queries on other events want of this one."""
@@ -109,23 +161,67 @@ class Tap:
         """End the open group: the windows that follow it close."""
         with self._lock:
             self.began = self.number
-            for query in self.queries:
-                if query.grouped and query.events:
-                    query.close(self.number, now)
+            plan = self._plan
+            if plan.later:
+                self.backlog.events.append((plan, self.number, now, 0.0, self.began, None))
+                self.backlog.look(now)
+            end_group(plan.at_once, self.number, now)
             if not self.queries:
                 self._last = 0.0
+
+
+def event_of(observables: dict[str, Any], source: Source, number: int, now: float, dt: float) -> Event:
+    """The event of these observables."""
+    if lazies and Lazy in map(type, observables.values()):
+        return LazyEvent(observables, source, number, now, dt)
+    event = _new(Event)  # Event(…) spelled out: half the time of a call
+    event.__dict__ = observables
+    event._source, event._number, event._time, event._dt = source, number, now, dt
+    return event
+
+
+def evaluate(
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float
+) -> float:
+    """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds."""
+    started = begin = monotonic()  # what an event costs with any query is no query's fault
+    for query in queries:
+        if number % query.every:
+            continue
+        meter = query.meter
+        if meter.skip:
+            meter.skip -= 1
+            continue
+        query.post(event, number, now, began)
+        ended = monotonic()
+        cost = ended - started
+        query.seconds += cost
+        if cost > meter.cheap:
+            query.charge(cost, step, number, now)
+            ended = monotonic()
+        elif meter.every != 1:
+            meter.forget()  # it has become cheap
+        started = ended
+    return started - begin
+
+
+def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float) -> None:
+    """End the windows that follow the group."""
+    for query in queries:
+        if query.grouped and query.events:
+            query.close(number, now)
 
 
 class Taps:
     """All event types of a run. A type is opened by its first event or by who attaches to it."""
 
-    def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int) -> None:
-        self.standing, self.rank = standing, rank
+    def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: Backlog) -> None:
+        self.standing, self.rank, self.backlog = standing, rank, backlog
         self.lock = threading.RLock()
         self.by_name: dict[str, Tap] = {}
         for name in groups:
             closes = tuple(self.by_name.values())
-            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, closes)
+            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, backlog, closes)
 
     def open(self, event: str) -> Tap:
         """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
@@ -139,7 +235,7 @@ class Taps:
         return tap
 
     def _new(self, event: str) -> Tap:
-        return Tap(Source(event, self.standing, self.rank), self.lock)
+        return Tap(Source(event, self.standing, self.rank), self.lock, self.backlog)
 
     def counts(self) -> dict[str, int]:
         """Events so far, by type; a name that was only asked for does not appear."""
@@ -150,8 +246,8 @@ class Deaf(Taps):
     """The event types of an inert agent: all names lead to one tap that nobody listens to."""
 
     def __init__(self) -> None:
-        super().__init__((), {}, 0)
-        self._tap = Tap(Source("inert"), self.lock)
+        super().__init__((), {}, 0, Backlog(Post(0, _nobody, _nobody)))
+        self._tap = Tap(Source("inert"), self.lock, self.backlog)
 
     def _new(self, event: str) -> Tap:
         return self._tap
@@ -159,6 +255,10 @@ class Deaf(Taps):
     def counts(self) -> dict[str, int]:
         """Nothing is counted."""
         return {}
+
+
+def _nobody() -> None:
+    """Whom the bell of an inert agent wakes."""
 
 
 _new = object.__new__

@@ -13,6 +13,8 @@ from looptap.streams.errors import LooptapError, StreamEnded, StreamTimeout
 
 QUERY = "step, loss, lr(optimizer), output.max()"
 WHEN = "isnan(loss)"
+GRANT = 0.5
+"""Of the loop's time, what the recorder may take: one that looks at every other batch only may miss the one."""
 BEFORE, AFTER = 12, 2
 PATIENCE = 30.0
 """Seconds that the job has to diverge."""
@@ -31,7 +33,7 @@ class Diverging:
         with Job("looptap.examples.diverging", "--wait", "30") as job:
             say(f"\nStarting a job that diverges: [bold]{job}[/]")
             with job.attach() as run:
-                how = {"when": WHEN, "before": BEFORE, "after": AFTER}
+                how = {"when": WHEN, "before": BEFORE, "after": AFTER, "budget": GRANT}
                 self.stream = stream = run.stream(QUERY, on="batch", **how)  # type: ignore[arg-type]
                 say(Text.assemble("A flight recorder is attached: ", (f"{QUERY!r}, when={WHEN!r}", "bold cyan")))
                 try:

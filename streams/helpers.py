@@ -88,17 +88,18 @@ def norm(x: Any) -> Any:
     >>> norm([3.0, np.array([0.0, 4.0])])
     5.0
     """
-    parts = [_power(part) for part in _flat(x)]
+    if is_tensor(x):
+        return _magnitude(x)
+    parts = [_magnitude(part) ** 2 for part in _flat(x)]
     total = sum(parts[1:], start=parts[0]) if parts else 0.0
     return total**0.5 if is_tensor(total) else math.sqrt(total)
 
 
-def _power(part: Any) -> Any:
-    if is_tensor(part):
-        with no_grad():
-            square = sys.modules["torch"].linalg.vector_norm(full(dense(local(part)))) ** 2
-            return square.item() if square.is_cpu else square
-    return float(np.square(np.abs(part), dtype=np.float64).sum())
+def _magnitude(part: Any) -> Any:
+    if is_tensor(part):  # detached, so that nothing is recorded
+        magnitude = sys.modules["torch"].linalg.vector_norm(full(dense(local(part))))
+        return magnitude.item() if magnitude.is_cpu else magnitude
+    return math.sqrt(np.square(np.abs(part), dtype=np.float64).sum())
 
 
 def mean_abs(x: Any) -> Any:

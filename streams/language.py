@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 from looptap.streams import namespace
+from looptap.streams.arithmetic import numbers_of
 from looptap.streams.errors import QueryError
 from looptap.streams.items import DEFAULT_BOUNDS, Bounds
 from looptap.streams.parts import Extraction, Parts, plain_name
@@ -209,8 +210,10 @@ class _Compiler:
         pipeline.fields = _fields(body, self.text)
         pipeline.latest = self.parts.latest
         pipeline.reads = frozenset(_attributes(body) | {n.id for n in free_names(body)})
-        exposed = {n.id for n in free_names(body)} & set(self.spec.functions)
-        pipeline.trusted = namespace.trusted(body, self.known) and not exposed
+        free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
+        pipeline.trusted = namespace.trusted(body, self.known) and not free & set(self.spec.functions)
+        pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
+        pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
         if self.parts.conditions:
             shown = ", ".join(dict.fromkeys(self.parts.conditions))
             pipeline.explanation.append(

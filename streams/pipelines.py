@@ -169,6 +169,8 @@ class Pipeline:
         self.explanation: list[str] = []
         self.trusted = False
         self.reads: frozenset[str] = frozenset()
+        self.language: frozenset[str] = frozenset()  # the names it uses that an observable may turn out to hide
+        self.numbers: frozenset[str] | None = None  # all that it reads of an event, if it is arithmetic
         self.latest: list[Latest] = []
         self.skipped = 0
         self.events = 0  # in the open window
@@ -230,10 +232,13 @@ class Mapped(Pipeline):
         self.sequence, self.slots = sequence, slots
         self._rebind: Callable[[Any], Items | None] | None = rebind
         self.restarts = bool(sequence.resets)
-        self._plain = sequence.one and not slots and not self.restarts and every == 1 and not throttle
+        self._plain = sequence.one and not slots and not self.restarts and not throttle
 
     def feed(self) -> Feed | None:
-        """What `post` comes to where it is no more than one function of the event; None before the first event."""
+        """What `post` comes to where it is no more than one function of the event; None before the first event.
+
+        To whoever looks at ``every`` itself.
+        """
         return self.sequence.feed if self._plain and self._rebind is None else None
 
     def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:

@@ -26,7 +26,7 @@ def no_grad() -> contextlib.AbstractContextManager[Any]:
 
 def local(tensor: Any) -> Any:
     """Return the tensor without its graph; of a sharded one the local shard, which needs no communication."""
-    if hasattr(tensor, "to_local"):
+    if type(tensor).__module__ != "torch" and hasattr(tensor, "to_local"):  # a tensor of torch's own has none
         tensor = tensor.to_local()
         if hasattr(tensor, "wait"):  # a collective that the job has started already
             tensor = tensor.wait()

@@ -99,6 +99,7 @@ class _Agent(Agent):
         return True  # a test means it, wherever it runs
 
     def _listen(self, listen: str | None) -> None:
+        self._taps.backlog.gather = 0.0
         self.memory = _Link(self._service)
         self._service.send = self.memory.send
         self._link = self.memory

@@ -1,0 +1,161 @@
+"""Queries that are arithmetic on a few numbers are evaluated after their events: nobody can tell but by the cost."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+import torch
+
+import looptap
+from looptap.agent.agent import Agent
+from looptap.agent.backlog import ENOUGH, STALLED
+from looptap.streams.errors import StreamEnded
+from looptap.testing import pair
+
+SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    with Agent("later") as agent, looptap.attach("later") as run:
+        yield agent, run
+
+
+def later(agent: Agent, name: str) -> list[bool | None]:
+    return [query.later for query in agent._taps.open(name).queries]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "step, loss", "e.loss * 2", "loss > 3 * mean(e.loss for e in recent(50))", "math.sqrt(loss) if step else 0.0",
+        "max(e.loss for e in events)", "len([e for e in events if e.loss < 5])", "ema((e.loss for e in events), 0.1)",
+        "group_by(((e.step % 3, e.loss) for e in events), mean)", "lambda e: (e.step, e.loss)", "isnan(loss)",
+        "sorted(e.loss for e in events)[-1]", "reduce(lambda a, e: a + e.loss, events, 0)",
+    ],
+)  # fmt: skip
+def test_arithmetic_is_evaluated_later(query):
+    agent, run = pair()
+    stream = run.stream(query, on="batch")
+    agent.emit("batch", step=1, loss=torch.tensor(0.5))
+    agent.emit("batch", step=2, loss=0.25)
+    agent.emit("epoch")
+    assert later(agent, "batch") == [True]
+    assert stream.arrived >= 1
+    assert not stream.errors
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "loss.item()", "x.mean()", "x", "latest('epoch').error", "host(loss)", "map(print, events)", "norm(x)",
+        "(e.x for e in events)", "missing", "lazy", "standing", "torch.abs(loss)",
+    ],
+)  # fmt: skip
+def test_all_else_is_evaluated_at_the_event(query):
+    agent, run = pair()
+    agent.expose(standing=1.0, host=abs)
+    run.stream(query, on="batch")
+    agent.emit("batch", step=1, loss=torch.tensor(0.5), x=torch.ones(3), lazy=looptap.lazy(lambda: 1.0))
+    assert later(agent, "batch") == [False]
+
+
+def test_a_number_that_becomes_a_tensor_moves_the_query_to_its_events_in_order(run):
+    agent, client = run
+    stream = client.stream("step, loss", on="batch")
+    for step in range(5):
+        agent.emit("batch", step=step, loss=float(step))
+    assert later(agent, "batch") == [True]
+    agent.emit("batch", step=5, loss=torch.tensor([1.0, 2.0]))
+    assert later(agent, "batch") == [False]
+    agent.emit("batch", step=6, loss=6.0)
+    assert stream.wait(7, timeout=10)
+    assert [step for step, _ in stream.values] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_scalar_tensor_is_what_it_was_at_its_event(run):
+    agent, client = run
+    stream = client.stream("step, loss", on="batch")
+    loss = torch.zeros(())
+    for step in range(5):
+        agent.emit("batch", step=step, loss=loss.fill_(step))
+    assert stream.wait(5, timeout=10)
+    assert stream.values == [(step, float(step)) for step in range(5)]
+
+
+def test_an_observable_that_hides_a_function_wins():
+    agent, run = pair()
+    stream = run.stream("max + 1", on="batch")
+    agent.emit("batch", max=1)
+    agent.emit("batch", max=2)
+    assert stream.values == [2, 3]
+
+
+def test_a_loop_that_pauses_need_not_go_on_for_its_last_values_to_come(run):
+    agent, client = run
+    stream = client.stream("step", on="batch")
+    for step in range(5):
+        agent.emit("batch", step=step)
+    assert stream.wait(5, timeout=50 * STALLED + 5)
+    assert stream.values == [0, 1, 2, 3, 4]
+
+
+def test_what_waits_is_bounded_by_work(run):
+    agent, client = run
+    stream = client.stream("mean(e.step for e in events)", on="batch")
+    agent.emit("batch", step=0)
+    most = 0
+    for step in range(1, 20 * ENOUGH):
+        agent.emit("batch", step=step)
+        most = max(most, len(agent._taps.backlog.events))
+    agent.emit("epoch")
+    assert most <= ENOUGH
+    assert stream.wait(1, timeout=10)
+    assert stream.values == [(20 * ENOUGH - 1) / 2]
+
+
+def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(run):
+    agent, client = run
+    over = threading.Event()
+    total = 0
+
+    def loop() -> None:
+        nonlocal total
+        pause = random.Random(1)
+        while not over.is_set():
+            agent.emit("batch", step=total)
+            total += 1
+            if total % 500 == 0:
+                agent.emit("epoch")
+            if pause.random() < 0.002:
+                time.sleep(pause.random() / 50)  # long enough for the I/O thread to take over, now and then
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    rest = client.stream(SUMS, on="batch")
+    try:
+        for _ in range(10):
+            steps = client.stream("step", on="batch", buffer=1_000_000)
+            steps.wait(200, timeout=20)
+            steps.close()
+            values = steps.values
+            assert values == list(range(values[0], values[0] + len(values)))
+            assert not steps.dropped
+            assert not steps.gaps
+    finally:
+        over.set()
+        thread.join()
+    agent.emit("epoch")
+    agent.close()
+    with pytest.raises(StreamEnded):
+        rest.wait(1_000_000, timeout=10)
+    whole = [(r.value, r.partial) for r in rest.records]
+    assert len(whole) > 2
+    for (total_, count, first), partial in whole:
+        assert total_ == sum(range(first, first + count))
+        assert partial or first % 500 == 0
