@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -78,39 +77,31 @@ def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[A
 
 def _norms(tensors: list[Any], kind: str) -> list[Any]:
     """A number per tensor; all are of one device and dtype and have elements."""
-    torch = sys.modules["torch"]
     if tensors[0].is_complex():
         tensors = [tensor.abs() for tensor in tensors]
-    if tensors[0].is_cpu:
-        return _norms_on_host(tensors, kind)
+    elif tensors[0].itemsize < 4:
+        tensors = [full(tensor) for tensor in tensors]
+    if not tensors[0].is_cpu:
+        return list(_fused(tensors, kind).unbind())
+    # Of small tensors a call of torch costs more than its work: they are done all at once.
+    small = [tensor for tensor in tensors if tensor.numel() <= _SMALL]
+    if not small:
+        return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
+    large = [tensor for tensor in tensors if tensor.numel() > _SMALL]
+    at_once, fused = iter(_norms_at_once(small, kind)), iter(_fused(large, kind).tolist() if large else ())
+    return [next(at_once if tensor.numel() <= _SMALL else fused) for tensor in tensors]
+
+
+def _fused(tensors: list[Any], kind: str) -> Any:
+    """A tensor of a number per tensor."""
+    torch = sys.modules["torch"]
     if kind == "std":
         norms = [tensor.std(correction=0) for tensor in tensors]
     else:
         norms = torch._foreach_norm(tensors, {"l2": 2, "max": math.inf, "mean_abs": 1}[kind])
     if kind == "mean_abs":
         norms = torch._foreach_div(norms, [float(tensor.numel()) for tensor in tensors])
-    return list(torch.stack(norms).unbind())
-
-
-def _norms_on_host(tensors: list[Any], kind: str) -> list[float]:
-    """Small tensors all at once, since a call of torch would cost more than its work; the others one by one."""
-    small = [tensor for tensor in tensors if tensor.numel() <= _SMALL]
-    at_once = iter(_norms_at_once(small, kind) if small else ())
-    function = _ON_HOST[kind]
-    return [next(at_once) if tensor.numel() <= _SMALL else function(tensor) for tensor in tensors]
-
-
-def _max_abs(tensor: Any) -> float:
-    low, high = tensor.aminmax()  # one pass without a copy; both are NaN where an element is
-    return max(-low.item(), high.item())  # type: ignore[no-any-return]
-
-
-_ON_HOST: dict[str, Callable[[Any], float]] = {
-    "l2": lambda tensor: sys.modules["torch"].linalg.vector_norm(tensor).item(),
-    "mean_abs": lambda tensor: tensor.abs().mean().item(),
-    "max": _max_abs,
-    "std": lambda tensor: tensor.std(correction=0).item(),
-}
+    return torch.stack(norms)
 
 
 def _norms_at_once(tensors: list[Any], kind: str) -> list[float]:
@@ -147,7 +138,7 @@ def layer_norms(
         names, tensors = _layers(model, what)
         found: dict[str, Any] = dict.fromkeys(names, math.nan)
         for group, members in _alike(names, tensors):
-            found.update(zip(group, _norms([full(tensor) for tensor in members], kind), strict=True))
+            found.update(zip(group, _norms(members, kind), strict=True))
         return found
 
 
