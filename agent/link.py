@@ -12,6 +12,7 @@ training thread is the matter of looptap.agent.loop.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import enum
 import os
@@ -24,6 +25,9 @@ from pathlib import Path
 from typing import Protocol
 
 import zmq
+
+# What frees uncopied frames has an exit hook, and hooks run last one first: it must be there before ours.
+import zmq.utils.garbage
 
 from looptap.agent import fork
 from looptap.agent.bell import Bell
@@ -40,6 +44,8 @@ FORGIVEN = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
 CURVE_OVERHEAD = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
+UNCOPIED = 262_144
+"""Bytes from which on libzmq reads a frame where it is: to tell when it has done so costs as much as a small copy."""
 CLOSING = 0.5
 """Seconds that last messages may take to leave."""
 
@@ -158,6 +164,8 @@ class Link:
         self._ring_urgently()
         if thread is not threading.current_thread():
             thread.join(timeout)
+            if thread.is_alive():  # what frees its frames must outlive it, to the end of the process
+                atexit.unregister(zmq.utils.garbage.gc._atexit)
         return not thread.is_alive()
 
     def abandon(self) -> None:
@@ -202,7 +210,7 @@ class Link:
             return Sent.GONE
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            router.send(frame, zmq.NOBLOCK)  # copied: what frees uncopied frames ends before our own exit hook runs
+            router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
         except zmq.Again:
             self.full += 1
             return Sent.FULL

@@ -492,8 +492,11 @@ LEAVING = """
     agent = looptap.Agent({name!r}, budget=math.inf)
     print("ready", flush=True)
     sys.stdin.readline()
+    large = bytes(300_000)  # sent without a copy
     for step in range(2000):
         agent.emit("batch", step=step, text="x" * 10_000)
+        if step % 400 == 399:
+            agent.emit("large", large=large)
     print("going", flush=True)
     {how}
 """
@@ -512,6 +515,7 @@ def test_every_way_to_end_ends_in_time(peer, directory, dial):
             if peer == "reading":
                 run = looptap.attach(name)
                 stream = run.stream("step, text", on="batch", budget=math.inf)
+                arrays = run.stream("large", on="large", budget=math.inf, buffer=1)
             else:
                 Bare(dial(name), "step, text")
             child.stdin.write("go\n")
@@ -524,4 +528,5 @@ def test_every_way_to_end_ends_in_time(peer, directory, dial):
                 soon(lambda stream=stream: stream.state != "live")
                 if name != "os._exit":
                     assert stream.latest.step == 1999, (name, stream.reason)
+                    assert arrays.arrived + arrays.dropped == 5, (name, arrays)
                 run.close()
