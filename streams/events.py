@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from looptap.streams.errors import QueryError
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
 """What every event offers beside the observables of the host."""
+
+
+CALLS = {
+    "recent": "Say of how many events: mean(e.loss for e in recent(100)).",
+    "latest": "Say of which event: latest('epoch').error.",
+    "values": "The sequence of the events of a run is 'events'.",
+}
+"""What to say of a name of the language that was read as an observable."""
 
 
 class MissingObservable(QueryError, AttributeError):
@@ -129,8 +137,11 @@ class LazyEvent(Event):
 class EventSnapshot:
     """What a query kept of one event: copies of the observables that the query mentions."""
 
-    def __init__(self, kept: Mapping[str, Any]) -> None:
+    __slots__ = ("__dict__", "_seen")
+
+    def __init__(self, kept: Mapping[str, Any], seen: Sequence[str] = ()) -> None:
         self.__dict__.update(kept)
+        self._seen = seen
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -144,10 +155,16 @@ class EventSnapshot:
         return f"EventSnapshot({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items())})"
 
 
+def parts_of(event: Event | EventSnapshot) -> str:
+    """How to ask for something of this event: by the first names that the host gave it."""
+    names = [f"e.{name}" for name in getattr(event, "_seen", ()) or vars(event)][:3] or ["e.loss"]
+    return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]
+
+
 def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str]) -> MissingObservable:
     names = sorted({*own, *standing})
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = f" Did you mean {near[0]!r}?" if near else f" {CALLS[name]}" if name in CALLS else ""
     return MissingObservable(
         f"no observable {name!r} at this {f'{event!r} ' if event else ''}event; there are: "
         f"{', '.join([*names, *BUILT_IN])}.{hint}"

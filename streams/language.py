@@ -17,10 +17,11 @@ from typing import Any
 from looptap.streams import namespace
 from looptap.streams.arithmetic import numbers_of
 from looptap.streams.errors import QueryError
+from looptap.streams.events import CALLS
 from looptap.streams.items import DEFAULT_BOUNDS, Bounds
-from looptap.streams.parts import Extraction, Parts, plain_name
+from looptap.streams.parts import Extraction, Parts, called_name, plain_name
 from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
-from looptap.streams.stages import collected_events
+from looptap.streams.stages import collected_events, collected_values
 from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
 from looptap.streams.windows import Group, Sliding, Window
 
@@ -44,6 +45,11 @@ class QuerySpec:
     known: frozenset[str] | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds = DEFAULT_BOUNDS
+
+    @property
+    def item(self) -> str:
+        """What an item of the sequence is called: an event, of which a query reads observables, or a value."""
+        return "e" if self.source == "events" else "v"
 
 
 def compile_query(spec: QuerySpec) -> Pipeline:
@@ -77,8 +83,8 @@ class _Compiler:
         self.names = namespace.names(spec.functions)
         self.known = set(spec.known or ()) - set(spec.functions)
         self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
-        self.parts = Parts(text, self.names, self.per_event, spec.bounds)
-        self.alias = "e"  # what a bare event is called in a mapped expression
+        self.parts = Parts(text, self.names, self.per_event, spec.bounds, spec.item == "e")
+        self.alias = spec.item  # what a bare event is called in a mapped expression
 
     def compile(self) -> Pipeline:
         body, source = self.text.body, self.spec.source
@@ -91,9 +97,9 @@ class _Compiler:
         if not mentions(body, source):
             return self.mapped(body)
         if isinstance(body, ast.Name):
-            raise self.text.error(
-                f"{source} alone: an event is not a value.", body, "Say what of it: 'step, loss'."
-            )
+            item = self.spec.item
+            hint = "Say what of it: 'step, loss'." if item == "e" else "Say what of them: 'v', or list(values)."
+            raise self.text.error(f"{source} alone is the whole sequence, not a value.", body, hint)
         if not isinstance(body, ast.ListComp | ast.SetComp | ast.DictComp):
             items = self.parts.sequence(body, self.is_source)
             if items is not None:
@@ -107,6 +113,8 @@ class _Compiler:
     # ------------------------------------------------------------ mapped
 
     def mapped(self, body: ast.expr) -> Pipeline:
+        if isinstance(body, ast.Call) and called_name(body) in ("ema", "accumulate") and body.args:
+            self.sequence_wanted(body, body.args[0])
         sequence = Items(self.expression(body), one=True)
 
         def rebind(item: Any) -> Items | None:
@@ -125,6 +133,16 @@ class _Compiler:
             tuple(self.parts.slots), rebind,
         )  # fmt: skip
         return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
+
+    def sequence_wanted(self, call: ast.Call, given: ast.expr) -> None:
+        """Complain about `ema(loss, 0.1)`, which reads one item and wants them all."""
+        if isinstance(given, ast.Name | ast.Attribute):
+            item, shown = self.spec.item, self.text.segment(given)
+            what = shown if isinstance(given, ast.Attribute) or shown == item else f"{item}.{shown}"
+            raise self.text.error(
+                f"{called_name(call)} goes over a sequence, and {shown!r} is read at a single item.", given,
+                f"Put ({what} for {item} in {self.spec.source}) there.",
+            )  # fmt: skip
 
     def expression(self, body: ast.expr) -> Callable[[Any], Any]:
         """``body`` as a function of one event; free names are observables unless the language knows them."""
@@ -148,6 +166,8 @@ class _Compiler:
                 return None
             if id(node) in called:
                 raise self.unknown_function(node)
+            if self.spec.source != "events" and node.id == "events":
+                raise self.other_side(node)
             return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
 
         return rewrite(body, hook)
@@ -191,15 +211,24 @@ class _Compiler:
         source = self.spec.source
         for node in free_names(body):
             name = node.id
+            if name in ("recent", "latest") and id(node) not in called:
+                raise self.text.error(f"{name} is a function.", node, CALLS[name])
             if name in self.names or name in (source, "recent", "latest"):
                 continue
             if id(node) in called:
                 raise self.unknown_function(node)
-            what = "e.…" if name == "e" else f"e.{name}"
+            if name in ("events", "values"):
+                raise self.other_side(node)
+            item = self.spec.item
+            what = f"{item}.…" if name == item else f"{item}.{name}"
             raise self.text.error(
-                f"{name!r} is read at no particular event: beside a reduction an observable needs one.", node,
-                f"Try last({what} for e in {source}), or mean, max, … in place of last.",
+                f"{name!r} is read at no particular item of {source}: beside a reduction it needs one.", node,
+                f"Try last({what} for {item} in {source}), or mean, max, … in place of last.",
             )  # fmt: skip
+
+    def other_side(self, node: ast.Name) -> QueryError:
+        where = "In a run" if self.spec.source == "events" else "Over the values of a stream"
+        return self.text.error(f"there is no {node.id!r} here.", node, f"{where} the sequence is {self.spec.source!r}.")
 
     def unknown_function(self, node: ast.Name) -> QueryError:
         hint = nearest(node.id, self.names) or f"The host can expose it: agent.expose({node.id}={node.id})."
@@ -277,6 +306,11 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         parameters = list(inspect.signature(code).parameters.values())
     except (TypeError, ValueError):
         raise QueryError(f"{name} has no signature to look at; wrap it: lambda e: {name}(e.loss).") from None
+    if isinstance(code, type):
+        raise QueryError(
+            f"{name} is a class; a query is text or a function.",
+            hint=f"Call it in one: lambda {spec.item}: {name}({spec.item}).",
+        )
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not positional or len(required) > 1:
@@ -289,11 +323,11 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     pipeline: Pipeline
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None
-        slot = collected_events(reads, size, spec.bounds)
+        slot = collected_values(size, spec.bounds) if spec.item == "v" else collected_events(reads, size, spec.bounds)
         finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
         pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
         pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]
-        pipeline.notes = [_collected(reads)]
+        pipeline.notes = [_collected(reads if spec.item == "e" else None)]
     else:
         none: Iterable[SlidingSlot] = ()
         pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
@@ -302,8 +336,9 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     return pipeline
 
 
-def _collected(reads: Iterable[str]) -> str:
-    return f"collected until the window closes, bounded: events with {', '.join(sorted(reads)) or 'nothing'}"
+def _collected(reads: Iterable[str] | None) -> str:
+    what = "values" if reads is None else f"events with {', '.join(sorted(reads)) or 'nothing'}"
+    return f"collected until the window closes, bounded: {what}"
 
 
 def _names_in(code: CodeType | None) -> set[str]:

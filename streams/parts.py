@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from looptap.streams.errors import QueryError
 from looptap.streams.pipelines import Items, Latest, SlidingSlot, Slot
 from looptap.streams.reducers import REDUCERS, Bounds, Reducer
 from looptap.streams.stages import Fold, as_made_by, chained, collected_events, ema_fold, snapshotting, uncopied
@@ -15,6 +16,10 @@ IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
 _STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
 _COUNTED = {"len", "reduce"}  # the reducers that take bare events
+_OF_VALUES = {  # those that can make nothing of them, unless a key says what of each
+    "sum", "mean", "median", "stdev", "variance", "quantile", "histogram", "min", "max", "sorted", "nlargest",
+    "nsmallest",
+}  # fmt: skip
 
 
 class Parts:
@@ -26,8 +31,10 @@ class Parts:
         names: dict[str, Any],
         per_event: Callable[[ast.expr, frozenset[str]], ast.expr],
         bounds: Bounds,
+        of_events: bool,
     ) -> None:
         self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
+        self.of_events = of_events  # which are no values; the items of a stream are
         self.slots: list[SlidingSlot] = []  # of recent(n)
         self.latest: list[Latest] = []
         self.conditions: list[str] = []
@@ -47,7 +54,7 @@ class Parts:
     ) -> Items | None:
         """The per-event sequence that ``node`` is, or None."""
         if is_source(node, bound):
-            return Items(lambda event: event, one=True, bare=True)
+            return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
         if any(n.id in bound for n in free_names(node)):
             return None  # it depends on a variable of a loop around it
         if isinstance(node, COMPREHENSIONS):
@@ -119,9 +126,7 @@ class Parts:
 
     def _running(self, node: ast.Call, name: str, inner: Items) -> Items:
         if inner.bare:
-            raise self.text.error(
-                f"{name} of bare events: an event is not a value.", node, f"{name}((e.loss for e in events), …)"
-            )
+            raise self._bare(name, node.args[0])
         args = [self.evaluate(a) for a in node.args[1:]]
         keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
         try:
@@ -133,6 +138,10 @@ class Parts:
         if isinstance(fold, Fold) and fold.has_initial:  # Python yields the initial value first
             return Items(lambda e: [*fold.start(), *whole.items(e)], one=False, resets=whole.resets)
         return whole
+
+    def _bare(self, name: str, sequence: ast.expr) -> QueryError:
+        shown = f"(e.loss for e in {self.text.segment(sequence)})"
+        return self.text.error(f"{name} of bare events: an event is not a value.", sequence, f"Put {shown} there.")
 
     # ------------------------------------------------------------ reductions
 
@@ -155,6 +164,8 @@ class Parts:
         if any(_contains(part, is_source, bound) for part in handed):
             return None
         items = self.sequence(node.args[spec.sequence], is_source, bound)
+        if items is not None and items.bare and name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
+            raise self._bare(name, node.args[spec.sequence])
         if items is None or (items.bare and name not in _COUNTED):
             return None
         if name == "len" and not items.bare:
@@ -269,7 +280,7 @@ class Extraction:
             slot = self.slot(node, items, make, name in _STACKED)
             self.explanation.append(f"streams: {shown}")
             return self.parts.place(slot.result)
-        if self.is_source(node, bound):
+        if self.parts.of_events and self.is_source(node, bound):
             slot = collected_events(self.attributes, self.size, self.parts.bounds)
             self.slots.append(slot)
             kept = ", ".join(sorted(self.attributes)) or "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import keyword
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -14,6 +15,13 @@ class Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy, pickle and friends probe for these
+            raise AttributeError(name)
+        near = difflib.get_close_matches(name, self._fields, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"no field {name!r} in this row; there are: {', '.join(self._fields)}.{hint}")
 
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.errors import SnapshotError
+from looptap.streams.events import parts_of
 
 MAX_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
@@ -330,6 +331,8 @@ def _number_subclass(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
+    if hasattr(value, "__looptap_names__"):
+        raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
     raise _Refusal(
         f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
         "arrays, tensors or tuples, lists and dicts of them; a generator wants list(...), an object the attribute you "

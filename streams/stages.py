@@ -21,10 +21,17 @@ def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> 
     def keep(event: Any) -> EventSnapshot:
         has = getattr(event, "__looptap_names__", None)
         present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
-        return EventSnapshot({n: take_item(getattr(event, n)) for n in wanted if n in present})
+        kept = {n: take_item(getattr(event, n)) for n in wanted if n in present}
+        return EventSnapshot(kept, tuple(getattr(event, "__dict__", ())))
 
     make = REDUCERS["list"].maker(bounds=bounds)
     items = Items(keep, one=True, copied=True)
+    return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
+
+
+def collected_values(size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
+    """A slot that keeps the values of a stream, which nobody changes any more."""
+    make, items = REDUCERS["list"].maker(bounds=bounds), Items(lambda value: value, one=True, copied=True)
     return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 
 
@@ -34,13 +41,13 @@ def as_made_by(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: set(read())
     if isinstance(node, ast.DictComp):
         return lambda: dict(read())
-    return read if isinstance(node, ast.ListComp) else lambda: iter(read())
+    return read if isinstance(node, ast.ListComp | ast.Name) else lambda: iter(read())
 
 
 def chained(inner: Items, outer: Items) -> Items:
     """``outer`` over the items of ``inner``."""
     f, g, resets = inner.feed, outer.feed, [*inner.resets, *outer.resets]
-    if inner.bare:
+    if inner.bare or inner.copied:
         return Items(g, outer.one, resets=resets)
     if inner.one:
         return Items(lambda e: g(f(e)), outer.one, resets=resets)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeAlias, cast
 
-from looptap.streams.errors import QueryError
+from looptap.streams.errors import LooptapError, QueryError
 
 Comprehension: TypeAlias = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp
 Hook: TypeAlias = Callable[[ast.expr, frozenset[str]], "ast.expr | None"]
@@ -21,9 +21,11 @@ class Text:
     """The text of a query with its tree; it makes the errors that point at a column of it."""
 
     def __init__(self, text: str) -> None:
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str):
             raise QueryError(f"a query is a Python expression, not {text!r}. Try 'step, loss'.")
         self.text = text.strip()
+        if all(not line or line.isspace() or line.lstrip().startswith("#") for line in self.text.splitlines()):
+            raise QueryError(f"a query is a Python expression, and {text!r} holds none. Try 'step, loss'.")
         try:
             self.body = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
@@ -145,6 +147,8 @@ def function(parameter: str | None, body: ast.expr, text: Text, names: dict[str,
 
 def format_error(error: BaseException, source: str = "") -> str:
     """The traceback of ``error`` as text, from the first frame of the query on, with the query's own line."""
+    if isinstance(error, LooptapError):  # it says itself what is wrong, and where
+        return str(error)
     tb: TracebackType | None = error.__traceback__
     first = tb
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):

@@ -21,6 +21,7 @@ from looptap.streams import buffers, pipelines
 from looptap.streams.buffers import ERROR, PARTIAL, TRIGGER, Batch, Gap
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
 from looptap.streams.stream import Stream, stream_of
+from looptap.streams.windows import sliding
 
 
 def batch(values, first=1, flags=b"", **about) -> Batch:
@@ -468,6 +469,32 @@ def test_a_query_over_values_reads_rows_by_name():
     assert stream.query("loss * 2").values == [1.0, 3.0]
     assert stream.query(lambda row: row.step).values == [1, 2]
     assert stream.query("step, loss").latest.loss == 1.5
+
+
+def test_the_values_of_a_stream_are_values_and_no_events():
+    stream = fed(batch([1.0, 3.0, 2.0, 4.0]))
+    expected = {
+        "max(values)": [3.0, 4.0],
+        "sum(values) / len(values)": [2.0, 3.0],
+        "ema(values, 0.5)": [1.0, 2.0, 2.0, 3.0],  # anew with each window
+        "[2 * v for v in values]": [[2.0, 6.0], [4.0, 8.0]],
+        "v + 1": [2.0, 4.0, 3.0, 5.0],
+    }
+    assert {query: stream.query(query, window=2).values for query in expected} == expected
+    assert stream.query(lambda values: values[-1] - values[0], window=2).values == [2.0, 2.0]
+    assert stream.query("values[-1]", window=sliding(2)).values == [1.0, 3.0, 2.0, 4.0]
+
+
+def test_a_query_over_values_complains_in_terms_of_values():
+    stream = fed(batch([(1, 0.5), (2, 1.5)]), fields=("step", "loss"))
+    with pytest.raises(QueryError, match=r"no 'events' here(.|\n)*the sequence is 'values'"):
+        stream.query("max(e.loss for e in events)")
+    with pytest.raises(QueryError, match=r"last\(v\.step for v in values\)"):
+        stream.query("max(v.loss for v in values) - step")
+    with pytest.raises(QueryError, match=r"Put \(v\.loss for v in values\) there"):
+        stream.query("ema(loss, 0.1)")
+    assert "no field 'los' in this row; there are: step, loss. Did you mean 'loss'?" in stream.query("v.los").traceback
+    assert "no field 'los'" in stream.query("los + 1").traceback
 
 
 def test_a_derived_value_carries_the_event_that_completed_it():
