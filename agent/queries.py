@@ -10,7 +10,7 @@ from looptap.agent.guard import LoopState
 from looptap.agent.outbox import SMALLEST, Item, Marked, Outbox
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
-from looptap.streams.pipelines import ERROR, Mapped, Output, Pipeline, needs_group
+from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.snapshots import take
 from looptap.streams.syntax import format_error
@@ -36,6 +36,7 @@ class AttachedQuery:
         recorder: FlightRecorder[Item] | None = None,
         low_latency: bool = False,
         meter: Meter,
+        places: Sequence[Latest] = (),
     ) -> None:
         self.pipeline, self.outbox, self.on, self.name = pipeline, outbox, on, name or pipeline.text
         self.max_bytes, self.recorder, self.low_latency = max_bytes, recorder, low_latency
@@ -58,6 +59,8 @@ class AttachedQuery:
         """Whether it is evaluated after its events; None until it has seen one."""
         self.started = 0.0
         self.meter = meter
+        self.places = places
+        """What it reads of events of other types."""
         self.suspended = False
         self._in_a_row = 0
         self._close_asked = False
@@ -147,6 +150,11 @@ class AttachedQuery:
             self.pipeline.begin(partial=True)
             self.suspended = False
         self.changed = True
+
+    def remarks(self) -> list[str]:
+        """What whoever reads the stream should know of it at present."""
+        problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
+        return [text for text in (self.limitation(), *problems) if text]
 
     def limitation(self) -> str:
         """How the budget limits this query, in words; empty if it does not."""

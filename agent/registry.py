@@ -20,7 +20,7 @@ from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError
 from looptap.streams.items import Bounds
 from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.pipelines import Latest, Pipeline
+from looptap.streams.pipelines import Pipeline
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.syntax import nearest
 from looptap.streams.windows import Group, Window, as_window, seconds, sliding
@@ -58,7 +58,8 @@ class Queries:
                 )
             recorder = FlightRecorder(self.compiled(attach.when), attach.before, attach.after)
         meter = Meter(self._budget, granted(attach.budget), attach.every)
-        for event in (attach.on, *(place.event for place in _places(pipeline, recorder))):
+        places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
+        for event in (attach.on, *(place.event for place in places)):
             self._open(event)
         return AttachedQuery(
             pipeline,
@@ -69,6 +70,7 @@ class Queries:
             recorder=recorder,
             low_latency=attach.latency == "low",
             meter=meter,
+            places=places,
         )
 
     def notes(self, query: AttachedQuery) -> list[str]:
@@ -78,6 +80,12 @@ class Queries:
         if query.on not in seen:
             near = nearest(query.on, seen)
             notes.append(f"no {query.on!r} event so far, only {', '.join(seen) or 'none'}.{' ' * bool(near)}{near}")
+        for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
+            near = nearest(event, seen)
+            notes.append(
+                f"latest({event!r}) is None until there is such an event; so far only {', '.join(seen) or 'none'}."
+                f"{' ' * bool(near)}{near}"
+            )
         if query.grouped and query.on not in self._groups[:-1]:
             notes.append(
                 f"no event ends a group of {query.on!r}: its window closes at the end of the run; window=10 is sooner"
@@ -86,7 +94,7 @@ class Queries:
 
     def install(self, query: AttachedQuery) -> None:
         """Put a query on its events."""
-        for place in _places(query.pipeline, query.recorder):
+        for place in query.places:
             other = self._taps.open(place.event)
             other.latest = (*other.latest, place)
             other.update()
@@ -101,7 +109,7 @@ class Queries:
         tap.queries = tuple(q for q in tap.queries if q is not query)
         tap.update()
         self._taps.backlog.drain()
-        for place in _places(query.pipeline, query.recorder):
+        for place in query.places:
             other = self._taps.open(place.event)
             other.latest = tuple(p for p in other.latest if p is not place)
             other.update()
@@ -152,7 +160,3 @@ def granted(share: float | None) -> float | None:
     if share is not None and not share > 0:
         raise QueryError(f"budget={share!r}: it is a fraction of the loop's time above 0; math.inf lifts the limit.")
     return share
-
-
-def _places(pipeline: Pipeline, recorder: FlightRecorder[Item] | None) -> list[Latest]:
-    return [*pipeline.latest, *(recorder.condition.latest if recorder else ())]

@@ -38,8 +38,8 @@ WINDOW = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
 LARGE = 262_144
 """Bytes that are worth a message of their own."""
-LEAVING = 1.0
-"""Seconds for the last values at the end of the run."""
+LEAVING, LAST_WORD = 1.0, 0.25
+"""Seconds for the last values at the end of the run, and then for how each stream ended."""
 RETRY = 0.01
 """Seconds before another try to send to a client for which libzmq had no room."""
 
@@ -180,8 +180,10 @@ class Service:
             if sent == self.sent_bytes:  # whoever is left reads slowly
                 time.sleep(RETRY)
             sent = self.sent_bytes
-        for peer in list(self.clients):
-            while self._reply(peer, m.Goodbye(self.farewell)) is Sent.FULL and time.monotonic() < deadline:
+        deadline = time.monotonic() + LAST_WORD
+        last = [(s.client.peer, s.status()) for s in self._streams if s.query.changed]  # with what is lost now
+        for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
+            while self._reply(peer, message) is Sent.FULL and time.monotonic() < deadline:
                 time.sleep(RETRY)
 
     # ------------------------------------------------------------ requests

@@ -154,8 +154,8 @@ class Tap:
         for place in self.latest:
             try:
                 place.value = take(getattr(event, place.name))[0]
-            except Exception:  # the query that asked shows None; its own reads complain
-                place.value = None
+            except Exception as error:  # the query that asked shows None, its stream why
+                place.value, place.problem = None, str(error)
 
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""

@@ -43,7 +43,7 @@ class LiveStream(Stream):
         """Values that ``throttle`` held back."""
         self._attach = attach
         self._explanation = ""
-        self._told_dropped = 0
+        self._told_dropped = self._told_errors = self._earlier_errors = 0
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
         self._offset = 0
@@ -57,6 +57,11 @@ class LiveStream(Stream):
     def dropped(self) -> int:
         """How many items never arrived, so far as numbers and the agent tell."""
         return max(self._missing, self._told_dropped)
+
+    @property
+    def error_count(self) -> int:
+        """How many times the query failed: the windows that are error items, and single events."""
+        return max(self._errors, self._earlier_errors + self._told_errors)
 
     def explain(self) -> str:
         """What of the query streams, what is collected, and when it yields."""
@@ -115,7 +120,8 @@ class LiveStream(Stream):
     def _relink(self) -> None:
         """The query has been attached anew and numbers its values from 1."""
         self._relinked = True
-        self._told_dropped = 0
+        self._earlier_errors = self.error_count
+        self._told_dropped = self._told_errors = 0
 
     def _bridge(self, batch: Batch) -> None:
         """Go on with the numbers after a lost link, leaving out exactly those of the events in between."""
@@ -143,7 +149,7 @@ class LiveStream(Stream):
         """Take in what the agent says of the stream."""
         self.cost = Cost(status.nanoseconds, status.share)
         self._told_dropped, self.skipped = status.dropped, status.skipped
-        self._errors = max(self._errors, status.errors)
+        self._told_errors = status.errors
         self.traceback = self.traceback or _text(status.traceback)
         self._limit(status.notes)
         if self.traceback and not self._warned:
@@ -167,7 +173,7 @@ class LiveStream(Stream):
         self._limits = self.notes[before:]
 
     def _outlook(self) -> str:
-        return self.run._outlook(self.on)
+        return self._failures() + self.run._outlook(self.on)
 
     # ------------------------------------------------------------ callbacks
 

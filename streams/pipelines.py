@@ -147,6 +147,8 @@ class Latest:
 
     def __init__(self, event: str, name: str) -> None:
         self.event, self.name, self.value = event, name, None
+        self.problem = ""
+        """Why the event does not have it."""
 
     def get(self) -> Any:
         """The newest value, None before the first."""

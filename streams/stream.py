@@ -267,9 +267,8 @@ class Stream(Feed):
             facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         if self.forgotten:
             facts.append(f"{self.forgotten:,} forgotten")
-        if self._errors:
-            last = (self.traceback.strip().splitlines() or [""])[-1]
-            facts.append(f"{self._errors:,} error{'s' * (self._errors != 1)} ({_short(last)})")
+        if count := self.error_count:
+            facts.append(f"{count:,} error{'s' * (count != 1)} ({_short(self._first_error())})")
         facts += [_short(note) for note in self.notes[:3]]
         return f"<{type(self).__name__} {_short(self.name)!r}{on}: {'; '.join(facts)}>"
 
@@ -288,7 +287,14 @@ class Stream(Feed):
 
     def _outlook(self) -> str:
         """What a message about missing values may add."""
-        return ""
+        return self._failures()
+
+    def _failures(self) -> str:
+        count = self.error_count
+        return f" The query has failed {count:,} time{'s' * (count != 1)}: {self._first_error()}" if count else ""
+
+    def _first_error(self) -> str:
+        return (self.traceback.strip().splitlines() or [""])[-1]
 
 
 def _short(text: str, length: int = 80) -> str:

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 import looptap
+from looptap.agent.link import Sent
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent
 from looptap.streams.errors import QueryError
 from looptap.testing import pair
 
@@ -145,6 +148,71 @@ def test_an_event_that_nobody_has_raised_is_said_at_the_attach(job):
     assert any("'bacth'" in note and "batch" in note for note in run.stream("loss", on="bacth").notes)
 
 
+def test_another_event_type_that_nobody_has_raised_is_said_at_the_attach(job):
+    agent, run = job
+    agent.emit("epoch", error=0.5)
+    batches(agent, 1)
+    wrong = run.stream("step, latest('epcoh').error", on="batch", when="latest('eval').loss > 1")
+    assert [note.split(" is None")[0] for note in wrong.notes] == ["latest('epcoh')", "latest('eval')"]
+    assert "so far only batch, epoch. Did you mean 'epoch'?" in wrong.notes[0]
+    assert run.stream("latest('epoch').error", on="batch").notes == []
+
+
+def test_a_name_that_the_other_event_does_not_have_is_said_once_it_is_raised(job):
+    agent, run = job
+    agent.emit("epoch", error=0.5)
+    wrong = run.stream("latest('epoch').eror", on="batch")
+    batches(agent, 1)
+    assert not any("eror" in note for note in wrong.notes)
+    agent.emit("epoch", error=0.5)
+    agent._service.beat()
+    assert any("latest('epoch'): no observable 'eror'" in n and "Did you mean 'error'?" in n for n in wrong.notes)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "e", "(e for e in events if e.loss < 5)", "filter(None, events)", "list(events)", "[e for e in events]",
+        "last(events)", "last(e for e in events)", "[(e.step, e) for e in events]", "{'all': events[-1]}",
+    ],
+)  # fmt: skip
+def test_an_event_is_not_a_value_and_the_error_says_what_to_ask_for(job, query):
+    agent, run = job
+    bare = run.stream(query, on="batch", window=2)
+    batches(agent, 4, accuracy=0.5)
+    assert bare.values == []
+    first, *rest = bare.traceback.splitlines()
+    assert rest == []
+    assert "is an event, which is not a value" in first
+    assert "as in e.step or (e.step, e.loss, e.accuracy)." in first
+
+
+def test_a_class_is_no_query(job):
+    _, run = job
+    with pytest.raises(QueryError, match=r"Linear is a class; .*\n.*lambda e: Linear\(e.loss\)"):
+        run.stream(nn.Linear, on="batch")
+
+
+def test_a_function_of_the_language_that_is_not_called_says_how_to(job):
+    agent, run = job
+    recent, latest = (run.stream(q, on="batch") for q in ("mean(e.loss for e in recent)", "latest.error"))
+    batches(agent, 1)
+    assert recent.traceback.endswith("Say of how many events: mean(e.loss for e in recent(100)).")
+    assert latest.traceback.endswith("Say of which event: latest('epoch').error.")
+
+
+def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
+    agent, run = job
+    total = run.stream("sum(1 / e.zero for e in events)", on="batch", window=2)
+    one = run.stream("1 / zero", on="batch")
+    batches(agent, 7, zero=0)
+    run._transport.link.service.beat()
+    assert len(total.errors) == total.error_count == 3
+    assert one.error_count == 7
+    with pytest.raises(looptap.LooptapError, match=r"failed 3 times: ZeroDivisionError"):
+        total.wait(1, timeout=0.01)
+
+
 def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
     agent, run = job
     agent.expose(model=nn.Linear(2, 2))
@@ -155,6 +223,28 @@ def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
 
 
 # ---------------------------------------------------------------- lazy, exposed, re-entrant
+
+
+@pytest.mark.parametrize("refused", [(m.Values, m.Bundle), (m.Values, m.Bundle, m.Status)])
+def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_room_for_values(monkeypatch, refused):
+    monkeypatch.setattr("looptap.agent.service.LEAVING", 0.05)
+    agent, run = pair("full")
+    link, tries = agent.memory, 0
+
+    def send(peer, frame):
+        nonlocal tries
+        if not isinstance(decode_from_agent(frame), refused):
+            return link.send(peer, frame)
+        tries += 1
+        return link.send(peer, frame) if isinstance(decode_from_agent(frame), m.Status) and tries > 20 else Sent.FULL
+
+    stream = run.stream("step", on="batch")
+    batches(agent, 3)
+    agent._service.send, link.wake = send, lambda: None  # the I/O thread is busy elsewhere
+    batches(agent, 5)
+    agent.close("the job is done")
+    assert stream.values == [0, 1, 2]
+    assert (stream.state, stream.reason, stream.dropped) == ("ended", "the job is done", 5)
 
 
 def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):
