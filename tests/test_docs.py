@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 import looptap
+from looptap.protocol import errors as protocol_errors
+from looptap.streams import errors as streams_errors
 from looptap.streams.helpers import HELPERS
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.reducers import REDUCERS
 
+ERRORS = [n for room in (protocol_errors, streams_errors) for n, kind in vars(room).items() if isinstance(kind, type)]
 ROOT = Path(__file__).parent.parent
 MODULES = [
     m.name
@@ -31,6 +34,16 @@ def test_the_examples_of_the_docstrings_run(module):
 def test_every_function_of_the_language_is_documented():
     text = (ROOT / "docs/queries.md").read_text()
     assert not [name for name in (*HELPERS, *REDUCERS) if not re.search(rf"\b{name}\b", text)]
+
+
+def test_every_error_that_is_documented_can_be_caught_by_its_name_in_looptap():
+    pages = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    public = [getattr(looptap, name) for name in looptap.__all__]
+    members = [member for shown in public for name, member in vars(shown).items() if not name.startswith("_")]
+    text = "\n".join([*pages, *(getattr(shown, "__doc__", None) or "" for shown in (*public, *members))])
+    named = {name for name in ERRORS if re.search(rf"\b{name}\b", text)}
+    assert len(named) > 15
+    assert named - set(looptap.__all__) == set()
 
 
 def test_the_queries_that_the_readme_shows_compile():

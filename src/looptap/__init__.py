@@ -13,48 +13,108 @@ if TYPE_CHECKING:
     from looptap.agent.agent import Agent
     from looptap.client.discover import attach, runs
     from looptap.client.live import LiveStream
-    from looptap.client.run import Run
-    from looptap.protocol.errors import LinkError
+    from looptap.client.run import CommandPending, Run
+    from looptap.protocol.errors import (
+        BadEndpoint,
+        EndpointBusy,
+        EndpointError,
+        LimitReached,
+        LinkError,
+        MessageError,
+        NoAnswer,
+        NoDirectory,
+        NoSuchRun,
+        NotLooptap,
+        RefusedKey,
+        RemoteError,
+        RunEnded,
+        SeveralRuns,
+        UnsafeFile,
+        VersionMismatch,
+        WrongServer,
+    )
     from looptap.protocol.limits import Limits
-    from looptap.streams.errors import LooptapError, QueryError, SnapshotError
+    from looptap.streams.errors import LooptapError, QueryError, SnapshotError, StreamEnded, StreamTimeout
     from looptap.streams.events import lazy
-    from looptap.streams.stream import Record, Stream
+    from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
 
 _ROOMS = {
     "Agent": "agent.agent",
+    "BadEndpoint": "protocol.errors",
+    "CommandPending": "client.run",
+    "EndpointBusy": "protocol.errors",
+    "EndpointError": "protocol.errors",
+    "Gap": "streams.stream",
+    "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
     "LiveStream": "client.live",
     "LooptapError": "streams.errors",
+    "MessageError": "protocol.errors",
+    "NoAnswer": "protocol.errors",
+    "NoDirectory": "protocol.errors",
+    "NoSuchRun": "protocol.errors",
+    "NotLooptap": "protocol.errors",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
+    "RefusedKey": "protocol.errors",
+    "RemoteError": "protocol.errors",
     "Run": "client.run",
+    "RunEnded": "protocol.errors",
+    "SeveralRuns": "protocol.errors",
     "SnapshotError": "streams.errors",
     "Stream": "streams.stream",
+    "StreamEnded": "streams.errors",
+    "StreamTimeout": "streams.errors",
+    "UnsafeFile": "protocol.errors",
+    "VersionMismatch": "protocol.errors",
+    "WrongServer": "protocol.errors",
     "attach": "client.discover",
     "lazy": "streams.events",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
+    "stream_of": "streams.stream",
 }
 
 __all__ = [
     "Agent",
+    "BadEndpoint",
+    "CommandPending",
+    "EndpointBusy",
+    "EndpointError",
+    "Gap",
+    "LimitReached",
     "Limits",
     "LinkError",
     "LiveStream",
     "LooptapError",
+    "MessageError",
+    "NoAnswer",
+    "NoDirectory",
+    "NoSuchRun",
+    "NotLooptap",
     "QueryError",
     "Record",
+    "RefusedKey",
+    "RemoteError",
     "Run",
+    "RunEnded",
+    "SeveralRuns",
     "SnapshotError",
     "Stream",
+    "StreamEnded",
+    "StreamTimeout",
+    "UnsafeFile",
+    "VersionMismatch",
+    "WrongServer",
     "attach",
     "lazy",
     "runs",
     "seconds",
     "sliding",
+    "stream_of",
 ]
 
 

@@ -31,8 +31,9 @@ __all__ = ["pair"]
 def pair(name: str = "test", **how: Any) -> tuple[Agent, Run]:
     """An agent, and a run attached to it; a value is there when the `emit` that made it returns.
 
-    ``how`` are the arguments of `looptap.Agent`; the budget is unlimited unless it says otherwise. Everything but the
-    sockets is the real thing: the wire's messages, the bounds, the errors.
+    ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so that a slow machine
+    changes no result. Everything but the sockets is the real thing: the wire's messages, the bounds, the errors. Only
+    callbacks and streams derived by `Stream.query` run on a thread of their own, as ever: `wait` for what they yield.
     """
     agent = _Agent(name, **{"budget": math.inf, **how})  # here a query also pays for what others do with its values
     return agent, Run(_Transport(agent.memory), run=agent.run)
