@@ -120,8 +120,9 @@ def watch(
       looptap watch diverging "step, loss" --when "isnan(loss)" --before 20
 
     On a terminal the newest values are drawn live; elsewhere each value is a line, after the number of its event.
-    With --json each line is an object with query, number, event, time, value, error and gap, which is how many
-    values are missing before this one (null: unknown); numbers that are not finite are strings such as "NaN".
+    With --json each line is an object with index (of the query in this command, from 0), query, number, event, time,
+    value, error and gap, which is how many values are missing before this one (null: unknown); numbers that are not
+    finite are strings such as "NaN".
     The last line of each query says how it ended:
 
     \b

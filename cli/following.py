@@ -23,8 +23,8 @@ class News(NamedTuple):
 class Tail:
     """The end of one stream as it grows; it ends with the stream or after ``count`` values."""
 
-    def __init__(self, stream: LiveStream, count: int | None) -> None:
-        self.stream, self.count = stream, count
+    def __init__(self, stream: LiveStream, count: int | None, index: int = 0) -> None:
+        self.stream, self.count, self.index = stream, count, index
         self.values = 0
         self.over = False
         """Whether nothing more is to come."""

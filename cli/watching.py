@@ -30,7 +30,7 @@ def watch(
     ``how`` are the further arguments of `Run.stream`.
     """
     with attach(name) as run:
-        tails = [Tail(run.stream(query, **how), count) for query in queries]
+        tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
         with _display(tails, as_json, lines=how["when"] is not None) as display:
             try:
@@ -156,13 +156,13 @@ class Json:
     def show(self, tail: Tail, news: Sequence[News]) -> None:
         """Print what is new; ``gap`` values are missing before it."""
         for record, missing in news:
-            about = {"query": tail.stream.name, "number": record.number, "event": record.event, "time": record.wall}
+            about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}
             value = {"value": record.value, "error": record.error, "gap": missing}
             marks = {"partial": record.partial, "fired": record.trigger}
             print(json_of({**about, **value, **{name: mark for name, mark in marks.items() if mark}}))
         if failure := tail.failure():
             nothing = dict.fromkeys(("number", "event", "time", "value"))
-            print(json_of({"query": tail.stream.name, **nothing, "error": failure, "gap": 0}))
+            print(json_of({**_query(tail), **nothing, "error": failure, "gap": 0}))
 
     def turn(self) -> None:
         """Hand on what was printed."""
@@ -174,10 +174,14 @@ class Json:
         for tail in self._tails:
             stream = tail.stream
             print(json_of({
-                "query": stream.name, "state": stream.state, "reason": stream.reason, "values": tail.values,
+                **_query(tail), "state": stream.state, "reason": stream.reason, "values": tail.values,
                 "missing": stream.dropped, "errors": stream.error_count, "notes": stream.notes,
                 "nanoseconds_per_event": stream.cost.nanoseconds, "share_of_time": stream.cost.share,
             }), flush=True)  # fmt: skip
+
+
+def _query(tail: Tail) -> dict[str, Any]:
+    return {"index": tail.index, "query": tail.stream.name}
 
 
 def summary(tail: Tail) -> str:

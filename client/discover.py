@@ -14,6 +14,7 @@ from looptap.client.run import Run
 from looptap.protocol.connections import ConnectionFile, Found, listing, read, runtime_dir
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.keys import OPERATOR
+from looptap.streams.syntax import nearest
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def _nothing(
         return UnsafeFile(problems[0].problem)
     what = "No run announces itself" if name is None else f"No run matches {name!r}"
     if living:
-        return NoSuchRun(f"{what}; alive: {_names(living)}.")
+        near = nearest(name or "", {run.name for run in living})
+        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}")
     where = os.environ.get("LOOPTAP_DIR") or "this machine, for this user"
     return NoSuchRun(
         f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "

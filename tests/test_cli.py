@@ -220,6 +220,13 @@ def test_watch_as_json_numbers_what_it_prints_and_writes_nan_as_text(job, run):
     assert (end["state"], end["values"], end["missing"], end["errors"]) == ("ended", 3, 0, 0)
 
 
+def test_watch_as_json_tells_the_queries_of_a_command_apart_though_they_are_the_same(job, here):
+    _, out, _ = here("watch", "small", "step", "step", "1 / 0", "--timeout", "1", "--json")
+    items = objects(out)
+    assert {(item["index"], item["query"]) for item in items} == {(0, "step"), (1, "step"), (2, "1 / 0")}
+    assert [item["index"] for item in items if "state" in item] == [0, 1, 2]
+
+
 def test_watch_reduces_over_the_window_that_is_named(job, here):
     _, out, _ = here("watch", "small", "len(events)", "--window", "7", "--count", "2", "--json")
     assert [item["value"] for item in objects(out)[:2]] == [7, 7]

@@ -159,6 +159,12 @@ def test_a_name_that_nobody_has_says_who_is_there(start):
         attach("mnist")
 
 
+def test_a_misspelt_name_is_told_the_nearest(start):
+    start("digits-cnn")
+    with pytest.raises(NoSuchRun, match=r"'digit-cnn'; alive: .*\. Did you mean 'digits-cnn'\?"):
+        attach("digit-cnn")
+
+
 def test_an_empty_directory_says_how_a_run_announces_itself(directory):
     with pytest.raises(NoSuchRun, match=r"looptap\.Agent.*LOOPTAP_DIR"):
         attach()
