@@ -16,8 +16,8 @@ from looptap.client.run import Run
 from looptap.protocol.connections import remove
 from looptap.streams.errors import LooptapError
 
-START = 60.0
-"""Seconds that a job has to announce itself: the first import of torch on a slow disk takes half of that."""
+START = 300.0
+"""Seconds that a job has to announce itself: its imports take a minute where others use the cores."""
 GRACE = 3.0
 """Seconds that it has to end when asked to."""
 
