@@ -27,7 +27,7 @@ from looptap.protocol.connections import read
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
 from looptap.streams.errors import QueryError
 
-LONG = [pytest.mark.soak, pytest.mark.timeout(3600)]
+SHORT, LONG = pytest.mark.timeout(300), [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 
 def soon(condition, seconds=20.0):
@@ -188,9 +188,8 @@ def numbered(frame, number):
     return frame
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=LONG)])
-def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, transcript, dial, caplog):
+@pytest.mark.parametrize("count", [pytest.param(10_000, marks=SHORT), pytest.param(100_000, marks=LONG)])
+def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, transcript, dial, caplog, progress):
     dice, batch, sent, answers = random.Random(count), 40, 0, 0
     commands = range(COMMANDS, COMMANDS + batch)
     limits = looptap.Limits(commands_per_second=5)
@@ -209,6 +208,7 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
                 answers += isinstance(reply, m.Welcome | m.Refused)
                 answers += isinstance(reply, m.Done | m.Failed) and reply.request not in commands
             agent.emit("batch", step=1, loss=2.0)
+            progress(sent, "messages sent")
         assert agent._link.faults == 0
         soon(lambda: agent._link.frames_in == sent)
         assert (agent._service.refused, answers) == (owed.counts, owed.answers)
@@ -370,9 +370,8 @@ def garbage(dice):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux only")
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=LONG)])
-def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory):
+@pytest.mark.parametrize("count", [pytest.param(2_000, marks=SHORT), pytest.param(100_000, marks=LONG)])
+def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory, progress):
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:
         port = int(agent._link.endpoints[0].rpartition(":")[2])
@@ -387,6 +386,7 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
             open_at_once.append(stranger)
             if len(open_at_once) > 100:
                 open_at_once.pop(dice.randrange(100)).close()
+            progress(n, f"of {count:,} strangers have knocked")
         assert is_served("flooded", agent) < 20
         for stranger in open_at_once:
             stranger.close()

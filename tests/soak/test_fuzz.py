@@ -37,6 +37,8 @@ def test_no_bytes_make_a_decoder_raise_anything_but_a_message_error(tmp_path, ca
     program = Path(__file__).with_name("fuzzing_codec.py")
     limits = [f"-max_total_time={SECONDS:.0f}", "-max_len=4096", "-rss_limit_mb=2048", "-timeout=20"]
     command = [sys.executable, str(program), *limits, str(corpus)]
+    with capsys.disabled():
+        print(f"\nThe decoders are fuzzed for {SECONDS:.0f} s.", end="", flush=True)
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS + 60, cwd=tmp_path)
     tail = "\n".join(done.stderr.splitlines()[-30:])
     print(tail.splitlines()[-1] if tail else "")

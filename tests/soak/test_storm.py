@@ -70,7 +70,7 @@ def visit(dice):
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and descriptors are read from /proc")
 @pytest.mark.timeout(SECONDS + 300)
-def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(tmp_path, monkeypatch, progress):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     dice, visits, looks = random.Random(8), 0, []
@@ -83,6 +83,7 @@ def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(tmp_path, mon
                 while time.monotonic() - started < until:
                     visit(dice)
                     visits += 1
+                    progress(visits, f"visits in {time.monotonic() - started:.0f} of {SECONDS:.0f} s")
                     assert job.poll() is None
                 gc.collect()
                 job.stdin.write("look\n")
