@@ -375,7 +375,7 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:
         port = int(agent._link.endpoints[0].rpartition(":")[2])
-        before, open_at_once = len(os.listdir("/proc/self/fd")), []
+        before, open_at_once, heard = len(os.listdir("/proc/self/fd")), [], 0
         for n in range(count):
             stranger = socket.socket()
             stranger.bind((f"127.0.{n % 200 + 1}.1", 0))  # else ports run out
@@ -383,6 +383,7 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
                 stranger.settimeout(5)
                 stranger.connect(("127.0.0.1", port))
                 stranger.send(garbage(dice))
+                heard += 1
             open_at_once.append(stranger)
             if len(open_at_once) > 100:
                 open_at_once.pop(dice.randrange(100)).close()
@@ -391,6 +392,7 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
         for stranger in open_at_once:
             stranger.close()
         soon(lambda: len(os.listdir("/proc/self/fd")) <= before, 60)
+        assert heard == count
         assert agent._link.frames_in < 20
         assert agent._link.faults == 0
 
