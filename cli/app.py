@@ -128,7 +128,8 @@ def watch(
     \b
       looptap watch digits-cnn "step, loss" --json | jq .value.loss
 
-    The exit code is 0 when the run ends, and 1 if a query fails, the run is lost, or the time is over without values.
+    The exit code is 0 when the run ends or nobody reads on, and 1 if a query fails, the run is lost, or the time is
+    over without values.
     """
     from looptap.cli import watching
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def _run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot draw block characters shall not end it all
+    logging.getLogger("looptap").addHandler(logging.NullHandler())  # what it warns of is shown beside its query
     usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it in newer typers
     try:
         return int(app(arguments, prog_name="looptap", standalone_mode=False) or DONE)

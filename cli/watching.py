@@ -29,6 +29,16 @@ def watch(
 
     ``how`` are the further arguments of `Run.stream`.
     """
+    try:
+        return _watch(name, queries, how, count, timeout, as_json)
+    except BrokenPipeError:  # whoever reads has had enough, as in `looptap watch … | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would try once more
+        return DONE
+
+
+def _watch(
+    name: str, queries: Sequence[str], how: dict[str, Any], count: int | None, timeout: float | None, as_json: bool
+) -> int:
     with attach(name) as run:
         tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
@@ -97,6 +107,9 @@ def _display(tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
     return LiveView(tails)
 
 
+_EVERY = re.compile(r"(?<=evaluated at every ).*")
+
+
 class Lines:
     """A line for each value on stdout; what else there is to say goes to stderr."""
 
@@ -139,8 +152,9 @@ class Lines:
                 self._say(f"{tail.stream.name}: {summary(tail)}")
 
     def _say(self, text: str) -> None:
-        if text not in self._notes:
-            self._notes.add(text)
+        kind = _EVERY.sub("", text)  # said once, though the number changes with the machine's load
+        if kind not in self._notes:
+            self._notes.add(kind)
             print(text, file=sys.stderr, flush=True)
 
 

@@ -297,6 +297,8 @@ def elements(xs: Any) -> Iterable[Any]:
     if (isinstance(xs, np.ndarray) or is_tensor(xs)) and xs.ndim == 1:
         numbers: list[Any] = xs.tolist()
         return numbers
+    if isinstance(xs, int | float) or getattr(xs, "ndim", 1) == 0:
+        raise TypeError("this is one value, not several. Over the events of a window: mean(e.loss for e in events)")
     return xs  # type: ignore[no-any-return]
 
 

@@ -519,3 +519,10 @@ def test_reduce_cannot_be_merged_and_says_so():
 
 def test_every_reducer_is_registered_under_the_name_of_its_function():
     assert {name: spec.plain.__name__ for name, spec in REDUCERS.items()} == {name: name for name in REDUCERS}
+
+
+@pytest.mark.parametrize("one", [0.5, 3, np.float64(0.5), np.array(0.5), torch.tensor(0.5)])
+@pytest.mark.parametrize("name", ["mean", "stdev", "median"])
+def test_a_mean_of_one_value_says_where_there_are_several(name, one):
+    with pytest.raises(TypeError, match=r"one value, not several.*mean\(e\.loss for e in events\)"):
+        REDUCERS[name].plain(one)
