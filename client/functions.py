@@ -36,11 +36,6 @@ def code_of(code: str | Callable[..., Any]) -> Code:
         return Code(text=code)
     if not callable(code):
         raise QueryError(f"a query is text or a function, not {_article(code)} {type(code).__name__}: {code!r:.80}")
-    if isinstance(code, type):
-        raise QueryError(
-            f"{code.__name__} is a class; a query is text or a function.",
-            hint=f"Call it in one: lambda e: {code.__name__}(e.loss).",
-        )
     return Code(text=source_of(code) or "", pickled=_pickled(code), python=sys.version_info[:2])
 
 

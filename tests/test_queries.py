@@ -189,7 +189,7 @@ def test_an_event_is_not_a_value_and_the_error_says_what_to_ask_for(job, query):
 
 def test_a_class_is_no_query(job):
     _, run = job
-    with pytest.raises(QueryError, match=r"Linear is a class; .*\n.*lambda e: Linear\(e.loss\)"):
+    with pytest.raises(QueryError, match=r"Linear is a class; .*\n.*lambda e: Linear\(e\)"):
         run.stream(nn.Linear, on="batch")
 
 
