@@ -38,11 +38,12 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
     """
     if not language <= _FUNCTIONS | _MODULES:
         return None
-    names = set(observables)
+    names, events, loads = set(observables), [], []
     for node in ast.walk(body):
         if isinstance(node, ast.Call):
             if not _known(node.func):
                 return None
+            events += _counted(node)
         elif isinstance(node, ast.Attribute):
             if not isinstance(node.value, ast.Name):
                 return None
@@ -50,9 +51,23 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
                 return None
             if node.value.id not in _MODULES:
                 names.add(node.attr)
+                events.append(node.value.id)
         elif not isinstance(node, _NODES):
             return None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            loads.append(node.id)
+    if not names or any(loads.count(name) != events.count(name) for name in set(events)):
+        return None  # an event in place of a value: whoever complains of it names all that the event has
     return frozenset(names)
+
+
+def _counted(call: ast.Call) -> list[str]:
+    """The event in `len([e for e in events if …])`, which is not taken for a value."""
+    if isinstance(call.func, ast.Name) and call.func.id == "len" and len(call.args) == 1:
+        items = call.args[0]
+        if isinstance(items, ast.ListComp | ast.GeneratorExp) and isinstance(items.elt, ast.Name):
+            return [items.elt.id]
+    return []
 
 
 def _known(function: ast.expr) -> bool:
