@@ -79,10 +79,10 @@ class ServedStream:
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
         last = self._released if query.recorder is not None else query.outbox.number
-        limitation = query.limitation()
+        notes = tuple(filter(None, (query.limitation(), query.warning)))
         return m.Status(
             self.number, query.state, query.reason, last, query.outbox.dropped, query.pipeline.skipped,
-            query.errors, query.traceback, (limitation,) if limitation else (),
+            query.errors, query.traceback, notes,
             1e9 * query.seconds / query.events if query.events else 0.0,
             query.seconds / elapsed if elapsed > 0 else 0.0,
         )  # fmt: skip

@@ -103,15 +103,18 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()
-            caught = step = 0
+            caught = told = step = 0
             while caught < 50:
-                try:
+                try:  # the next interrupt comes when this one has been told: in here, and nowhere else
                     while True:
+                        if told < caught:
+                            told = caught
+                            print(told, flush=True)
                         agent.emit("batch", step=step, loss=torch.tensor(1.0))
                         step += 1
                 except KeyboardInterrupt:
                     caught += 1
-                    print(caught, flush=True)
+            print(caught, flush=True)
             agent.emit("batch", step=-1, loss=torch.tensor(1.0))
             print("unharmed", flush=True)
     """
