@@ -7,12 +7,34 @@ functions which are not known to be harmless.
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import numpy as np
+log = logging.getLogger("looptap")
+captured = 0
+"""Events that were not looked at because a CUDA graph was being captured."""
+
+
+def captures() -> Callable[[], bool] | None:
+    """What tells at an event whether a CUDA graph is being captured; None where there is no CUDA to ask."""
+    torch = sys.modules.get("torch")
+    return None if torch is None or not torch.backends.cuda.is_built() else capturing
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured, when nothing may wait for the device; counted, and said once."""
+    global captured
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
+        return False
+    captured += 1
+    if captured == 1:
+        log.warning("looptap: events inside a CUDA graph are not looked at: emit after the replay. (said once)")
+    return True
 
 
 class LoopState:
@@ -24,7 +46,7 @@ class LoopState:
     ...     _ = random.random()
     """
 
-    __slots__ = ("_modes", "_numpy", "_python", "_torch", "randomness")
+    __slots__ = ("_modes", "_numpy", "_states", "_torch", "randomness")
 
     def __init__(self, randomness: bool = True) -> None:
         self.randomness = randomness
@@ -32,7 +54,10 @@ class LoopState:
     def __enter__(self) -> LoopState:
         self._torch: Any = sys.modules.get("torch")
         if self.randomness:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
+            # numpy loads its random numbers when they are first asked for: in the loop that would take long, and
+            # what is compiled there swallows a Ctrl-C. What the job has not loaded, it has not drawn from.
+            self._numpy: Any = sys.modules.get("numpy.random")
+            self._states = random.getstate(), None if self._numpy is None else self._numpy.get_state()
         self._modes = None if self._torch is None else _save(self._torch, self.randomness)
         return self
 
@@ -42,8 +67,9 @@ class LoopState:
         if self._modes is not None:
             _restore(self._torch, self._modes)
         if self.randomness:
-            random.setstate(self._python)
-            np.random.set_state(self._numpy)
+            random.setstate(self._states[0])
+            if self._numpy is not None:
+                self._numpy.set_state(self._states[1])
 
 
 def _save(torch: Any, randomness: bool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent import guard
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
 from looptap.agent.link import Sent
@@ -312,6 +313,7 @@ class Service:
             "outbox_peak": self.post.peak,
             "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
+            "events_in_cuda_graphs": guard.captured,
             "io_seconds": self.io_seconds,
             "io_share": self.budget.io,
             "budget": self.budget.fraction,

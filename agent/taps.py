@@ -7,7 +7,6 @@ changed in place.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.budget import CHEAP
+from looptap.agent.guard import captures
 from looptap.agent.queries import AttachedQuery
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
@@ -49,12 +49,13 @@ class Tap:
 
     def update(self) -> None:
         """Decide anew whether an event has anything to do beyond being counted."""
-        self.capturing = _capturing()
+        self.capturing = captures()
         self.busy = bool(self.closes or self.queries or self.latest or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Raise one event: close groups, run commands, evaluate queries. Nothing but KeyboardInterrupt comes out."""
         if self.capturing is not None and self.capturing():
+            self.number += 1  # counted as if nobody listened
             return
         with self._lock:
             self.number = number = self.number + 1
@@ -163,10 +164,3 @@ class Deaf(Taps):
 
 _new = object.__new__
 
-
-def _capturing() -> Callable[[], bool] | None:
-    """What tells whether a CUDA graph is being captured, when nothing may touch the device; None without CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.backends.cuda.is_built():
-        return None
-    return lambda: torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import looptap
+from looptap.agent import guard
 from looptap.testing import pair
 
 EXCEPTIONS = [
@@ -388,3 +389,40 @@ def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypa
             for batch in loader:
                 agent.emit("batch", n=len(batch))
         assert stream.wait(8, timeout=10) == [8] * 8
+
+
+# ---------------------------------------------------------------- CUDA graphs
+
+
+def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monkeypatch, caplog):
+    """Here the device is pretended; tests/test_cuda.py captures a real graph where there is one."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
+    monkeypatch.setattr(guard, "captured", 0)
+    captures, agent, run = [False], *pair("graph")
+    streams = [run.stream(q, on="batch") for q in ("step", lambda e: e.step, "len(events)")]
+    for step in range(9):
+        captures.append(step % 3 == 1)
+        agent.emit("batch", step=step)
+    captures.append(False)
+    agent.emit("epoch")
+    assert [stream.values for stream in streams] == [[0, 2, 3, 5, 6, 8]] * 2 + [[6]]
+    stats = agent.stats()
+    assert (stats["events"]["batch"], stats["events_in_cuda_graphs"]) == (9, 3)
+    assert len([r for r in caplog.records if "CUDA graph" in r.message]) == 1
+    agent.close()
+
+
+def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(guard, "capturing", lambda: asked.append(True))
+    agent, run = pair("graph")
+    for step in range(3):
+        agent.emit("batch", step=step)
+    assert asked == []
+    stream = run.stream("step", on="batch")
+    agent.emit("batch", step=3)
+    assert (asked, stream.values) == ([True], [3])
+    agent.close()
