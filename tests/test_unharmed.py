@@ -131,6 +131,7 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
             streams = [run.stream(q, on="batch", every=n, buffer=100) for n, q in enumerate(queries, 1)]
             child.stdin.write("go\n")
             child.stdin.flush()
+            streams[0].wait(1, timeout=20)
             for n in range(1, 51):
                 time.sleep(random.random() / 100)
                 child.send_signal(signal.SIGINT)
