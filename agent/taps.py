@@ -95,6 +95,8 @@ class Tap:
                 self._own = started - now
             finally:
                 observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+                if type(event) is LazyEvent:
+                    event._lazies.clear()
 
     def _prepare(self, event: Event) -> None:
         """Run the commands, and note what queries on other events want of this one."""
