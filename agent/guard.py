@@ -1,8 +1,9 @@
 """The loop's state, put back after code that looptap does not know has run in it.
 
-Saved and restored: grad mode, autocast, default dtype, thread count, deterministic mode, dispatch and function modes,
-and the random numbers of torch, its CUDA devices, numpy and random. About 40 µs, so only around queries that call
-functions which are not known to be harmless.
+Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
+deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, and the random numbers of torch,
+its CUDA devices, numpy and random. About 40 µs, so only around queries that call functions which are not known to be
+harmless.
 """
 
 from __future__ import annotations
@@ -81,6 +82,11 @@ def _save(torch: Any, randomness: bool) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
+        "cache": torch.is_autocast_cache_enabled(),
+        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "precision": torch.get_float32_matmul_precision(),
+        "device": getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+        "hooks": torch._C._autograd._top_saved_tensors_default_hooks(False),
         "dtype": torch.get_default_dtype(),
         "threads": torch.get_num_threads(),
         "deterministic": (
@@ -101,12 +107,24 @@ def _generators(torch: Any) -> list[tuple[Any, Any]]:
 
 
 def _restore(torch: Any, saved: dict[str, Any]) -> None:
+    if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not saved["device"]:
+        torch.set_default_device(saved["device"] and saved["device"].device)
     while torch._C._len_torch_function_stack() > saved["function"]:
         torch._C._pop_torch_function_stack()
     while torch._C._len_torch_dispatch_stack() > saved["dispatch"]:
         torch._C._pop_torch_dispatch_stack(None)
+    _leave_inference_mode(torch, saved["inference"])
     if torch.is_grad_enabled() != saved["grad"]:
         torch._C._set_grad_enabled(saved["grad"])
+    hooks = torch._C._autograd
+    while (top := hooks._top_saved_tensors_default_hooks(False)) != saved["hooks"] and top is not None:
+        hooks._pop_saved_tensors_default_hooks()
+    if (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) != saved["anomaly"]:
+        torch.set_anomaly_enabled(*saved["anomaly"])
+    if torch.get_float32_matmul_precision() != saved["precision"]:
+        torch.set_float32_matmul_precision(saved["precision"])
+    if torch.is_autocast_cache_enabled() != saved["cache"]:
+        torch.set_autocast_cache_enabled(saved["cache"])
     for device, enabled, dtype in saved["autocast"]:
         if torch.is_autocast_enabled(device) != enabled:
             torch.set_autocast_enabled(device, enabled)
@@ -124,3 +142,14 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
         torch.use_deterministic_algorithms(saved["deterministic"][0], warn_only=saved["deterministic"][1])
     for generator, state in saved["rng"]:
         generator.set_state(state)
+
+
+_kept: list[Any] = []
+
+
+def _leave_inference_mode(torch: Any, inference: bool) -> None:
+    """Have inference mode as it was; a guard that a query has left open cannot be closed from here, only covered."""
+    if torch.is_inference_mode_enabled() != inference:
+        cover = torch._C._InferenceMode(inference)
+        cover.__enter__()
+        _kept.append(cover)

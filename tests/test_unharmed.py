@@ -153,10 +153,29 @@ class Mode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+LEFT_OPEN = []
+
+
+def leave_open(context):
+    """Enter, and keep what would leave."""
+    LEFT_OPEN.append(context)
+    context.__enter__()
+
+
 MEDDLING = {
     "grad mode": lambda e: torch.no_grad().__enter__(),
     "inference mode": lambda e: torch.inference_mode().__enter__(),
     "autocast": lambda e: torch.autocast("cpu", torch.bfloat16).__enter__() and None,
+    "grad mode, left open": lambda e: leave_open(torch.no_grad()),
+    "inference mode, left open": lambda e: leave_open(torch.inference_mode()),
+    "autocast, left open": lambda e: leave_open(torch.autocast("cpu", torch.float16, cache_enabled=False)),
+    "dispatch mode, left open": lambda e: leave_open(Mode()),
+    "a device, left open": lambda e: leave_open(torch.device("meta")),
+    "default device": lambda e: torch.set_default_device("meta"),
+    "anomaly mode": lambda e: torch.autograd.set_detect_anomaly(True) and None,
+    "precision": lambda e: torch.set_float32_matmul_precision("medium"),
+    "only warn": lambda e: torch.use_deterministic_algorithms(True, warn_only=True),
+    "saved tensors": lambda e: leave_open(torch.autograd.graph.save_on_cpu()),
     "default dtype": lambda e: torch.set_default_dtype(torch.float64),
     "threads": lambda e: torch.set_num_threads(1),
     "deterministic": lambda e: torch.use_deterministic_algorithms(True),
@@ -198,6 +217,11 @@ def train(query=None, steps=20):
         torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype(),
         torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(), torch.get_default_device(), torch.ones(1).device,
+        torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cpu"),
+        torch._C._autograd._top_saved_tensors_default_hooks(False),
     )  # fmt: skip
     agent.close()
     return losses, state, stream
@@ -390,6 +414,56 @@ def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypa
             for batch in loader:
                 agent.emit("batch", n=len(batch))
         assert stream.wait(8, timeout=10) == [8] * 8
+
+
+@pytest.mark.parametrize("ours", ["cpu", None])
+def test_a_default_device_that_the_job_has_chosen_stays(ours):
+    agent, run = pair("device")
+    torch.set_default_device(ours)
+    try:
+        run.stream(lambda e: torch.set_default_device("meta"), on="batch")
+        run.stream(lambda e: leave_open(torch.device("meta")), on="batch")
+        depth = torch._C._len_torch_function_stack()
+        for _ in range(3):
+            agent.emit("batch")
+            assert torch._C._len_torch_function_stack() == depth
+            assert torch.ones(1).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+    assert torch._C._len_torch_function_stack() == 0
+    agent.close()
+
+
+def test_the_modes_that_the_job_has_entered_itself_stay():
+    agent, run = pair("modes")
+    stream = run.stream(lambda e: torch.rand(2), on="batch")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("cpu"), Mode():
+        agent.emit("batch")
+        assert not torch.is_grad_enabled()
+        assert torch.is_autocast_enabled("cpu")
+        assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (1, 1)
+    with torch.inference_mode():
+        agent.emit("batch")
+        assert torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+    assert stream.arrived == 2
+    agent.close()
+
+
+def test_what_the_job_has_not_loaded_is_not_loaded_at_an_event():
+    program = """
+        import sys, torch
+        from looptap.testing import pair
+        agent, run = pair("lean")
+        stream = run.stream(lambda e: e.x, on="batch")
+        agent.emit("warm", x=1)
+        loaded = set(sys.modules)
+        agent.emit("batch", x=1)
+        agent.emit("batch", x=torch.ones(1))
+        print(stream.arrived, sorted(set(sys.modules) - loaded))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n"
 
 
 # ---------------------------------------------------------------- CUDA graphs
