@@ -39,10 +39,14 @@ STAGES = {
     "recent": "mean(boom() for e in recent(3))",
     "collected": "[boom() for i, e in enumerate(events)]",
     "group": "group_by(((boom(), 1) for e in events), mean)",
+    "sliding": "max(boom() for e in events)",
+    "condition": "step",
+    "function of events": "lambda events: boom()",
     "lazy": "late",
     "attribute": "nasty.attribute",
     "snapshot": "nasty",
 }
+HOW = {"sliding": {"window": looptap.sliding(3)}, "condition": {"when": "boom()", "before": 2}}
 
 
 class Nasty:
@@ -70,7 +74,7 @@ def test_whatever_a_query_raises_the_loop_goes_on(stage, kind):
 
     agent, run = pair("unharmed")
     agent.expose(boom=boom)
-    bad = run.stream(STAGES[stage], on="batch")
+    bad = run.stream(STAGES[stage], on="batch", **HOW.get(stage, {}))
     after = run.stream("step", on="batch")
     for i in range(4):
         agent.emit("batch", step=i, loss=1.0, late=looptap.lazy(boom), nasty=Nasty(kind("boom")))
