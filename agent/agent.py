@@ -22,6 +22,7 @@ from looptap.agent.budget import Budget
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
 from looptap.agent.service import Service
+from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.taps import Deaf, Taps
 from looptap.protocol.connections import ConnectionFile, publish, remove, runtime_dir
 from looptap.protocol.errors import NoDirectory
@@ -44,10 +45,11 @@ class Agent:
     ``budget`` is the fraction of the loop's time that all queries and the I/O thread may take together, unless a client
     grants one more. ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has
     ``LOOPTAP_DISABLED=1`` in its environment, or is in a forked child, does nothing and costs nothing: training code
-    needs no ``if``.
+    needs no ``if``. No signal is handled, unless ``sigterm`` asks for it: then what waits is sent before SIGTERM does
+    what it did before, and clients hear of it.
 
-    Raises ValueError for a bad name, groups or budget, `EndpointError` if it cannot listen, `UnsafeFile` for a
-    directory that others can write. After that nothing it does raises into the loop.
+    Raises ValueError for a bad name, groups or budget and for ``sigterm`` off the main thread, `EndpointError` if it
+    cannot listen, `UnsafeFile` for a directory that others can write. After that nothing it does raises into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -64,6 +66,7 @@ class Agent:
         budget: float = 0.03,
         ranks: Collection[int] | None = None,
         enabled: bool = True,
+        sigterm: bool = False,
     ) -> None:
         _know_torch()
         self.name, self.groups = _checked_name(name), _checked_groups(groups)
@@ -73,8 +76,12 @@ class Agent:
         self._pid = os.getpid()
         self._complaints: set[str] = set()
         self._at_exit = _calls(self, Agent.close)
+        self._sigterm: OnSigterm | None = None
+        self._leaving: AnyLink | None = None
         self.run = _run_info(name)
         wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
+        if wanted and sigterm:
+            require_main_thread()
         post = Post(self.limits.outbox_bytes, self._ring, self._hurry)
         self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
         self._service = Service(
@@ -86,6 +93,8 @@ class Agent:
             except NoDirectory as error:
                 self._listen_to(Deaf())
                 log.warning("looptap: %s This run goes on without an agent.", error)
+        if sigterm and self._link is not None:
+            self._sigterm = OnSigterm(_calls(self, Agent._terminated), _calls(self, Agent._drain))
 
     # ------------------------------------------------------------ what the loop calls
 
@@ -140,7 +149,10 @@ class Agent:
             link, self._link = self._link, None
             self._service.farewell = reason
             if link is not None:
+                self._leaving = link
                 link.stop(timeout=EXIT)
+            if self._sigterm is not None:
+                self._sigterm.remove()
             for path in self._files:
                 remove(path)
             taps.standing.clear()
@@ -182,6 +194,18 @@ class Agent:
         link.keep_fresh(path)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
+
+    def _terminated(self) -> None:
+        self.close("the run was terminated (SIGTERM)")
+        if self._leaving is not None:  # it may have been leaving already
+            self._leaving.stop(timeout=EXIT)
+
+    def _drain(self) -> None:
+        """Have what waits sent, in half the time that an exit may take."""
+        deadline = time.monotonic() + EXIT / 2
+        while self._service.post.waiting() and time.monotonic() < deadline:
+            self._hurry()
+            time.sleep(0.005)
 
     def _ring(self) -> None:
         link = self._link

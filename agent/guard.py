@@ -1,18 +1,41 @@
 """The loop's state, put back after code that looptap does not know has run in it.
 
-Saved and restored: grad mode, autocast, default dtype, thread count, deterministic mode, dispatch and function modes,
-and the random numbers of torch, its CUDA devices, numpy and random. About 40 µs, so only around queries that call
-functions which are not known to be harmless.
+Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
+deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, and the random numbers of torch,
+its CUDA devices, numpy and random. About 40 µs, so only around queries that call functions which are not known to be
+harmless.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import numpy as np
+log = logging.getLogger("looptap")
+captured = 0
+"""Events that were not looked at because a CUDA graph was being captured."""
+
+
+def captures() -> Callable[[], bool] | None:
+    """What tells at an event whether a CUDA graph is being captured; None where there is no CUDA to ask."""
+    torch = sys.modules.get("torch")
+    return None if torch is None or not torch.backends.cuda.is_built() else capturing
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured, when nothing may wait for the device; counted, and said once."""
+    global captured
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
+        return False
+    captured += 1
+    if captured == 1:
+        log.warning("looptap: events inside a CUDA graph are not looked at: emit after the replay. (said once)")
+    return True
 
 
 class LoopState:
@@ -24,7 +47,7 @@ class LoopState:
     ...     _ = random.random()
     """
 
-    __slots__ = ("_modes", "_numpy", "_python", "_torch", "randomness")
+    __slots__ = ("_modes", "_numpy", "_states", "_torch", "randomness")
 
     def __init__(self, randomness: bool = True) -> None:
         self.randomness = randomness
@@ -32,7 +55,10 @@ class LoopState:
     def __enter__(self) -> LoopState:
         self._torch: Any = sys.modules.get("torch")
         if self.randomness:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
+            # numpy loads its random numbers when they are first asked for: in the loop that would take long, and
+            # what is compiled there swallows a Ctrl-C. What the job has not loaded, it has not drawn from.
+            self._numpy: Any = sys.modules.get("numpy.random")
+            self._states = random.getstate(), None if self._numpy is None else self._numpy.get_state()
         self._modes = None if self._torch is None else _save(self._torch, self.randomness)
         return self
 
@@ -42,8 +68,9 @@ class LoopState:
         if self._modes is not None:
             _restore(self._torch, self._modes)
         if self.randomness:
-            random.setstate(self._python)
-            np.random.set_state(self._numpy)
+            random.setstate(self._states[0])
+            if self._numpy is not None:
+                self._numpy.set_state(self._states[1])
 
 
 def _save(torch: Any, randomness: bool) -> dict[str, Any]:
@@ -55,6 +82,11 @@ def _save(torch: Any, randomness: bool) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
+        "cache": torch.is_autocast_cache_enabled(),
+        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "precision": torch.get_float32_matmul_precision(),
+        "device": getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+        "hooks": torch._C._autograd._top_saved_tensors_default_hooks(False),
         "dtype": torch.get_default_dtype(),
         "threads": torch.get_num_threads(),
         "deterministic": (
@@ -75,12 +107,24 @@ def _generators(torch: Any) -> list[tuple[Any, Any]]:
 
 
 def _restore(torch: Any, saved: dict[str, Any]) -> None:
+    if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not saved["device"]:
+        torch.set_default_device(saved["device"] and saved["device"].device)
     while torch._C._len_torch_function_stack() > saved["function"]:
         torch._C._pop_torch_function_stack()
     while torch._C._len_torch_dispatch_stack() > saved["dispatch"]:
         torch._C._pop_torch_dispatch_stack(None)
+    _leave_inference_mode(torch, saved["inference"])
     if torch.is_grad_enabled() != saved["grad"]:
         torch._C._set_grad_enabled(saved["grad"])
+    hooks = torch._C._autograd
+    while (top := hooks._top_saved_tensors_default_hooks(False)) != saved["hooks"] and top is not None:
+        hooks._pop_saved_tensors_default_hooks()
+    if (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) != saved["anomaly"]:
+        torch.set_anomaly_enabled(*saved["anomaly"])
+    if torch.get_float32_matmul_precision() != saved["precision"]:
+        torch.set_float32_matmul_precision(saved["precision"])
+    if torch.is_autocast_cache_enabled() != saved["cache"]:
+        torch.set_autocast_cache_enabled(saved["cache"])
     for device, enabled, dtype in saved["autocast"]:
         if torch.is_autocast_enabled(device) != enabled:
             torch.set_autocast_enabled(device, enabled)
@@ -98,3 +142,14 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
         torch.use_deterministic_algorithms(saved["deterministic"][0], warn_only=saved["deterministic"][1])
     for generator, state in saved["rng"]:
         generator.set_state(state)
+
+
+_kept: list[Any] = []
+
+
+def _leave_inference_mode(torch: Any, inference: bool) -> None:
+    """Have inference mode as it was; a guard that a query has left open cannot be closed from here, only covered."""
+    if torch.is_inference_mode_enabled() != inference:
+        cover = torch._C._InferenceMode(inference)
+        cover.__enter__()
+        _kept.append(cover)

@@ -290,5 +290,5 @@ def _secure(router: zmq.Socket[bytes], keys: RoleKeys, limits: Limits) -> None:
     router.sndhwm = router.rcvhwm = limits.high_water_mark
     router.backlog = limits.backlog
     router.handshake_ivl = int(limits.handshake * 1000)
-    router.heartbeat_ivl = int(limits.heartbeat * 1000)
-    router.heartbeat_timeout = router.heartbeat_ttl = int(limits.heartbeat_timeout * 1000)
+    # No heartbeats of its own: where a peer dies while its frames wait to be read, libzmq's next one ends the process
+    # (an assertion in its engine). Clients send theirs, with the time after which they count as dead.

@@ -7,6 +7,7 @@ from typing import Any
 
 from looptap.agent.budget import Meter
 from looptap.agent.guard import LoopState
+from looptap.agent.mutations import Versions
 from looptap.agent.outbox import SMALLEST, Item, Marked, Outbox
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
@@ -17,6 +18,7 @@ from looptap.streams.syntax import format_error
 
 TOO_MANY = 100
 """Errors in a row after which a query is detached."""
+MEANT = ": the loop goes on with what it has become. Query a copy (x.clone()); for what is meant to, there is run.call"
 
 
 class AttachedQuery:
@@ -45,6 +47,8 @@ class AttachedQuery:
         self.seconds = 0.0
         """What the query has cost the training thread."""
         self.traceback = ""
+        self.warning = ""
+        """A sentence on what the query does to the loop."""
         self.changed = True
         """Whether the client has yet to hear of a change of state or of a first error."""
         self.grouped, self.every = needs_group(pipeline), pipeline.every
@@ -91,8 +95,7 @@ class AttachedQuery:
             if self.pipeline.trusted:
                 outputs = self.pipeline.post(event, number, now)
             else:
-                with LoopState():
-                    outputs = self.pipeline.post(event, number, now)
+                outputs = self._guarded(event, number, now)
             if outputs:
                 self._put(outputs, event, number, now)
             elif self.pipeline.mapped:
@@ -106,6 +109,17 @@ class AttachedQuery:
             raise
         except BaseException as error:
             self._failed(error)
+
+    def _guarded(self, event: Event, number: int, now: float) -> Sequence[Output]:
+        """Evaluate what may call anything: the loop's state is put back, and a change of what it sees is told once."""
+        watch = None if self.warning else Versions(event.__dict__, event._source.standing)
+        try:
+            with LoopState():
+                return self.pipeline.post(event, number, now)
+        finally:
+            if watch is not None and (changed := watch.changed()):
+                self.warning = f"{changed} changed in place at event {number:,}, while this query looked at it{MEANT}"
+                self._tell()
 
     def close(self, number: int, now: float) -> None:
         """End the window: the host's group has ended."""
@@ -154,7 +168,7 @@ class AttachedQuery:
     def remarks(self) -> list[str]:
         """What whoever reads the stream should know of it at present."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
-        return [text for text in (self.limitation(), *problems) if text]
+        return [text for text in (self.limitation(), self.warning, *problems) if text]
 
     def limitation(self) -> str:
         """How the budget limits this query, in words; empty if it does not."""

@@ -11,9 +11,13 @@ from typing import Any
 from looptap.agent.outbox import Columns, Item, Marked
 from looptap.agent.queries import TOO_MANY, AttachedQuery
 from looptap.protocol import messages as m
+from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError
 from looptap.streams.snapshots import Pending
 from looptap.streams.syntax import format_error
+
+PATIENCE = 3
+"""Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
 
 @dataclass
@@ -28,10 +32,19 @@ class Client:
     got_bytes: int = 0
     full_until: float = 0.0
     """When to try again, after libzmq had no room for it."""
+    heard: float = field(default_factory=time.monotonic)
+    """When it was heard last; a client gives a sign of life each second."""
 
     def holds_up(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""
         return now < self.full_until or self.sent_bytes - self.got_bytes >= window
+
+
+def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: float) -> list[bytes]:
+    """The clients that count as gone; nobody where we slept ourselves since the last look."""
+    if now - looked > 2 * limits.heartbeat:
+        return []
+    return [peer for peer, client in clients.items() if now - client.heard > PATIENCE * limits.heartbeat_timeout]
 
 
 class ServedStream:

@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent import guard
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Columns, Post
 from looptap.agent.registry import Queries, granted
-from looptap.agent.served import Client, ServedStream
+from looptap.agent.served import Client, ServedStream, silent
 from looptap.agent.stacks import stacks
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
@@ -107,6 +108,7 @@ class Service:
             self.refused += 1
             self._reply(peer, m.Refused("say hello first.", m.VERSION))
             return
+        client.heard = time.monotonic()
         try:
             self._handle(client, message)
         except QueryError as error:
@@ -157,6 +159,8 @@ class Service:
         """A sign of life to every client, and what the streams cost."""
         now = time.monotonic()
         cpu = time.thread_time()
+        for peer in silent(self.clients, self.limits, now, self._beaten):
+            self.gone(peer)
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
@@ -199,8 +203,7 @@ class Service:
             self._reply(peer, m.Refused(reason, m.VERSION))
             return
         self.clients.setdefault(peer, Client(peer, role, hello.client))
-        events = self.taps.counts()
-        self._reply(peer, m.Welcome(m.VERSION, self.run, role, events))
+        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.taps.counts()))
 
     def _handle(self, client: Client, message: m.FromClient) -> None:
         match message:
@@ -228,8 +231,8 @@ class Service:
                 self._done(client, message.request, self._answer(message.what))
             case m.Leave():
                 self.gone(client.peer)
-            case _:
-                pass  # a Beat needs no answer
+            case _:  # a Beat needs no answer
+                pass
 
     def _attach(self, client: Client, attach: m.Attach) -> dict[str, Any]:
         limits = self.limits
@@ -295,8 +298,7 @@ class Service:
     def _ages(self) -> dict[str, dict[str, float]]:
         """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
         self._look()
-        now = time.monotonic()
-        return {name: {"count": n, "idle": now - self._moved[name]} for name, n in self._counts.items()}
+        return {name: {"count": n, "idle": time.monotonic() - self._moved[name]} for name, n in self._counts.items()}
 
     def _look(self) -> None:
         """Note which event counts have moved."""
@@ -316,6 +318,7 @@ class Service:
             "outbox_peak": self.post.peak,
             "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
+            "events_in_cuda_graphs": guard.captured,
             "io_seconds": self.io_seconds,
             "io_share": self.budget.io,
             "budget": self.budget.fraction,

@@ -7,7 +7,6 @@ changed in place.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.backlog import ENOUGH, Backlog
+from looptap.agent.guard import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery
 from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type
@@ -76,12 +76,13 @@ class Tap:
 
     def update(self) -> None:
         """Decide anew whether an event has anything to do beyond being counted."""
-        self.capturing = _capturing()
+        self.capturing = captures()
         self.busy = bool(self.closes or self.queries or self.latest or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Raise one event: close groups, run commands, evaluate queries. Nothing but KeyboardInterrupt comes out."""
         if self.capturing is not None and self.capturing():
+            self.number += 1  # counted as if nobody listened
             return
         with self._lock:
             self.number = number = self.number + 1
@@ -125,13 +126,15 @@ class Tap:
                 if not (self.commands or self.latest):
                     self._own = 0.0
                     return
+            event = event_of(observables, self.source, number, now, dt)
             try:
-                event = event_of(observables, self.source, number, now, dt)
                 if self.commands or self.latest:
                     self._prepare(event)
                 self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
             finally:
                 observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+                if type(event) is LazyEvent:
+                    event._lazies.clear()
 
     def _decide(self, observables: dict[str, Any]) -> Plan:
         """A plan for the queries of now, as this event has the numbers that they read, or has not."""
@@ -263,10 +266,3 @@ def _nobody() -> None:
 
 _new = object.__new__
 
-
-def _capturing() -> Callable[[], bool] | None:
-    """What tells whether a CUDA graph is being captured, when nothing may touch the device; None without CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.backends.cuda.is_built():
-        return None
-    return lambda: torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

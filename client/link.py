@@ -292,7 +292,9 @@ class _Connection:
             zmq.CURVE_PUBLICKEY: keys.public,
             zmq.CURVE_SECRETKEY: keys.secret,
             zmq.MAXMSGSIZE: limits.outbound_message + _ENVELOPE,
-            zmq.RCVHWM: limits.high_water_mark,
+            # Unbounded: what may be on its way is bounded by the bytes that were acknowledged, and a heartbeat after
+            # the agent's death ends the process while libzmq holds back frames (an assertion in its engine).
+            zmq.RCVHWM: 0,
             zmq.SNDHWM: _OUTGOING,
             zmq.HANDSHAKE_IVL: int(1000 * limits.handshake),
             zmq.HEARTBEAT_IVL: int(1000 * limits.heartbeat),

@@ -486,6 +486,7 @@ EXITS = {
     "sys.exit": ("sys.exit(3)", 3),
     "interrupt": ("signal.raise_signal(signal.SIGINT)", -2),
     "os._exit": ("os._exit(4)", 4),
+    "stuck": ("agent._link.post(lambda: time.sleep(50))", 0),
 }
 LEAVING = """
     import math, os, signal, sys, time, looptap
@@ -505,7 +506,13 @@ LEAVING = """
 
 
 @pytest.mark.parametrize("peer", ["reading", "deaf"])
-def test_every_way_to_end_ends_in_time(peer, directory, dial):
+@pytest.mark.parametrize("times", [1, pytest.param(15, marks=LONG, id="200 runs")])
+def test_every_way_to_end_ends_in_time(times, peer, directory, dial):
+    for _ in range(times):
+        end_in_every_way(peer, dial)
+
+
+def end_in_every_way(peer, dial):
     children = {}
     for name, (how, code) in EXITS.items():
         program = textwrap.dedent(LEAVING).format(name=name, how=how)
@@ -528,7 +535,7 @@ def test_every_way_to_end_ends_in_time(peer, directory, dial):
             assert time.monotonic() - started < 20
             if peer == "reading":
                 soon(lambda stream=stream: stream.state != "live")
-                if name != "os._exit":
+                if name not in ("os._exit", "stuck"):
                     assert stream.latest.step == 1999, (name, stream.reason)
                     assert arrays.arrived + arrays.dropped == 5, (name, arrays)
                 run.close()

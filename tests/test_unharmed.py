@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import looptap
+from looptap.agent import guard
 from looptap.testing import pair
 
 EXCEPTIONS = [
@@ -38,10 +39,14 @@ STAGES = {
     "recent": "mean(boom() for e in recent(3))",
     "collected": "[boom() for i, e in enumerate(events)]",
     "group": "group_by(((boom(), 1) for e in events), mean)",
+    "sliding": "max(boom() for e in events)",
+    "condition": "step",
+    "function of events": "lambda events: boom()",
     "lazy": "late",
     "attribute": "nasty.attribute",
     "snapshot": "nasty",
 }
+HOW = {"sliding": {"window": looptap.sliding(3)}, "condition": {"when": "boom()", "before": 2}}
 
 
 class Nasty:
@@ -69,7 +74,7 @@ def test_whatever_a_query_raises_the_loop_goes_on(stage, kind):
 
     agent, run = pair("unharmed")
     agent.expose(boom=boom)
-    bad = run.stream(STAGES[stage], on="batch")
+    bad = run.stream(STAGES[stage], on="batch", **HOW.get(stage, {}))
     after = run.stream("step", on="batch")
     for i in range(4):
         agent.emit("batch", step=i, loss=1.0, late=looptap.lazy(boom), nasty=Nasty(kind("boom")))
@@ -103,15 +108,18 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()
-            caught = step = 0
+            caught = told = step = 0
             while caught < 50:
-                try:
+                try:  # the next interrupt comes when this one has been told: in here, and nowhere else
                     while True:
+                        if told < caught:
+                            told = caught
+                            print(told, flush=True)
                         agent.emit("batch", step=step, loss=torch.tensor(1.0))
                         step += 1
                 except KeyboardInterrupt:
                     caught += 1
-                    print(caught, flush=True)
+            print(caught, flush=True)
             agent.emit("batch", step=-1, loss=torch.tensor(1.0))
             print("unharmed", flush=True)
     """
@@ -127,6 +135,7 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
             streams = [run.stream(q, on="batch", every=n, buffer=100) for n, q in enumerate(queries, 1)]
             child.stdin.write("go\n")
             child.stdin.flush()
+            streams[0].wait(1, timeout=20)
             for n in range(1, 51):
                 time.sleep(random.random() / 100)
                 child.send_signal(signal.SIGINT)
@@ -148,10 +157,29 @@ class Mode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+LEFT_OPEN = []
+
+
+def leave_open(context):
+    """Enter, and keep what would leave."""
+    LEFT_OPEN.append(context)
+    context.__enter__()
+
+
 MEDDLING = {
     "grad mode": lambda e: torch.no_grad().__enter__(),
     "inference mode": lambda e: torch.inference_mode().__enter__(),
     "autocast": lambda e: torch.autocast("cpu", torch.bfloat16).__enter__() and None,
+    "grad mode, left open": lambda e: leave_open(torch.no_grad()),
+    "inference mode, left open": lambda e: leave_open(torch.inference_mode()),
+    "autocast, left open": lambda e: leave_open(torch.autocast("cpu", torch.float16, cache_enabled=False)),
+    "dispatch mode, left open": lambda e: leave_open(Mode()),
+    "a device, left open": lambda e: leave_open(torch.device("meta")),
+    "default device": lambda e: torch.set_default_device("meta"),
+    "anomaly mode": lambda e: torch.autograd.set_detect_anomaly(True) and None,
+    "precision": lambda e: torch.set_float32_matmul_precision("medium"),
+    "only warn": lambda e: torch.use_deterministic_algorithms(True, warn_only=True),
+    "saved tensors": lambda e: leave_open(torch.autograd.graph.save_on_cpu()),
     "default dtype": lambda e: torch.set_default_dtype(torch.float64),
     "threads": lambda e: torch.set_num_threads(1),
     "deterministic": lambda e: torch.use_deterministic_algorithms(True),
@@ -193,6 +221,11 @@ def train(query=None, steps=20):
         torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype(),
         torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(), torch.get_default_device(), torch.ones(1).device,
+        torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cpu"),
+        torch._C._autograd._top_saved_tensors_default_hooks(False),
     )  # fmt: skip
     agent.close()
     return losses, state, stream
@@ -385,3 +418,90 @@ def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypa
             for batch in loader:
                 agent.emit("batch", n=len(batch))
         assert stream.wait(8, timeout=10) == [8] * 8
+
+
+@pytest.mark.parametrize("ours", ["cpu", None])
+def test_a_default_device_that_the_job_has_chosen_stays(ours):
+    agent, run = pair("device")
+    torch.set_default_device(ours)
+    try:
+        run.stream(lambda e: torch.set_default_device("meta"), on="batch")
+        run.stream(lambda e: leave_open(torch.device("meta")), on="batch")
+        depth = torch._C._len_torch_function_stack()
+        for _ in range(3):
+            agent.emit("batch")
+            assert torch._C._len_torch_function_stack() == depth
+            assert torch.ones(1).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+    assert torch._C._len_torch_function_stack() == 0
+    agent.close()
+
+
+def test_the_modes_that_the_job_has_entered_itself_stay():
+    agent, run = pair("modes")
+    stream = run.stream(lambda e: torch.rand(2), on="batch")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("cpu"), Mode():
+        agent.emit("batch")
+        assert not torch.is_grad_enabled()
+        assert torch.is_autocast_enabled("cpu")
+        assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (1, 1)
+    with torch.inference_mode():
+        agent.emit("batch")
+        assert torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+    assert stream.arrived == 2
+    agent.close()
+
+
+def test_what_the_job_has_not_loaded_is_not_loaded_at_an_event():
+    program = """
+        import sys, torch
+        from looptap.testing import pair
+        agent, run = pair("lean")
+        stream = run.stream(lambda e: e.x, on="batch")
+        agent.emit("warm", x=1)
+        loaded = set(sys.modules)
+        agent.emit("batch", x=1)
+        agent.emit("batch", x=torch.ones(1))
+        print(stream.arrived, sorted(set(sys.modules) - loaded))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n"
+
+
+# ---------------------------------------------------------------- CUDA graphs
+
+
+def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monkeypatch, caplog):
+    """Here the device is pretended; tests/test_cuda.py captures a real graph where there is one."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
+    monkeypatch.setattr(guard, "captured", 0)
+    captures, agent, run = [False], *pair("graph")
+    streams = [run.stream(q, on="batch") for q in ("step", lambda e: e.step, "len(events)")]
+    for step in range(9):
+        captures.append(step % 3 == 1)
+        agent.emit("batch", step=step)
+    captures.append(False)
+    agent.emit("epoch")
+    assert [stream.values for stream in streams] == [[0, 2, 3, 5, 6, 8]] * 2 + [[6]]
+    stats = agent.stats()
+    assert (stats["events"]["batch"], stats["events_in_cuda_graphs"]) == (9, 3)
+    assert len([r for r in caplog.records if "CUDA graph" in r.message]) == 1
+    agent.close()
+
+
+def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(guard, "capturing", lambda: asked.append(True))
+    agent, run = pair("graph")
+    for step in range(3):
+        agent.emit("batch", step=step)
+    assert asked == []
+    stream = run.stream("step", on="batch")
+    agent.emit("batch", step=3)
+    assert (asked, stream.values) == ([True], [3])
+    agent.close()

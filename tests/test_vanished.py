@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -20,12 +21,66 @@ print("attached", flush=True)
 sys.stdin.readline()
 """
 
+FLOOD = """
+import os, signal, sys, zmq
+from pathlib import Path
+from looptap.protocol.codec import encode
+from looptap.protocol.connections import read
+from looptap.protocol.messages import VERSION, Ask, Hello
+(path,) = Path(os.environ["LOOPTAP_DIR"]).glob("*.json")
+file = read(path)
+dealer = zmq.Context().socket(zmq.DEALER)
+dealer.sndhwm = 0
+dealer.curve_serverkey = file.server_public.encode()
+dealer.curve_publickey, dealer.curve_secretkey = file.client.public, file.client.secret
+dealer.connect(file.endpoints[0])
+dealer.send(encode(Hello(VERSION)))
+dealer.recv()
+print("in", flush=True)
+sys.stdin.readline()
+for request in range(3000):
+    dealer.send(encode(Ask(request, "x" * 500)))
+print("sent", flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("listen", [None, "tcp"])
+def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_job_with_it(
+    listen, tmp_path, monkeypatch
+):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    limits = looptap.Limits(heartbeat=0.05, heartbeat_timeout=60.0)
+    with looptap.Agent("flooded", limits=limits, listen=listen) as agent:
+        places = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
+            assert client.stdout.readline() == "in\n"
+            busy, release = threading.Event(), threading.Event()
+            agent._link.post(lambda: (busy.set(), release.wait(20)))  # as when the loop keeps the interpreter lock
+            assert busy.wait(20)
+            client.stdin.write("go\n")
+            client.stdin.flush()
+            assert client.stdout.readline() == "sent\n"
+            pause = 10 * limits.heartbeat  # nothing tells that a socket is full, nor that a timer of libzmq has run
+            time.sleep(pause)
+            client.stdin.write("die\n")
+            client.stdin.close()
+            client.wait(20)
+        time.sleep(pause)
+        release.set()
+        with looptap.attach("flooded") as run:
+            stream = run.stream("step", on="batch")
+            agent.emit("batch", step=2)
+            assert stream.wait(1, timeout=10) == [2]
+
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
 def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    with looptap.Agent("vanishing") as agent:
+    with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat_timeout=1.0)) as agent:
         client = subprocess.Popen(
             [sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -34,7 +89,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
             assert client.stdout.readline() == "attached\n"
             assert len(agent.stats()["queries"]) == 3
             os.kill(client.pid, how)
-            deadline = time.monotonic() + 10 * agent.limits.heartbeat_timeout
+            deadline = time.monotonic() + 30 * agent.limits.heartbeat_timeout
             while agent.stats()["queries"]:
                 agent.emit("batch", step=1)
                 assert time.monotonic() < deadline
@@ -44,6 +99,12 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
                 stream = run.stream("step", on="batch")
                 agent.emit("batch", step=2)
                 assert stream.wait(1, timeout=10) == [2]
+            if how == signal.SIGSTOP:  # who comes to again is taken up again
+                client.send_signal(signal.SIGCONT)
+                while len(agent.stats()["queries"]) < 3:
+                    agent.emit("batch", step=3)
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
         finally:
             client.kill()
             with client:

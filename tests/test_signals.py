@@ -1,0 +1,174 @@
+"""No signal is handled, but SIGTERM for who asks for it (SAFETY S24)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import looptap
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+
+
+def child(program, *arguments):
+    """A process that runs ``program`` and has said that it is ready."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, text=True, **pipes)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+HANDLERS = """
+    import gc, signal, sys, torch, looptap
+    def handlers():
+        return {n: signal.getsignal(n) for n in signal.valid_signals()}, signal.set_wakeup_fd(-1)
+    def load():
+        for _ in torch.utils.data.DataLoader(list(range(4)), num_workers=2, multiprocessing_context="fork"):
+            pass
+    load()  # torch watches its workers with a handler of its own
+    before = handlers()
+    agent = looptap.Agent("quiet")
+    assert handlers() == before, "construction"
+    agent.emit("batch", step=0)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    agent.emit("batch", step=1)
+    assert handlers() == before, "a query"
+    load()
+    assert handlers() == before, "workers"
+    sys.stdin.readline()
+    agent.emit("batch", step=2)
+    agent.close()
+    assert handlers() == before, "close"
+    with looptap.Agent("quiet", sigterm=True):
+        assert handlers() != before
+    assert handlers() == before, "SIGTERM is given back"
+"""
+
+
+def test_no_signal_is_handled_by_an_agent_its_queries_or_its_end():
+    with child(HANDLERS) as job:
+        with looptap.attach("quiet") as run:
+            stream = run.stream("step", on="batch")
+            job.stdin.write("go\n")
+            job.stdin.flush()
+            assert stream.wait(1, timeout=30) == [1]
+        job.stdin.write("go\n")
+        job.stdin.close()
+        assert job.wait(60) == 0, job.stderr.read()
+
+
+ENDED = """
+    import os, signal, sys, time, looptap
+    signal.alarm(60)
+    exec(sys.argv[1])
+    agent = looptap.Agent("ended", sigterm=sys.argv[2] == "True")
+    if sys.argv[3] == "closing":
+        link = agent._link
+        def stop(timeout):
+            del link.stop
+            os.kill(os.getpid(), signal.SIGTERM)
+            link.stop(timeout)
+        link.stop = stop
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for step in range(1000):
+        agent.emit("batch", step=step, text="x" * 1000)
+    if sys.argv[3] == "closing":
+        agent.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("after", flush=True)
+"""
+BEFORE = {
+    "nobody": ("pass", -signal.SIGTERM, "terminated (SIGTERM)"),
+    "exits": ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))", 3, "ended"),
+    "leaves at once": ("signal.signal(signal.SIGTERM, lambda *_: os._exit(4))", 4, ""),
+    "goes on": ("signal.signal(signal.SIGTERM, lambda *_: None)", 0, "ended"),
+    "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0, "ended"),
+}
+
+
+@pytest.mark.parametrize(
+    ("who", "asked"), [*((who, True) for who in BEFORE), ("nobody", False), ("leaves at once", False)]
+)
+def test_with_the_hook_nothing_is_lost_and_the_job_ends_as_without(who, asked):
+    handler, status, reason = BEFORE[who]
+    with child(ENDED, handler, str(asked), "") as job:
+        run = looptap.attach("ended")
+        stream = run.stream("step, text", on="batch", budget=100.0)
+        job.stdin.write("go\n")
+        job.stdin.close()
+        assert job.wait(30) == status
+        assert (job.stdout.read() == "after\n") == (status == 0)
+        if asked and reason:
+            soon(lambda: stream.state != "live")
+            assert reason in stream.reason
+            assert stream.arrived == 1000
+        elif asked:
+            soon(lambda: stream.arrived == 1000)
+        run.close()
+
+
+def test_a_sigterm_while_the_agent_closes_waits_for_its_goodbye():
+    with child(ENDED, "pass", "True", "closing") as job:
+        run = looptap.attach("ended")
+        stream = run.stream("step, text", on="batch", budget=100.0)
+        job.stdin.write("go\n")
+        job.stdin.close()
+        assert job.wait(30) == -signal.SIGTERM
+        soon(lambda: stream.state != "live")
+        assert stream.arrived == 1000
+        assert stream.state == "ended"
+        run.close()
+
+
+def soon(condition, seconds=20.0):
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def test_off_the_main_thread_the_hook_is_refused_in_a_sentence_and_nothing_is_left(tmp_path):
+    said = []
+
+    def make():
+        try:
+            looptap.Agent("elsewhere", sigterm=True)
+        except ValueError as error:
+            said.append(str(error))
+        looptap.Agent("elsewhere", sigterm=True, enabled=False).emit("batch")
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert said == ["sigterm=True: only the main thread can handle signals. Make the agent there."]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_handler_that_came_later_stays():
+    def theirs(number, frame):
+        raise AssertionError("nobody sends it")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with looptap.Agent("covered", sigterm=True):
+            ours = signal.signal(signal.SIGTERM, theirs)
+        assert signal.getsignal(signal.SIGTERM) is theirs
+        assert callable(ours)
+    finally:
+        signal.signal(signal.SIGTERM, before)
