@@ -51,6 +51,7 @@ class ServedStream:
         self.number, self.client, self.query, self.base = number, client, query, base
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
+        self._reached = base
         self._released = 0
         self._blind = 0  # how often in a row the recorder's condition has failed
 
@@ -78,6 +79,7 @@ class ServedStream:
         """The client has been sent these."""
         count = len(columns.numbers)
         self.sent += count
+        self._reached = self.base + columns.numbers[-1]
         if self.query.recorder is None:
             self.query.outbox.take(columns)
         else:
@@ -108,6 +110,14 @@ class ServedStream:
         """The number of the newest value."""
         return self.base + (self._released if self.query.recorder is not None else self.query.outbox.number)
 
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was sent or dropped."""
+        outbox = self.query.outbox
+        settled = self.sent + outbox.dropped  # looked at before the number, which the training thread raises first
+        number = outbox.number
+        return self.base + number if self.query.recorder is None and settled == number else self._reached
+
     def status(self) -> m.Status:
         """The stream's state and counters."""
         query = self.query
@@ -117,7 +127,7 @@ class ServedStream:
             self.number, query.state, query.reason, self.last, query.outbox.dropped, query.pipeline.skipped,
             query.errors, query.traceback, (limitation,) if limitation else (),
             1e9 * query.seconds / query.events if query.events else 0.0,
-            query.seconds / elapsed if elapsed > 0 else 0.0,
+            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
         )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:

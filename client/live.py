@@ -162,6 +162,8 @@ class LiveStream(Stream):
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
+        if status.reached and not self._relinked:
+            self._go_on_after(min(status.reached, _LARGEST) + self._offset, unknown=False)
         if status.state != LIVE:
             last = min(status.last, _LARGEST) + self._offset if status.last else 0
             if status.state == ENDED and self.run._follow and not self._closing:

@@ -150,7 +150,7 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class Welcome(Message, tag="welcome", frozen=True):
     """The answer to `Hello`: the run, the client's role, the events seen so far with their counts.
 
-    ``streams`` have gone on while the link was down; what was in flight then is missing in their numbers.
+    ``streams`` have gone on while the link was down.
     """
 
     version: tuple[int, int]
@@ -208,7 +208,10 @@ class Bundle(Message, tag="bundle", frozen=True):
 
 
 class Status(Message, tag="status", frozen=True):
-    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach."""
+    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach.
+
+    Values up to number ``reached`` were sent before this message, or never will be.
+    """
 
     stream: int
     state: str
@@ -221,6 +224,7 @@ class Status(Message, tag="status", frozen=True):
     notes: tuple[str, ...] = ()
     nanoseconds: float = 0.0
     share: float = 0.0
+    reached: int = 0
 
 
 class Beat(Message, tag="beat", frozen=True):
