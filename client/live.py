@@ -162,7 +162,7 @@ class LiveStream(Stream):
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
-        if status.reached and not self._relinked:
+        if status.reached and not (self._relinked and self.mapped):  # else the first value tells
             self._go_on_after(min(status.reached, _LARGEST) + self._offset, unknown=False)
         if status.state != LIVE:
             last = min(status.last, _LARGEST) + self._offset if status.last else 0
