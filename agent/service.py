@@ -236,6 +236,7 @@ class Service:
             case m.Ask():
                 self._done(client, message.request, self._answer(message.what))
             case m.Leave():
+                client.token = ""  # it will not be back
                 self.gone(client.peer)
             case _:
                 pass  # a Beat needs no answer

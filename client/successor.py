@@ -28,8 +28,8 @@ class Following:
 
     def start(self, receiver: Receiver, timeout: float) -> None:
         """Connect to the first run. Raises the LinkError that says why not."""
-        self._link.start(_Relay(receiver, self), timeout)
         self._receiver = receiver
+        self._link.start(_Relay(receiver, self), timeout)
 
     def send(self, frame: bytes) -> None:
         """Send one frame to the run of this moment."""

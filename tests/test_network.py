@@ -19,9 +19,13 @@ import pytest
 import looptap
 from looptap.client.link import Link
 from looptap.client.run import Run
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.connections import read
 from looptap.protocol.errors import LinkError, RunEnded
+from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.limits import Limits
+from looptap.testing import pair
 
 QUICK = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
 
@@ -249,6 +253,78 @@ def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(
         assert run.reason.startswith("No sign of life for ")
         proxy.shut = True
         assert "no sign of life for" in repr(run)
+
+
+# ---------------------------------------------------------------- who comes back
+
+
+class Memory:
+    """Peers of an agent without sockets: ``tell`` sends a message, and returns what comes back."""
+
+    def __init__(self):
+        self.agent, run = pair()
+        run.close()
+        self.said = []
+
+    def on_frame(self, frame):
+        self.said.append(decode_from_agent(frame))
+
+    def tell(self, peer, message, role=OPERATOR):
+        self.agent.memory.receivers[peer] = self
+        self.said.clear()
+        self.agent.memory.service.receive(peer, role, encode(message))
+        return list(self.said)
+
+    def attach(self, peer, token, stream=1, **more):
+        self.tell(peer, m.Hello(m.VERSION, token=token))
+        return self.tell(peer, m.Attach(1, stream, m.Code("step"), "batch", **more))
+
+    def vanish(self, peer):
+        """The link of a peer is gone, and it has not been heard for long."""
+        del self.agent.memory.receivers[peer]
+        self.agent._service.clients[peer].heard -= 60
+        self.agent._service.beat()
+
+    def numbered(self, step):
+        """The number of the value of an event."""
+        self.said.clear()
+        self.agent.emit("batch", step=step)
+        self.agent.memory.wake()
+        return [message.first for message in self.said if isinstance(message, m.Values)]
+
+
+def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
+    memory = Memory()
+    for n in range(65):
+        memory.attach(b"%d" % n, f"client {n}")
+        assert memory.numbered(n) == [1]
+        memory.vanish(b"%d" % n)
+    assert memory.agent.stats()["clients"] == []
+    assert len(memory.agent._service.guests._reached) == 64
+    for n, number in ((0, 1), (64, 2), (1, 2)):
+        peer = b"again %d" % n
+        memory.attach(peer, f"client {n}")
+        assert memory.numbered(n) == [number]
+        memory.tell(peer, m.Leave())
+    memory.attach(b"knows more", "client 2", above=10)
+    assert memory.numbered(0) == [11]
+
+
+def test_only_the_same_role_takes_up_the_streams_of_a_token():
+    memory = Memory()
+    memory.attach(b"link 1", "secret")
+    (welcome,) = memory.tell(b"stranger", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
+    assert (welcome.streams, memory.agent._service.clients[b"link 1"].peer) == ((), b"link 1")
+    (welcome,) = memory.tell(b"link 2", m.Hello(m.VERSION, token="secret", streams=(1,)))[:1]
+    assert (welcome.streams, b"link 1" in memory.agent._service.clients) == ((1,), False)
+    (welcome,) = memory.tell(b"link 3", m.Hello(m.VERSION, token="secret"))[:1]  # it wants none of them any more
+    assert (welcome.streams, memory.agent.stats()["queries"]) == ((), [])
+
+
+@pytest.mark.parametrize("above", [-1, 1 << 63])
+def test_a_number_that_no_stream_has_reached_is_refused(above):
+    (failed,) = Memory().attach(b"peer", "token", above=above)
+    assert (failed.kind, str(above) in failed.text) == ("LimitReached", True)
 
 
 # ---------------------------------------------------------------- stopped processes
