@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from looptap.agent.outbox import Columns, Item, Marked
 from looptap.agent.queries import TOO_MANY, AttachedQuery
 from looptap.protocol import messages as m
+from looptap.protocol.codec import encode, pack, pack_values
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError
 from looptap.streams.snapshots import Pending
@@ -27,6 +31,8 @@ class Client:
     peer: bytes
     role: str
     name: str
+    token: str = ""
+    """What it will be known by over another link; empty: it will not come back."""
     streams: dict[int, ServedStream] = field(default_factory=dict)
     sent_bytes: int = 0
     got_bytes: int = 0
@@ -34,10 +40,12 @@ class Client:
     """When to try again, after libzmq had no room for it."""
     heard: float = field(default_factory=time.monotonic)
     """When it was heard last; a client gives a sign of life each second."""
+    away: bool = False
+    """Whether its link is lost; it may be back."""
 
     def holds_up(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""
-        return now < self.full_until or self.sent_bytes - self.got_bytes >= window
+        return self.away or now < self.full_until or self.sent_bytes - self.got_bytes >= window
 
 
 def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: float) -> list[bytes]:
@@ -48,12 +56,13 @@ def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: flo
 
 
 class ServedStream:
-    """One stream of one client: a query, and what of its values is ready to go."""
+    """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``."""
 
-    def __init__(self, number: int, client: Client, query: AttachedQuery) -> None:
-        self.number, self.client, self.query = number, client, query
+    def __init__(self, number: int, client: Client, query: AttachedQuery, base: int = 0) -> None:
+        self.number, self.client, self.query, self.base = number, client, query, base
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
+        self._reached = base
         self._released = 0
         self._blind = 0  # how often in a row the recorder's condition has failed
 
@@ -81,22 +90,54 @@ class ServedStream:
         """The client has been sent these."""
         count = len(columns.numbers)
         self.sent += count
+        self._reached = self.base + columns.numbers[-1]
         if self.query.recorder is None:
             self.query.outbox.take(columns)
         else:
             for _ in range(count):
                 self.ready.popleft()
 
+    def packed(self, columns: Columns, values: list[Any], flags: bytearray, rank: int) -> bytes:
+        """The message of what `next` gave; a value that cannot be packed becomes an error's text."""
+        try:
+            form, raw = pack_values(values)
+        except LooptapError:
+            flags = flags or bytearray(len(values))
+            for i, value in enumerate(values):
+                try:
+                    pack(value)
+                except LooptapError as error:
+                    flags[i], values[i] = flags[i] | m.ERROR, str(error)
+            form, raw = pack_values(values)
+        message = m.Values(
+            self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
+            array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
+            bytes(flags) if any(flags) else b"", rank,
+        )  # fmt: skip
+        return encode(message)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest value."""
+        return self.base + (self._released if self.query.recorder is not None else self.query.outbox.number)
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was sent or dropped."""
+        outbox = self.query.outbox
+        settled = self.sent + outbox.dropped  # looked at before the number, which the training thread raises first
+        number = outbox.number
+        return self.base + number if self.query.recorder is None and settled == number else self._reached
+
     def status(self) -> m.Status:
         """The stream's state and counters."""
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
-        last = self._released if query.recorder is not None else query.outbox.number
         return m.Status(
-            self.number, query.state, query.reason, last, query.outbox.dropped, query.pipeline.skipped,
+            self.number, query.state, query.reason, self.last, query.outbox.dropped, query.pipeline.skipped,
             query.errors, query.traceback, tuple(query.remarks()),
             1e9 * query.seconds / query.events if query.events else 0.0,
-            query.seconds / elapsed if elapsed > 0 else 0.0,
+            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
         )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
@@ -104,7 +145,8 @@ class ServedStream:
         s = self.status()
         return {
             "name": self.query.name, "on": self.query.on, "client": self.client.name, "state": s.state,
-            "values": s.last, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped, "errors": s.errors,
+            "values": s.last - self.base, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped,
+            "errors": s.errors,
             "nanoseconds_per_event": s.nanoseconds, "share_of_time": s.share,
             "limitation": self.query.limitation(),
         }  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +17,15 @@ import msgspec
 from looptap.agent import guard
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
+from looptap.agent.guests import Guests
 from looptap.agent.link import Sent
-from looptap.agent.outbox import Columns, Post
+from looptap.agent.outbox import Post
 from looptap.agent.registry import Queries, granted
 from looptap.agent.served import Client, ServedStream, silent
 from looptap.agent.stacks import stacks
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
+from looptap.protocol.codec import decode_from_client, encode, pack, version_of
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send
@@ -62,7 +62,8 @@ class Service:
         self.post = post
         self.queries = Queries(taps, groups, self.post, limits, budget)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
-        self.clients: dict[bytes, Client] = {}
+        self.guests = Guests(limits)
+        self.clients = self.guests.clients
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
@@ -94,6 +95,8 @@ class Service:
             message = decode_from_client(frame)
         except MessageError:
             self.refused += 1
+            if (version := version_of(frame)) and version[0] != m.VERSION[0]:
+                self._mismatch(peer, version)
             return
         if not may_send(role, message):
             self.refused += 1
@@ -119,8 +122,7 @@ class Service:
 
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
-        client = self.clients.pop(peer, None)
-        for stream in list(client.streams.values()) if client else []:
+        for stream in self.guests.forget(peer):
             self._remove(stream)
 
     def flush(self) -> bool:
@@ -135,11 +137,12 @@ class Service:
         while self._outcomes:
             self._report(self._outcomes.popleft())
         now, window, held = time.monotonic(), self._window(), False
-        for _ in range(len(self._streams)):
-            stream = self._streams[0]
+        for stream in list(self._streams):
+            if not self._streams or stream is not self._streams[0]:
+                continue  # its client was found to be gone
             self._streams.rotate(-1)
             if stream.client.holds_up(now, window):
-                held = held or stream.waits()
+                held = held or (stream.waits() and not stream.client.away)
                 continue
             if stream.query.state == "failed":
                 self.queries.drop(stream.query)
@@ -166,8 +169,11 @@ class Service:
         self._cpu, self._beaten = cpu, now
         self._look()
         idle = now - max(self._moved.values(), default=self._began)
-        for peer in list(self.clients):
-            self._reply(peer, m.Beat(self.taps.counts(), idle))
+        for peer, client in list(self.clients.items()):
+            if not client.away:
+                self._reply(peer, m.Beat(self.taps.counts(), idle))
+            elif self.guests.given_up(client):
+                self.gone(peer)
         for stream in list(self._streams):
             stream.query.changed = True
         self.flush()
@@ -194,16 +200,25 @@ class Service:
 
     def _hello(self, peer: bytes, role: str, hello: m.Hello) -> None:
         if hello.version[0] != m.VERSION[0]:
-            theirs, ours = (".".join(map(str, v)) for v in (hello.version, m.VERSION))
-            reason = f"the client speaks protocol {theirs} and the agent {ours}; install the same looptap on both."
-            self._reply(peer, m.Refused(reason, m.VERSION))
+            self._mismatch(peer, hello.version)
             return
-        if peer not in self.clients and len(self.clients) >= self.limits.clients:
-            reason = f"{len(self.clients)} clients are attached, the bound (Limits.clients); close one."
-            self._reply(peer, m.Refused(reason, m.VERSION))
+        if (stranger := self.guests.in_the_way(peer, role, hello)) is not None:
+            self.gone(stranger)
+        try:
+            client = self.guests.admit(peer, role, hello)
+        except LimitReached as limit:
+            self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
-        self.clients.setdefault(peer, Client(peer, role, hello.client))
-        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.taps.counts()))
+        for stream in [s for n, s in client.streams.items() if n not in hello.streams and client.token]:
+            self._remove(stream)
+        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.taps.counts(), tuple(client.streams)))
+        if client.streams:
+            self.post.wake()
+
+    def _mismatch(self, peer: bytes, version: tuple[int, int]) -> None:
+        theirs, ours = (".".join(map(str, v)) for v in (version, m.VERSION))
+        reason = f"the client speaks protocol {theirs} and the agent {ours}; install the same looptap on both."
+        self._reply(peer, m.Refused(reason, m.VERSION))
 
     def _handle(self, client: Client, message: m.FromClient) -> None:
         match message:
@@ -230,6 +245,7 @@ class Service:
             case m.Ask():
                 self._done(client, message.request, self._answer(message.what))
             case m.Leave():
+                client.token = ""  # it will not be back
                 self.gone(client.peer)
             case _:  # a Beat needs no answer
                 pass
@@ -244,8 +260,9 @@ class Service:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if attach.stream in client.streams:
             raise LimitReached(f"stream {attach.stream} is in use.")
+        base = self.guests.base(client, attach)
         query = self.queries.attached(attach)
-        client.streams[attach.stream] = stream = ServedStream(attach.stream, client, query)
+        client.streams[attach.stream] = stream = ServedStream(attach.stream, client, query, base)
         self._streams.append(stream)
         pipeline = query.pipeline
         notes = [*pipeline.notes, *self.queries.notes(query)]
@@ -312,7 +329,7 @@ class Service:
         return {
             "run": self.run.id,
             "events": self.taps.counts(),
-            "clients": [{"name": c.name, "role": c.role, "streams": len(c.streams)} for c in self.clients.values()],
+            "clients": self.guests.stats(),
             "queries": [s.stats() for s in list(self._streams)],
             "outbox_bytes": self.post.waiting(),
             "outbox_peak": self.post.peak,
@@ -337,7 +354,7 @@ class Service:
 
     def _send(self, peer: bytes, frame: bytes) -> Sent:
         sent = self.send(peer, frame)
-        if sent is Sent.GONE:
+        if sent is Sent.GONE and self.guests.leaves(peer):
             self.gone(peer)
         return sent
 
@@ -359,7 +376,7 @@ class Service:
                 if stream.query.state != "live" and not stream.query.changed:
                     self._remove(stream)
                 continue
-            frames.append(self._packed(stream.number, *batch))
+            frames.append(stream.packed(*batch, self.run.rank))
             taken.append((stream, batch[0]))
             values += len(batch[1])
             if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
@@ -368,32 +385,14 @@ class Service:
             return False
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         sent = self._send(client.peer, frame)
-        if sent is Sent.FULL:  # they stay in the bounded outbox, which counts what it has to drop
+        if sent is not Sent.OK:  # they stay in the bounded outbox, which counts what it has to drop
             client.full_until = time.monotonic() + RETRY
             return False
         client.sent_bytes += len(frame)
         self.sent_bytes += len(frame)
         for stream, columns in taken:
             stream.take(columns)
-        return sent is Sent.OK
-
-    def _packed(self, number: int, columns: Columns, values: list[Any], flags: bytearray) -> bytes:
-        try:
-            form, raw = pack_values(values)
-        except LooptapError:
-            flags = flags or bytearray(len(values))
-            for i, value in enumerate(values):
-                try:
-                    pack(value)
-                except LooptapError as error:
-                    flags[i], values[i] = flags[i] | m.ERROR, str(error)
-            form, raw = pack_values(values)
-        message = m.Values(
-            number, columns.numbers[0], array("q", columns.events).tobytes(),
-            array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
-            bytes(flags) if any(flags) else b"", self.run.rank,
-        )  # fmt: skip
-        return encode(message)
+        return True
 
     def _tell(self, stream: ServedStream) -> None:
         """Send the state of a stream if it changed; its end only after its last value."""

@@ -100,6 +100,9 @@ def watch(
         float | None,
         Option(metavar="S", help="End after S seconds; it is an error if not all came by then.", show_default=False),
     ] = None,
+    follow: Annotated[
+        bool, Option("--follow", help="When the run has ended, wait for the next of its name and go on with that.")
+    ] = False,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
 ) -> int:
     """Ask a run queries and show what they yield, until it ends or you press Ctrl-C. The job goes on.
@@ -123,7 +126,7 @@ def watch(
     With --json each line is an object with index (of the query in this command, from 0), query, number, event, time,
     value, error and gap, which is how many values are missing before this one (null: unknown); numbers that are not
     finite are strings such as "NaN".
-    The last line of each query says how it ended:
+    With --follow, the first value of a further run has its id as run. The last line of each query says how it ended:
 
     \b
       looptap watch digits-cnn "step, loss" --json | jq .value.loss
@@ -135,7 +138,7 @@ def watch(
 
     how = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
     how |= {"when": when, "before": before, "after": after}
-    return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json)
+    return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow)
 
 
 @app.command("call", short_help="Run code once inside a run and print the result.")

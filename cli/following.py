@@ -14,10 +14,11 @@ PAUSE = 0.02
 
 
 class News(NamedTuple):
-    """One new item, and how many are missing right before it (None: nobody knows how many)."""
+    """One new item, how many are missing right before it (None: nobody knows), and the run that begins with it."""
 
     record: Record
     missing: int | None
+    run: str = ""
 
 
 class Tail:
@@ -38,7 +39,7 @@ class Tail:
             if self.complete:
                 break
             missing = record.number - self._number - 1
-            yield News(record, missing if missing else self._unknown())
+            yield News(record, None if self._unknown(record.number) else missing, self._seam(record.number))
             self._number = record.number
             self.values += record.error is None
         self.over = ended or self.complete
@@ -55,9 +56,11 @@ class Tail:
         """Whether all the values came that were asked for."""
         return self.count is not None and self.values >= self.count
 
-    def _unknown(self) -> int | None:
-        gaps = self.stream.gaps
-        return None if any(gap.after == self._number and gap.missing is None for gap in gaps) else 0
+    def _unknown(self, number: int) -> bool:
+        return any(self._number <= gap.after < number and gap.missing is None for gap in self.stream.gaps)
+
+    def _seam(self, number: int) -> str:
+        return next((seam.new for seam in self.stream.seams[::-1] if self._number <= seam.after < number), "")
 
 
 class Display(Protocol):

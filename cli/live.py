@@ -69,9 +69,11 @@ class Part:
 
     def add(self, news: Sequence[News]) -> None:
         """Take in what is new."""
-        for record, missing in news:
+        for record, missing, run in news:
             if missing != 0:
                 self._newest.append(Text(f"  -- {'?' if missing is None else f'{missing:,}'} missing here --", "red"))
+            if run:
+                self._newest.append(Text(f"  -- run {run} --", "yellow"))
             if record.error is not None:
                 self._newest.append(Text(f"{record.event:>9}  {record.error.strip().splitlines()[-1]}", "red"))
                 continue

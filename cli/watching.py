@@ -24,22 +24,29 @@ def watch(
     count: int | None,
     timeout: float | None,
     as_json: bool,
+    go_on: bool = False,
 ) -> int:
     """Attach ``queries`` to the run ``name`` and show what they yield; returns the exit code.
 
-    ``how`` are the further arguments of `Run.stream`.
+    ``how`` are the further arguments of `Run.stream`; ``go_on`` moves on to the next run of the name.
     """
     try:
-        return _watch(name, queries, how, count, timeout, as_json)
+        return _watch(name, queries, how, count, timeout, as_json, go_on)
     except BrokenPipeError:  # whoever reads has had enough, as in `looptap watch … | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would try once more
         return DONE
 
 
 def _watch(
-    name: str, queries: Sequence[str], how: dict[str, Any], count: int | None, timeout: float | None, as_json: bool
+    name: str,
+    queries: Sequence[str],
+    how: dict[str, Any],
+    count: int | None,
+    timeout: float | None,
+    as_json: bool,
+    go_on: bool,
 ) -> int:
-    with attach(name) as run:
+    with attach(name, follow=go_on) as run:
         tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
         with _display(tails, as_json, lines=how["when"] is not None) as display:
@@ -124,10 +131,12 @@ class Lines:
     def show(self, tail: Tail, news: Sequence[News]) -> None:
         """Print what is new; lost values are told where they are missing."""
         source = f"{tail.stream.name}: " if len(self._tails) > 1 else ""
-        for record, missing in news:
+        for record, missing, run in news:
             if missing != 0:
                 lost = "an unknown number of values is" if missing is None else _are(missing)
                 print(f"{source}-- {lost} missing here --")
+            if run:
+                print(f"{source}-- run {run} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
             text = text_of(record.value) if record.error is None else f"error: {_last_line(record.error)}"
             print(f"{source}{record.event:>7}{marks}  {text}")
@@ -168,11 +177,11 @@ class Json:
         return self
 
     def show(self, tail: Tail, news: Sequence[News]) -> None:
-        """Print what is new; ``gap`` values are missing before it."""
-        for record, missing in news:
+        """Print what is new; ``gap`` values are missing before it, and a ``run`` begins with it where one is named."""
+        for record, missing, run in news:
             about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}
             value = {"value": record.value, "error": record.error, "gap": missing}
-            marks = {"partial": record.partial, "fired": record.trigger}
+            marks = {"partial": record.partial, "fired": record.trigger, "run": run}
             print(json_of({**about, **value, **{name: mark for name, mark in marks.items() if mark}}))
         if failure := tail.failure():
             nothing = dict.fromkeys(("number", "event", "time", "value"))

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from looptap.client.link import Link
 from looptap.client.run import Run
+from looptap.client.successor import Following
 from looptap.protocol.connections import ConnectionFile, Found, listing, read, runtime_dir
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.keys import OPERATOR
+from looptap.protocol.messages import RunInfo
 from looptap.streams.syntax import nearest
 
 
@@ -38,9 +40,9 @@ class RunListing:
     problem: str = ""
     file: ConnectionFile | None = field(default=None, repr=False, compare=False)
 
-    def attach(self, timeout: float = 5.0) -> Run:
+    def attach(self, timeout: float = 5.0, *, follow: bool = False) -> Run:
         """Attach to this run. Raises what `attach` raises."""
-        return _attach(self, timeout)
+        return _attach(self, timeout, follow)
 
     def __str__(self) -> str:
         if self.problem:
@@ -66,18 +68,26 @@ def attach(
     rank: int = 0,
     directory: str | os.PathLike[str] | None = None,
     timeout: float = 5.0,
+    follow: bool = False,
 ) -> Run:
     """Attach to a running job: the newest, or the one that ``name`` names.
 
     ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
-    connection file. Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
+    connection file.
+
+    A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
+    outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
+    queries, and its streams go on until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
+    What was asked of one run and not answered (`Run.call`) is not asked of the next.
+
+    Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
     """
     path = _path(name)
     if path is not None:
-        return _attach(_of_file(path), timeout)
+        return _attach(_of_file(path), timeout, follow)
     listed = runs(directory)
-    return _attach(_chosen(listed, None if name is None else str(name), rank), timeout)
+    return _attach(_chosen(listed, None if name is None else str(name), rank), timeout, follow)
 
 
 # ---------------------------------------------------------------- choosing
@@ -182,7 +192,20 @@ def _names(listed: Sequence[RunListing]) -> str:
 # ---------------------------------------------------------------- attaching
 
 
-def _attach(listed: RunListing, timeout: float) -> Run:
+def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
+    link, run = _link(listed, follow)
+    if not follow:
+        return Run(link, run=run, timeout=timeout)
+
+    def find(run: RunInfo) -> tuple[Link, RunInfo] | None:
+        following = _next(listed.path.parent, run)
+        return None if following is None else _link(following, follow)
+
+    return Run(Following(link, run, find), run=run, timeout=timeout, follow=True)
+
+
+def _link(listed: RunListing, follow: bool) -> tuple[Link, RunInfo]:
+    """A link to the run, not started yet."""
     file = listed.file
     if file is None:
         raise UnsafeFile(listed.problem)
@@ -192,12 +215,25 @@ def _attach(listed: RunListing, timeout: float) -> Run:
 
     def still_there() -> bool | None:
         try:
-            return path.exists() and process.alive()
+            there = path.exists() and process.alive()
+            if there is None and follow and _next(path.parent, file.run) is not None:
+                return False  # nobody can tell, nobody answers, and another has taken its place
+            return there
         except OSError:  # a shared directory that is away for a while
             return None
 
     link = Link(file.endpoints, file.server_public.encode("ascii"), file.client, still_there=still_there)
-    return Run(link, run=file.run, timeout=timeout)
+    return link, file.run
+
+
+def _next(directory: Path, run: RunInfo) -> RunListing | None:
+    """The run of the same name and rank that started after ``run`` and is there."""
+    later = [
+        other
+        for other in _one_role_each([other for other in runs(directory) if not other.problem])
+        if (other.name, other.rank) == (run.name, run.rank) and other.started > run.started and other.alive is not False
+    ]
+    return min(later, key=lambda other: other.started, default=None)
 
 
 def _ago(started: float) -> str:

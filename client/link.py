@@ -1,9 +1,9 @@
 """The client's end of the wire: one thread, one encrypted DEALER socket, restored when it is lost.
 
 Guarantees: `Link.send` may be called from any thread and never waits; frames leave in the order of the calls. All
-of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 1 s until the run
-is known to be gone. The agent is not trusted: frames are bounded, and a receiver's exception is counted, not fatal.
-Assumes that the receiver's methods return soon.
+of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the run
+is known to be gone: it is back within 2 s once the way is free. The agent is not trusted: frames are bounded, and a
+receiver's exception is counted, not fatal. Assumes that the receiver's methods return soon.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TICK = 1.0
 """Seconds between two calls of ``on_tick``."""
 _PASS = 64  # frames handled before the other direction has its turn
 _OUTGOING = 10_000
-_RETRY, _RETRY_LONGEST = 0.1, 1.0
+_RETRY, _RETRY_LONGEST = 0.1, 0.5
+_DIAL = 1.0  # seconds for a lost link to connect: the kernel would try again ever more rarely
 _LAST_WORDS = 0.3  # seconds for what waits when somebody closes the link
 _HUNG_UP = 3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
 _NEVER = 1_000_000_000  # milliseconds
@@ -147,7 +148,7 @@ class Link:
             attempt += 1
             was_up = self._up.is_set()
             with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
-                error = self._establish(connection)
+                error = self._establish(connection, _DIAL if was_up else math.inf)
                 if error is None and not self._stopping:
                     if was_up:
                         self._outgoing.clear()
@@ -173,14 +174,16 @@ class Link:
             pause = min(2 * pause, _RETRY_LONGEST)
         return None
 
-    def _establish(self, connection: _Connection) -> LinkError | None:
-        """Wait for the handshake; the error if it fails."""
-        deadline = time.monotonic() + self._limits.handshake + 1.0
+    def _establish(self, connection: _Connection, dial: float) -> LinkError | None:
+        """Wait ``dial`` seconds for the connection and for the handshake; the error if it fails."""
+        began = time.monotonic()
+        deadline = began + self._limits.handshake + 1.0
         poller = zmq.Poller()
         poller.register(connection.monitor, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
         while not self._stopping:
-            left = deadline - time.monotonic()
+            connected = any(event == zmq.EVENT_CONNECTED for event, _ in connection.history)
+            left = (deadline if connected else min(deadline, began + dial)) - time.monotonic()
             if left <= 0:
                 return no_answer(connection.endpoint)
             ready = dict(poller.poll(int(left * 1000) + 1))

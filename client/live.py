@@ -8,10 +8,12 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
-from looptap.streams.buffers import Batch, Gap
+from looptap.streams.buffers import Batch, Seam
 from looptap.streams.feed import ENDED, FAILED, LIVE, Subscriber
 from looptap.streams.items import size_of
 from looptap.streams.stream import Cost, Stream
@@ -29,9 +31,13 @@ log = logging.getLogger("looptap")
 class LiveStream(Stream):
     """The values of one query of a run. It ends with `close`, with the run, or when nobody holds it any more.
 
-    Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed. After a lost
-    link the query is attached anew: where each event yields a value the numbers go on and the values in between
-    are a gap of exact size, else a gap of unknown size (``missing`` is None) is recorded.
+    Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed.
+
+    When a lost link is back within the agent's limit (4 s), the query has gone on, and what was lost on the way is a
+    gap of exact size. After that it is attached anew: what the query had yielded and is lost is a gap of exact size;
+    what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
+    (``missing`` is None). A run that was attached with ``follow=True`` goes on with the next of its name: the numbers
+    go on, and `seams` says where; what a killed process had not sent is a gap of unknown size.
     """
 
     def __init__(self, run: Run, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int) -> None:
@@ -47,7 +53,7 @@ class LiveStream(Stream):
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
         self._offset = 0
-        self._relinked = False
+        self._relinked = self._closing = self._accounted = False
         self._warned = False
         self._limits: list[str] = []  # of the notes, those that tell how the budget limits the query
         release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
@@ -83,6 +89,7 @@ class LiveStream(Stream):
 
     def close(self, timeout: float = 2.0) -> None:
         """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
+        self._closing = True
         if self.state == LIVE:
             self.run._detach(self._attach.stream)
             if self.run.state == LIVE:
@@ -117,24 +124,30 @@ class LiveStream(Stream):
             self._first_place = (batch.first, batch.events[0])
         self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
 
-    def _relink(self) -> None:
-        """The query has been attached anew and numbers its values from 1."""
-        self._relinked = True
+    def _again(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
+        """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
         self._earlier_errors = self.error_count
         self._told_dropped = self._told_errors = 0
+        if moved is None:
+            self._relinked = True
+        else:
+            self._go_on_after(0, unknown=not self._accounted)
+            self._relinked = self._accounted = False
+            self._first_place, self._last_place = None, (self._expected - 1, 0)
+            with self._changed:
+                self._seams.append(Seam(self._expected - 1, *moved))
+        above = min(max(0, self._expected - 1 - self._offset), _LARGEST)
+        return msgspec.structs.replace(self._attach, request=request, above=above)
 
     def _bridge(self, batch: Batch) -> None:
-        """Go on with the numbers after a lost link, leaving out exactly those of the events in between."""
+        """Go on with the numbers after the query was attached anew."""
         number, event = self._last_place
-        self._offset = number
-        if self._first_place is None:
-            return
-        lost = self._lost_between(event, batch.events[0]) if self.mapped else None
+        lost = self._lost_between(event, batch.events[0]) if self.mapped and self._first_place else None
         if lost is not None:
-            self._offset += lost - (batch.first - 1)
-            return
-        with self._changed:
-            self._gaps.append(Gap(number, None))
+            self._offset = number + lost + 1 - batch.first
+        else:
+            self._offset = max(self._offset, self._expected - batch.first)  # what is not above would be cut
+            self._go_on_after(batch.first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """How many values belong to the events between two; None unless each event has yielded one so far."""
@@ -155,8 +168,14 @@ class LiveStream(Stream):
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
+        if status.reached and not (self._relinked and self.mapped):  # else the first value tells
+            self._go_on_after(min(status.reached, _LARGEST) + self._offset, unknown=False)
         if status.state != LIVE:
-            last = min(status.last, _LARGEST) + self._offset if status.last and not self._relinked else 0
+            last = min(status.last, _LARGEST) + self._offset if status.last else 0
+            if status.state == ENDED and self.run._follow and not self._closing:
+                self._go_on_after(last, unknown=False)
+                self._accounted = True
+                return
             self._finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
             self.run._forget(self._attach.stream)
 

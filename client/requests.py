@@ -107,10 +107,10 @@ class Requests:
             if asked.again:
                 self._send(asked.frame)
 
-    def interrupt(self, error: LinkError) -> None:
-        """The link is down: let what is not sent again fail with ``error``."""
+    def interrupt(self, error: LinkError, *, everything: bool = False) -> None:
+        """The link is down: let what is not sent again, or ``everything`` that waits, fail with ``error``."""
         with self._lock:
-            lost = [number for number, asked in self._waiting.items() if not asked.again]
+            lost = [number for number, asked in self._waiting.items() if everything or not asked.again]
         for number in lost:
             if (asked := self._pop(number)) is not None:
                 asked.answer.set_exception(error)

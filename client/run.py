@@ -10,7 +10,7 @@ from typing import Any
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
-from looptap.client.session import Session
+from looptap.client.session import _SILENT, LOST, Session
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError, NoAnswer
 from looptap.streams.errors import QueryError
@@ -30,9 +30,11 @@ class CommandPending(NoAnswer, TimeoutError):
 class Run(Session):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
-    `state` is live, lost (the link is down and being restored), ended or failed, and `reason` says why. All methods
-    may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it together
-    with its streams.
+    `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
+    `reason` says why. `idle` tells for how long the loop has raised no event, `silence` for how long its agent, which
+    has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
+    All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
+    together with its streams.
     """
 
     # ------------------------------------------------------------ what is known
@@ -90,6 +92,8 @@ class Run(Session):
         facts = [state, counts]
         if self._events and self.alive:
             facts.append(f"the last {self.idle:.1f} s ago")
+        if self.state in (LIVE, LOST) and self.silence > _SILENT:
+            facts.append(f"no sign of life for {self.silence:.0f} s")
         where = f"{self.info.host}, pid {self.info.pid}"
         rank = f", rank {self.info.rank} of {self.info.ranks}" if self.info.ranks > 1 else ""
         return f"<Run {self.name!r} ({self.id}) on {where}{rank}: {'; '.join(facts)}>"

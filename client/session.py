@@ -9,6 +9,7 @@ import contextlib
 import getpass
 import itertools
 import os
+import secrets
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from looptap.client.callbacks import Callbacks
 from looptap.client.requests import Requests
 from looptap.client.transport import Transport
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, encode
+from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
     LimitReached,
     LinkError,
@@ -39,15 +40,19 @@ if TYPE_CHECKING:
 _EVENTS = 10_000  # types of events that an agent may name
 _ACKNOWLEDGE = 262_144  # bytes of values after which the agent is told that they were taken in
 _NAME = 1000  # characters of a run's id, name or host
+_SILENT = 2.5  # seconds without a beat, of which one comes each second, that are worth a word
+_STILL = 5.0  # seconds without an event that are
 
 LOST = "lost"
-"""The state of a run whose link is down, beside those of a stream."""
+"""The state of a run whose link is down, or that waits for the next of its name, beside those of a stream."""
 
 
 class Session:
     """One client's conversation with one agent; a run is a `Session` with the interface that users see."""
 
-    def __init__(self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0) -> None:
+    def __init__(
+        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
+    ) -> None:
         self.state, self.reason = LIVE, ""
         self.refused_messages = 0
         self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
@@ -55,16 +60,17 @@ class Session:
         self.role = ""
         self.info: m.RunInfo
         """What the run says of itself: id, name, host, pid, rank, versions."""
-        self._expected = run
+        self._expected, self._follow = run, follow
         self._events: dict[str, int] = {}
-        self._idle, self._heard = 0.0, time.monotonic()
+        self._idle = 0.0
+        self._heard = self._beaten = time.monotonic()  # the last frame, the last beat
         self._transport = transport
         self._requests = Requests(self._send)
         self._callbacks = Callbacks()
         self._streams: dict[int, weakref.ref[LiveStream]] = {}
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._numbers = itertools.count(1)
-        self._hello = encode(m.Hello(m.VERSION, _client_name(), run.id if run else ""))
+        self._client, self._token = _client_name(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
@@ -77,7 +83,7 @@ class Session:
             m.Beat: self._on_beat,
             m.Welcome: self._on_welcome,
             m.Refused: self._on_refused,
-            m.Goodbye: lambda goodbye: self._over(ENDED, RunEnded(_sentence(goodbye.reason))),
+            m.Goodbye: self._on_goodbye,
         }
         deadline = time.monotonic() + timeout
         transport.start(_Weak(self), timeout)
@@ -89,7 +95,7 @@ class Session:
             raise
 
     def _greet(self, deadline: float, timeout: float) -> None:
-        self._transport.send(self._hello)
+        self._say_hello()
         while not self._welcomed.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 raise NoAnswer(
@@ -99,10 +105,19 @@ class Session:
         if self._refusal is not None:
             raise self._refusal
 
+    def _say_hello(self) -> None:
+        run, streams = self._expected, tuple(number for number, _ in self._living())
+        self._transport.send(encode(m.Hello(m.VERSION, self._client, run.id if run else "", self._token, streams)))
+
     @property
     def idle(self) -> float:
         """Seconds since the loop's last event, as the newest beat of the agent tells: to about a second."""
-        return self._idle + (time.monotonic() - self._heard)
+        return self._idle + (time.monotonic() - self._beaten)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the agent gave a sign of life; it gives one each second, also while the loop stands still."""
+        return time.monotonic() - self._heard
 
     def close(self) -> None:
         """Detach all streams and hang up; the job goes on."""
@@ -142,12 +157,15 @@ class Session:
 
     def _outlook(self, on: str) -> str:
         if self.state == LOST:
-            return f" The link is down: {self.reason}"
+            return f" {self.reason}"
+        if self.silence > _SILENT:
+            return f" {_silent(self.silence)}"
         count = self._events.get(on, 0)
         if not count:
             seen = ", ".join(map(repr, self._events)) or "none"
             return f" The run has raised no {on!r} event yet; event types so far: {seen}."
-        return f" The run has raised {count:,} {on!r} events, its last event {self.idle:.0f} s ago."
+        still = " The agent answers, but the loop stands still: run.stacks() tells where." if self.idle > _STILL else ""
+        return f" The run has raised {count:,} {on!r} events, its last event {self.idle:.0f} s ago.{still}"
 
     # ------------------------------------------------------------ on the transport's thread
 
@@ -157,7 +175,10 @@ class Session:
             self._handlers[type(message)](message)
         except MessageError:
             self.refused_messages += 1
+            if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
+                self._refuse(_mismatch(version))
             return
+        self._heard = time.monotonic()
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
@@ -189,7 +210,7 @@ class Session:
         if len(message.events) > _EVENTS:
             raise MessageError(f"A beat that names {len(message.events)} types of events.")
         self._events = message.events
-        self._idle, self._heard = max(0.0, message.idle), time.monotonic()
+        self._idle, self._beaten = max(0.0, message.idle), time.monotonic()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:
@@ -203,13 +224,13 @@ class Session:
                 WrongServer(f"The agent says that it is {message.run.id}, rank {message.run.rank}, not {expected.id}.")
             )
             return
+        before = self.info if self._welcomed.is_set() else None
         self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
         self._on_beat(m.Beat(message.events, self._idle))
-        again = self._welcomed.is_set()
         self._welcomed.set()
-        if again:
-            self._resume()
+        if before is not None:
+            self._resume(message.streams, None if before.id == message.run.id else (before.id, message.run.id))
 
     def _on_refused(self, message: m.Refused) -> None:
         if message.version[0] != m.VERSION[0]:
@@ -227,25 +248,38 @@ class Session:
         self._refusal = error
         self._welcomed.set()
 
-    def _resume(self) -> None:
-        """The link is new, and the agent too knows nothing of this client: attach and ask again."""
+    def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
+        """The link is new: attach anew, perhaps to another run, what the agent has not ``served`` on; ask again."""
         self.reason, self.state = "", LIVE
-        for _, stream in self._living():
-            stream._relink()
-            attach = stream._attach
-            answer = self._requests.send(_renumbered(attach, self._requests.number()), again=False)
-            answer.add_done_callback(_Verdict(stream))
+        living = dict(self._living())
+        for number in served:
+            if number not in living:
+                self._detach(number)
+        for number, stream in living.items():
+            if number not in served:
+                answer = self._requests.send(stream._again(self._requests.number(), moved), again=False)
+                answer.add_done_callback(_Verdict(stream))
         self._requests.repeat()
 
     def _on_lost(self, error: LinkError) -> None:
-        if self.state == LIVE:
-            self.reason, self.state = str(error), LOST
-            self._requests.interrupt(error)
+        if self.state in (LIVE, LOST):
+            over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
+            silent = f"{_silent(self.silence)} " if self.silence > _SILENT and not over else ""
+            self.reason, self.state = silent + str(error), LOST
+            self._requests.interrupt(error, everything=over)
 
     def _on_back(self) -> None:
         self._greeted = False
         self._got = self._told = 0
-        self._transport.send(self._hello)
+        self._say_hello()
+
+    def _on_next(self, run: m.RunInfo) -> None:
+        self._expected = run
+        self._on_back()
+
+    def _on_goodbye(self, goodbye: m.Goodbye) -> None:
+        if not self._follow:  # else the transport sees the end of the link, and looks for the next run
+            self._over(ENDED, RunEnded(_sentence(goodbye.reason)))
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:
         """There will be nothing more: end the streams, and whoever waits."""
@@ -284,6 +318,10 @@ class _Weak:
         if (run := self._run()) is not None:
             run._on_back()
 
+    def on_next(self, run: m.RunInfo) -> None:
+        if (living := self._run()) is not None:
+            living._on_next(run)
+
     def on_end(self, error: LinkError) -> None:
         if (run := self._run()) is not None:
             run._over(FAILED, error)
@@ -313,8 +351,8 @@ def _take_leave(transport: Transport) -> None:
         transport.send(encode(m.Leave()))
 
 
-def _renumbered(attach: m.Attach, request: int) -> m.Attach:
-    return m.Attach(**{name: getattr(attach, name) for name in attach.__struct_fields__} | {"request": request})
+def _silent(seconds: float) -> str:
+    return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
 
 
 def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from looptap.protocol.errors import LinkError
+from looptap.protocol.messages import RunInfo
 
 
 class Receiver(Protocol):
@@ -21,6 +22,9 @@ class Receiver(Protocol):
 
     def on_back(self) -> None:
         """Know that a new link is up; the agent may not know this client any more."""
+
+    def on_next(self, run: RunInfo) -> None:
+        """Know that a new link leads to another run, the next of the same name."""
 
     def on_end(self, error: LinkError) -> None:
         """Know that there will be no link again."""

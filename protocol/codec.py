@@ -59,6 +59,18 @@ def decode_from_agent(frame: bytes) -> FromAgent:
         raise _refusal(f"The agent sent {len(frame)} bytes that are no message", error) from None
 
 
+class _Versioned(msgspec.Struct):
+    version: tuple[int, int]
+
+
+def version_of(frame: bytes) -> tuple[int, int] | None:
+    """The (major, minor) that a frame names which is otherwise no message: one of another major version may be so."""
+    try:
+        return msgspec.msgpack.decode(frame, type=_Versioned).version
+    except Exception:
+        return None
+
+
 def _refusal(what: str, error: Exception) -> MessageError:
     """What hostile bytes come to, whatever they raised.
 

@@ -47,15 +47,23 @@ class Code(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(Message, tag="hello", frozen=True):
-    """The first message of a client."""
+    """The first message of a client over a link.
+
+    By its ``token`` an agent knows a client whose link was lost; ``streams`` are those that it still wants then.
+    """
 
     version: tuple[int, int]
     client: str = ""
     run: str = ""
+    token: str = ""
+    streams: tuple[int, ...] = ()
 
 
 class Attach(Message, tag="attach", frozen=True):
-    """Start stream ``stream`` (a number the client chose and has not used before)."""
+    """Start stream ``stream`` (a number the client chose and has not used before).
+
+    Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
+    """
 
     request: int
     stream: int
@@ -71,6 +79,7 @@ class Attach(Message, tag="attach", frozen=True):
     latency: str = "normal"
     name: str = ""
     budget: float | None = None
+    above: int = 0
 
 
 class Detach(Message, tag="detach", frozen=True):
@@ -139,12 +148,16 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(Message, tag="welcome", frozen=True):
-    """The answer to `Hello`: the run, the client's role, the events seen so far with their counts."""
+    """The answer to `Hello`: the run, the client's role, the events seen so far with their counts.
+
+    ``streams`` have gone on while the link was down.
+    """
 
     version: tuple[int, int]
     run: RunInfo
     role: str
     events: dict[str, int] = {}
+    streams: tuple[int, ...] = ()
 
 
 class Refused(Message, tag="refused", frozen=True):
@@ -195,7 +208,10 @@ class Bundle(Message, tag="bundle", frozen=True):
 
 
 class Status(Message, tag="status", frozen=True):
-    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach."""
+    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach.
+
+    Values up to number ``reached`` were sent before this message, or never will be.
+    """
 
     stream: int
     state: str
@@ -208,6 +224,7 @@ class Status(Message, tag="status", frozen=True):
     notes: tuple[str, ...] = ()
     nanoseconds: float = 0.0
     share: float = 0.0
+    reached: int = 0
 
 
 class Beat(Message, tag="beat", frozen=True):

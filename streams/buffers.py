@@ -52,6 +52,14 @@ class Gap(NamedTuple):
     missing: int | None
 
 
+class Seam(NamedTuple):
+    """The items up to number ``after`` are of the run ``old``, those above of the run ``new``: ids of runs."""
+
+    after: int
+    old: str
+    new: str
+
+
 class Batch(NamedTuple):
     """Items ``first`` to ``first + n - 1`` of one rank, in columns.
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.streams.buffers import Batch, Buffer, Gap
+from looptap.streams.buffers import Batch, Buffer, Gap, Seam
 from looptap.streams.rows import rows
 
 LIVE, ENDED, FAILED = "live", "ended", "failed"
@@ -53,6 +53,7 @@ class Feed:
         self._expected = 1
         self._missing = 0
         self._gaps: deque[Gap] = deque(maxlen=_GAPS)
+        self._seams: deque[Seam] = deque(maxlen=_GAPS)
         self._subscribers: list[Subscriber] = []
         self._pumping = self._pump_again = False
         self._wakes: dict[Callable[[], None], None] = {}
@@ -114,6 +115,14 @@ class Feed:
         if missing > 0:
             self._gaps.append(Gap(self._expected - 1, missing))
             self._missing += missing
+
+    def _go_on_after(self, number: int, *, unknown: bool) -> None:
+        """What has not come up to this number never will; ``unknown``: nor do numbers tell what came to be after it."""
+        with self._changed:
+            self._miss(number + 1 - self._expected)
+            self._expected = max(self._expected, number + 1)
+            if unknown:
+                self._gaps.append(Gap(self._expected - 1, None))
 
     def _failed_items(self, batch: Batch) -> None:
         failed = [record.error for record in batch.records() if record.error is not None]

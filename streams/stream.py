@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from looptap.streams.buffers import Batch, Gap, Record
+from looptap.streams.buffers import Batch, Gap, Record, Seam
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.feed import ENDED, Feed
 from looptap.streams.follow import Follow
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from looptap.streams.derived import DerivedStream
 
-__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "Stream", "stream_of"]
+__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "Seam", "Stream", "stream_of"]
 
 BUFFER = 200_000
 """Items that a stream keeps, unless ``buffer=`` says otherwise."""
@@ -135,6 +135,12 @@ class Stream(Feed):
         """Where items are missing and how many; the newest 1,000 gaps (`dropped` counts them all)."""
         with self._changed:
             return list(self._gaps)
+
+    @property
+    def seams(self) -> list[Seam]:
+        """Where the values of one run end and those of the next begin, for a stream that follows a name."""
+        with self._changed:
+            return list(self._seams)
 
     @property
     def error_count(self) -> int:
@@ -265,6 +271,8 @@ class Stream(Feed):
             facts.append(f"latest {_short(repr(self._latest))}")
         if self.dropped:
             facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
+        if self._seams:
+            facts.append(f"{len(self._seams) + 1:,} runs, the last from number {self._seams[-1].after + 1:,} on")
         if self.forgotten:
             facts.append(f"{self.forgotten:,} forgotten")
         if count := self.error_count:

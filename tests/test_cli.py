@@ -167,7 +167,8 @@ def test_a_mistake_is_answered_by_one_sentence_on_stderr(job, here, arguments, c
 
 def test_ls_tells_who_runs_where_and_what_is_asked_at_what_cost(job, place, run):
     with looptap.attach("small", directory=place) as mine:
-        mine.stream("step, loss").wait(3)
+        stream = mine.stream("step, loss")  # one that nobody holds is detached
+        stream.wait(3)
         code, out, _ = run("ls", "--json")
         (report,) = [report for report in json.loads(out) if report["pid"] == job.pid]
     assert (code, report["name"], report["state"], report["clients"]) == (0, "small", "alive", 1)
@@ -289,6 +290,33 @@ def test_watch_fails_when_the_run_is_killed(start, command):
     _, err = watching.communicate(timeout=WAIT)
     assert watching.returncode == 1
     assert "looptap: The stream 'step' failed: " in err
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
+def test_watch_moves_on_to_the_next_run_of_the_name_and_says_where(start, command, place, as_json):
+    name = f"series-{as_json}"
+    job = start(name)
+    watching = command("watch", name, "step", "--follow", *["--json"] * as_json)
+    for _ in range(3):
+        assert watching.stdout.readline()
+    job.kill()
+    job.wait()
+    following = start(name)
+    (found,) = [run.id for run in looptap.runs(place) if run.pid == following.pid]
+    lines = []
+    while not any(found in line for line in lines):
+        lines.append(watching.stdout.readline())
+        assert lines[-1], "it ended"
+    for _ in range(3):
+        assert watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=WAIT)
+    assert watching.returncode == 0
+    if as_json:
+        assert (json.loads(lines[-1])["gap"], json.loads(lines[-1])["run"]) == (None, found)
+    else:
+        assert lines[-2:] == ["-- an unknown number of values is missing here --\n", f"-- run {found} --\n"]
+        assert f"Waiting for the next run named {name!r}" in err
 
 
 def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_goes_on(job, command):

@@ -1,0 +1,73 @@
+"""From one run to the next of the same name: a transport over the links to one agent after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from looptap.client.transport import Receiver, Transport
+from looptap.protocol.errors import LinkError, RunEnded
+from looptap.protocol.messages import RunInfo
+
+_PAUSE = 0.25  # seconds between two looks for the next run
+_PATIENCE = 5.0  # seconds for its agent to let us in
+
+Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
+"""The link to the run that comes after one, not started yet; None while there is none."""
+
+
+class Following:
+    """A transport that does not end with its run: it waits for the next one, which ``find`` finds.
+
+    The receiver is told of an end as of a loss (`RunEnded`), then `on_next` when the link to the next run is up.
+    """
+
+    def __init__(self, first: Transport, run: RunInfo, find: Find) -> None:
+        self._link, self._run, self._find = first, run, find
+        self._closed = threading.Event()
+
+    def start(self, receiver: Receiver, timeout: float) -> None:
+        """Connect to the first run. Raises the LinkError that says why not."""
+        self._receiver = receiver
+        self._link.start(_Relay(receiver, self), timeout)
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame to the run of this moment."""
+        self._link.send(frame)
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Hang up, and look for no further run."""
+        self._closed.set()
+        self._link.close(timeout)
+
+    def _ended(self, error: LinkError) -> None:
+        if self._closed.is_set():
+            return
+        waiting = f"{error} Waiting for the next run named {self._run.name!r}."
+        self._receiver.on_lost(RunEnded(waiting))
+        threading.Thread(target=self._search, name="looptap-follow", daemon=True).start()
+
+    def _search(self) -> None:
+        while not self._closed.wait(_PAUSE):
+            try:
+                if (found := self._find(self._run)) is None:
+                    continue
+                self._link, run = found
+                if self._closed.is_set():  # by somebody who did not see this link
+                    self._link.close(0.0)
+                    return
+                self._link.start(_Relay(self._receiver, self), _PATIENCE)
+            except (LinkError, OSError):  # it may be starting, or ending; the next look will tell
+                continue
+            self._run = run
+            self._receiver.on_next(run)
+            return
+
+
+class _Relay:
+    """The receiver of one link: it passes everything on but the end."""
+
+    def __init__(self, receiver: Receiver, following: Following) -> None:
+        self.on_frame, self.on_tick = receiver.on_frame, receiver.on_tick
+        self.on_lost, self.on_back, self.on_next = receiver.on_lost, receiver.on_back, receiver.on_next
+        self.on_end = following._ended

@@ -1,0 +1,482 @@
+"""Links that are cut, silent or half open, processes that are stopped, runs that follow one another."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+import looptap
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, encode
+from looptap.protocol.connections import read
+from looptap.protocol.errors import LinkError, RunEnded
+from looptap.protocol.keys import OPERATOR, VIEWER
+from looptap.protocol.limits import Limits
+from looptap.testing import pair
+
+QUICK = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
+
+
+def soon(condition, seconds=20.0):
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path
+
+
+class Proxy:
+    """A TCP relay in front of an endpoint: its connections can be cut, it can be shut, it can swallow what comes."""
+
+    def __init__(self, target):
+        host, port = target.removeprefix("tcp://").rsplit(":", 1)
+        self._target, self._open = (host, int(port)), []
+        self.shut, self._deaf = False, set()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._deaf.clear()
+        self.cut()
+
+    def cut(self):
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._open = []
+
+    def swallow(self):
+        """From now on nothing passes over the connections that there are, and neither end is told when one closes."""
+        self._deaf.update(self._open)
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                if self.shut:
+                    near.close()
+                    continue
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    def _relay(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if source not in self._deaf:
+                    sink.sendall(data)
+            if source not in self._deaf:
+                sink.shutdown(socket.SHUT_RDWR)
+
+
+class Job:
+    """A training loop on a thread of its own; an epoch has ten batches."""
+
+    def __init__(self, limits):
+        self.agent = looptap.Agent("job", listen="tcp", budget=math.inf, limits=limits)
+        self.going, self.resting = threading.Event(), threading.Event()
+        self.going.set()
+        self._over = False
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def _loop(self):
+        step = 0
+        while not self._over:
+            if self.going.wait(0.01):
+                step += 1
+                self.agent.emit("batch", step=step, text="x" * 5000)
+                if step % 10 == 0:
+                    self.agent.emit("epoch", epoch=step // 10)
+            else:
+                self.resting.set()
+            time.sleep(0.0003)
+
+    def rest(self):
+        self.resting.clear()
+        self.going.clear()
+        soon(self.resting.is_set)
+
+    def end(self):
+        self._over = True
+        self._thread.join(10)
+        self.agent.close()
+
+
+@contextlib.contextmanager
+def far_away(directory, limits):
+    """A job, and a run that is attached to it through a proxy."""
+    job = Job(limits)
+    (path,) = directory.glob("*.json")
+    file = read(path)
+    with Proxy(file.endpoints[0]) as proxy:
+        link = Link([proxy.endpoint], file.server_public.encode(), file.client, limits=limits)
+        with Run(link, run=file.run) as run:
+            yield job, run, proxy
+    job.end()
+
+
+def made(job, stream):
+    """How many values the query of a stream has yielded since it was attached last."""
+    (found,) = [query["values"] for query in job.agent.stats()["queries"] if query["name"] == stream.name]
+    return found
+
+
+# ---------------------------------------------------------------- lost links
+
+
+def test_over_twenty_cuts_what_was_made_is_what_arrived_and_what_is_missing(directory):
+    with far_away(directory, Limits()) as (job, run, proxy):
+        streams = [
+            run.stream("step", on="batch", name="mapped"),
+            run.stream("text * 40", on="batch", name="large"),
+            run.stream("step", on="batch", every=3, name="every third"),
+            run.stream("len(events)", on="batch", name="group"),
+            run.stream("first(e.step for e in events)", on="batch", window=7, name="window"),
+            run.stream("max(e.step for e in events)", on="batch", window=looptap.sliding(5), name="sliding"),
+            run.stream("step", on="batch", when="step % 50 == 0", before=3, name="recorder"),
+        ]
+        for _ in range(20):
+            before = [stream.arrived for stream in streams]
+            proxy.cut()
+            soon(lambda before=before: all(s.arrived > n for s, n in zip(streams, before, strict=True)))
+        job.rest()
+        soon(lambda: all(made(job, s) == s.arrived + s.dropped for s in streams[:-1]))
+        assert [gap.missing for s in streams for gap in s.gaps if gap.missing is None] == []
+        for stream in streams:
+            assert (len(stream.records), sum(g.missing for g in stream.gaps)) == (stream.arrived, stream.dropped)
+        assert streams[1].dropped > 0
+        mapped, _, _, group, window, _, _ = (stream.records for stream in streams)
+        assert all(b.event - a.event == b.number - a.number for a, b in pairwise(mapped))
+        assert {r.value for r in group[1:]} == {10}  # no window was cut
+        assert all(b.value - a.value == 7 * (b.number - a.number) for a, b in pairwise(window))
+
+
+def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_is_told(directory):
+    with far_away(directory, QUICK) as (job, run, proxy):
+        mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
+        soon(lambda: mapped.arrived > 20 and window.arrived > 3)
+        guests = job.agent._service.guests
+        for absence in range(1, 4):
+            proxy.shut = True
+            proxy.cut()
+            soon(lambda: run.state == "lost" and not guests.clients)
+            (reached,) = guests._reached.values()
+            last = reached[window._attach.stream]
+            assert job.agent.stats()["queries"] == []  # nobody pays for who is not there
+            proxy.shut = False
+            before = window.arrived, mapped.arrived
+            soon(lambda before=before: window.arrived > before[0] + 3 and mapped.arrived > before[1] + 20)
+            assert [gap.missing for gap in window.gaps].count(None) == absence
+            assert [gap.after for gap in window.gaps if gap.missing is None][-1] == last
+        job.rest()
+        soon(lambda: last + made(job, window) == window.arrived + window.dropped)
+        assert all(b.event - a.event == b.number - a.number for a, b in pairwise(mapped.records))
+        assert None not in [gap.missing for gap in mapped.gaps]
+
+
+def test_a_peer_that_vanishes_without_a_word_is_given_up_by_both_sides_and_found_again(directory):
+    with far_away(directory, QUICK) as (job, run, proxy):
+        stream = run.stream("step", on="batch")
+        stream.wait(10)
+        links = job.agent._link.stats()["admitted"]
+        proxy.swallow()
+        soon(lambda: run.state == "lost")
+        soon(lambda: run.state == "live")
+        before = stream.arrived
+        soon(lambda: stream.arrived > before + 10)
+        assert job.agent._link.stats()["admitted"] == links + 1
+        assert len(job.agent.stats()["clients"]) == 1
+        job.rest()
+        soon(lambda: stream.records[-1].event == job.agent.stats()["events"]["batch"])
+        assert all(b.event - a.event == b.number - a.number for a, b in pairwise(stream.records))
+
+
+def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(directory):
+    limits = Limits(clients=2)
+    with far_away(directory, limits) as (job, run, proxy), looptap.attach("job") as other:
+        run.stream("step", on="batch").wait(3)
+        proxy.shut = True
+        proxy.cut()
+        soon(lambda: [c["away"] for c in job.agent.stats()["clients"]] == [True, False])
+        with looptap.attach("job") as third:
+            assert third.stream("step", on="batch").wait(1)
+            assert other.alive
+            assert [c["away"] for c in job.agent.stats()["clients"]] == [False, False]
+
+
+def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(directory, monkeypatch):
+    for name, seconds in (("session._STILL", 0.8), ("session._SILENT", 0.6), ("run._SILENT", 0.6)):
+        monkeypatch.setattr(f"looptap.client.{name}", seconds)
+    with far_away(directory, Limits(heartbeat=0.1, heartbeat_timeout=2.0)) as (job, run, proxy):
+        stream = run.stream("step", on="batch")
+        stream.wait(3)
+        job.rest()
+        soon(lambda: run.idle > 1)
+        soon(lambda: run.silence < 0.5)
+        assert run.state == "live"
+        with pytest.raises(TimeoutError, match="The agent answers, but the loop stands still"):
+            stream.wait(10**9, timeout=0.01)
+        proxy.swallow()
+        soon(lambda: run.silence > 0.7)
+        with pytest.raises(TimeoutError, match=r"No sign of life for \d s"):
+            stream.wait(10**9, timeout=0.01)
+        soon(lambda: run.state == "lost")
+        assert run.reason.startswith("No sign of life for ")
+        proxy.shut = True
+        assert "no sign of life for" in repr(run)
+
+
+# ---------------------------------------------------------------- who comes back
+
+
+class Memory:
+    """Peers of an agent without sockets: ``tell`` sends a message, and returns what comes back."""
+
+    def __init__(self):
+        self.agent, run = pair()
+        run.close()
+        self.said = []
+
+    def on_frame(self, frame):
+        self.said.append(decode_from_agent(frame))
+
+    def tell(self, peer, message, role=OPERATOR):
+        self.agent.memory.receivers[peer] = self
+        self.said.clear()
+        self.agent.memory.service.receive(peer, role, encode(message))
+        return list(self.said)
+
+    def attach(self, peer, token, stream=1, **more):
+        self.tell(peer, m.Hello(m.VERSION, token=token))
+        return self.tell(peer, m.Attach(1, stream, m.Code("step"), "batch", **more))
+
+    def vanish(self, peer):
+        """The link of a peer is gone, and it has not been heard for long."""
+        del self.agent.memory.receivers[peer]
+        self.agent._service.clients[peer].heard -= 60
+        self.agent._service.beat()
+
+    def numbered(self, step):
+        """The number of the value of an event."""
+        self.said.clear()
+        self.agent.emit("batch", step=step)
+        self.agent.memory.wake()
+        return [message.first for message in self.said if isinstance(message, m.Values)]
+
+
+def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
+    memory = Memory()
+    for n in range(65):
+        memory.attach(b"%d" % n, f"client {n}")
+        assert memory.numbered(n) == [1]
+        memory.vanish(b"%d" % n)
+    assert memory.agent.stats()["clients"] == []
+    assert len(memory.agent._service.guests._reached) == 64
+    for n, number in ((0, 1), (64, 2), (1, 2)):
+        peer = b"again %d" % n
+        memory.attach(peer, f"client {n}")
+        assert memory.numbered(n) == [number]
+        memory.tell(peer, m.Leave())
+    memory.attach(b"knows more", "client 2", above=10)
+    assert memory.numbered(0) == [11]
+
+
+def test_only_the_same_role_takes_up_the_streams_of_a_token():
+    memory = Memory()
+    memory.attach(b"link 1", "secret")
+    (welcome,) = memory.tell(b"stranger", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
+    assert (welcome.streams, memory.agent._service.clients[b"link 1"].peer) == ((), b"link 1")
+    (welcome,) = memory.tell(b"link 2", m.Hello(m.VERSION, token="secret", streams=(1,)))[:1]
+    assert (welcome.streams, b"link 1" in memory.agent._service.clients) == ((1,), False)
+    (welcome,) = memory.tell(b"link 3", m.Hello(m.VERSION, token="secret"))[:1]  # it wants none of them any more
+    assert (welcome.streams, memory.agent.stats()["queries"]) == ((), [])
+
+
+@pytest.mark.parametrize("above", [-1, 1 << 63])
+def test_a_number_that_no_stream_has_reached_is_refused(above):
+    (failed,) = Memory().attach(b"peer", "token", above=above)
+    assert (failed.kind, str(above) in failed.text) == ("LimitReached", True)
+
+
+# ---------------------------------------------------------------- stopped processes
+
+CLIENT = """
+import sys, time, looptap
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.protocol.connections import read
+from looptap.protocol.limits import Limits
+file = read(next(iter(__import__("pathlib").Path(sys.argv[1]).glob("*.json"))))
+limits = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
+run = Run(Link(file.endpoints, file.server_public.encode(), file.client, limits=limits), run=file.run)
+streams = [run.stream(q, on="batch") for q in ("step", "mean(e.step for e in events)")]
+print("attached", flush=True)
+for line in sys.stdin:
+    arrived = streams[0].arrived
+    while streams[0].arrived <= arrived + 5:
+        time.sleep(0.01)
+    records = streams[0].records
+    print(all(b.event - a.event == b.number - a.number for a, b in zip(records, records[1:])), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
+def test_a_client_that_is_stopped_is_forgotten_with_its_queries_and_goes_on_when_it_is_continued(directory):
+    job = Job(QUICK)
+    command = [sys.executable, "-c", CLIENT, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        try:
+            assert client.stdout.readline() == "attached\n"
+            assert len(job.agent.stats()["queries"]) == 2
+            client.send_signal(signal.SIGSTOP)
+            stopped = time.monotonic()
+            soon(lambda: not job.agent.stats()["clients"])
+            assert time.monotonic() - stopped < 10 * (QUICK.heartbeat_timeout + 2 * QUICK.heartbeat)
+            assert job.agent.stats()["queries"] == []
+            client.send_signal(signal.SIGCONT)
+            soon(lambda: len(job.agent.stats()["queries"]) == 2)
+            client.stdin.write("go on\n")
+            client.stdin.flush()
+            assert client.stdout.readline() == "True\n"
+        finally:
+            client.kill()
+            job.end()
+
+
+# ---------------------------------------------------------------- one run after the other
+
+JOB = """
+import sys, threading, time, looptap
+agent = looptap.Agent("again", budget=float("inf"))
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+over, step = threading.Event(), 0
+print(agent.run.id, flush=True)
+while not over.wait(0.001):
+    step += 1
+    agent.emit("batch", step=step)
+    if step % 10 == 0:
+        agent.emit("epoch")
+agent.close("the job is done")
+"""
+
+
+@contextlib.contextmanager
+def child():
+    """A job in a process of its own, and the id of its run."""
+    with subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            yield job, job.stdout.readline().strip()
+        finally:
+            job.kill()
+
+
+def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(directory):
+    seen = []
+    with child() as (job, first):
+        run = looptap.attach("again", follow=True)
+        steps, groups = run.stream("step", on="batch"), run.stream("len(events)", on="batch")
+        steps.on_value(seen.append, replay=True)
+        groups.wait(3)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        soon(lambda: "Waiting for the next run named 'again'" in run.reason)
+        with pytest.raises(LinkError, match="process is gone"):
+            run.stream("step")
+    killed = steps.arrived
+    with child() as (job, second):
+        soon(lambda: groups.arrived > 10 and steps.arrived > killed + 50)
+        assert (run.id, run.state, run.reason, len(run.streams)) == (second, "live", "", 2)
+        (seam,) = steps.seams
+        assert (seam.old, seam.new) == (first, second)
+        before, after = (
+            [r for r in steps.records if r.number <= seam.after], [r for r in steps.records if r.number > seam.after]
+        )  # fmt: skip
+        assert len(before) == seam.after == killed
+        assert after[0].time > before[-1].time
+        assert [r.value for r in after] == [r.event for r in after]  # the numbers of the new run's events
+        assert (seam.after, None) in steps.gaps  # whether the killed one had more to say, nobody knows
+        assert [r.number for r in steps.records] == list(range(1, len(before) + len(after) + 1))
+        assert "2 runs, the last from number" in repr(steps)
+        job.stdin.close()  # a proper end: all that was made has arrived, or is counted
+        soon(lambda: run.state == "lost")
+        total = steps.arrived + steps.dropped
+    with child() as (_, third):
+        soon(lambda: steps.arrived > total + 50)
+        assert [(s.old, s.new) for s in steps.seams] == [(first, second), (second, third)]
+        assert steps.seams[1].after == total
+        assert [gap for gap in steps.gaps if gap.missing is None] == [(killed, None)]
+        soon(lambda: len(seen) > total)
+        assert seen == steps.values[: len(seen)]
+        run.close()
+        assert (run.state, steps.state, steps.reason) == ("ended", "ended", "closed")
+    assert not [t for t in threading.enumerate() if t.name == "looptap-follow"]
+
+
+def test_a_command_is_not_carried_over_to_the_next_run(directory):
+    with child() as (job, _):
+        run = looptap.attach("again", follow=True)
+        failures = []
+
+        def ask():
+            try:
+                run.call("step", on="never")
+            except RunEnded as error:
+                failures.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        soon(lambda: run._requests._waiting)
+        job.kill()
+        asking.join(20)
+    assert len(failures) == 1
+    run.close()
+    soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-follow"])
+
+
+def test_a_run_that_waits_for_the_next_is_let_go_when_nobody_holds_it(directory):
+    with child() as (job, _):
+        run = looptap.attach("again", follow=True)
+        job.kill()
+        while run.state != "lost":
+            time.sleep(0.01)
+    del run
+    gc.collect()
+    soon(lambda: not [t for t in threading.enumerate() if t.name in ("looptap-follow", "looptap-client")])
+
+
+def test_without_follow_a_run_ends_with_its_job(directory):
+    with child() as (job, _), looptap.attach("again") as run:
+        stream = run.stream("step", on="batch")
+        stream.wait(1)
+        job.stdin.close()
+        soon(lambda: run.state == "ended")
+        assert (stream.state, stream.reason, stream.seams) == ("ended", "the job is done", [])

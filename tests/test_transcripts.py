@@ -1,0 +1,226 @@
+"""What was said in each minor version that there has been is still understood, by the agent and by the client."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from looptap.client.run import Run
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack, unpack_values
+from looptap.protocol.errors import VersionMismatch
+from looptap.protocol.keys import OPERATOR
+
+PLACE = Path(__file__).parent / "transcripts"
+VERSIONS = sorted(path.name for path in PLACE.iterdir() if (path / "conversation.txt").exists())
+RUN = m.RunInfo("id", "name", "host", 1, 0.0)
+
+
+@pytest.fixture(scope="module")
+def record():
+    """The module that records transcripts."""
+    found = importlib.util.spec_from_file_location("looptap_transcripts_record", PLACE / "record.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def transcript(version):
+    return (PLACE / version / "conversation.txt").read_text().splitlines()
+
+
+def bare(value):
+    """A value that can be compared."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def gist(frames):
+    """What matters of the frames of an agent: not what the clock, the machine or the wording make different."""
+    found = []
+    for message in map(decode_from_agent, frames):
+        match message:
+            case m.Welcome():
+                found.append(("welcome", message.run, message.role))
+            case m.Done():
+                value = unpack(message.value)
+                facts = ("mapped", "fields", "run", "events")
+                known = {n: value[n] for n in facts if n in value} if isinstance(value, dict) else value
+                found.append(("done", message.request, known))
+            case m.Failed():
+                found.append(("failed", message.request, message.kind))
+            case m.Values():
+                values = [bare(v) for v in unpack_values(message.form, message.values)]
+                found.append(("values", message.stream, message.first, message.events, message.flags, values))
+            case m.Status() if message.state != "live":
+                found.append(("over", message.stream, message.state, message.last))
+            case m.Beat():
+                found.append(("beat", message.events))
+            case m.Goodbye():
+                found.append(("goodbye", message.reason))
+    return found
+
+
+def steps(version):
+    """What the client sends and what happens, each with the agent's frames that followed."""
+    found = []
+    for line in transcript(version):
+        kind, rest = line.split(" ", 1)
+        if kind == "<":
+            found[-1][2].append(bytes.fromhex(rest))
+        else:
+            found.append((kind, rest, []))
+    return found
+
+
+def test_there_is_a_transcript_of_the_version_of_today():
+    assert ".".join(map(str, m.VERSION)) in VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(version, record):
+    agent, said = record.agent_in_memory(), []
+
+    class Ear:
+        on_frame = staticmethod(said.append)
+
+    agent.memory.receivers[b"then"] = Ear()
+    for kind, rest, answers in steps(version):
+        said.clear()
+        if kind == "!":
+            record.happens(agent, rest)
+        else:
+            agent.memory.service.receive(b"then", OPERATOR, bytes.fromhex(rest))
+            agent.memory.wake()
+        assert sorted(gist(said), key=str) == sorted(gist(answers), key=str), rest
+    assert agent._service.refused == 0
+
+
+class Player:
+    """A link to an agent of then: what it said after each step, it says again after the same step."""
+
+    def __init__(self, version):
+        self.steps, self.at = steps(version), 0
+
+    def start(self, receiver, timeout):
+        self.receiver = receiver
+
+    def send(self, frame):
+        message = decode_from_client(frame)
+        if isinstance(message, m.Leave):  # the run is over, and nobody holds it any more
+            return
+        kind, rest, _ = self.steps[self.at]
+        assert (kind, type(message)) == (">", type(decode_from_client(bytes.fromhex(rest))))
+        self.go_on()
+
+    def happen(self, line):
+        assert self.steps[self.at][:2] == ("!", line)
+        self.go_on()
+
+    def sent(self, kind):
+        deadline = time.monotonic() + 10
+        while type(self.last) is not kind:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    @property
+    def last(self):
+        kind, rest, _ = self.steps[self.at - 1]
+        return decode_from_client(bytes.fromhex(rest)) if kind == ">" else None
+
+    def go_on(self):
+        self.at += 1
+        for answer in self.steps[self.at - 1][2]:
+            self.receiver.on_frame(answer)
+
+    def close(self, timeout=1.0):
+        pass
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_client_of_today_makes_of_an_agent_of_then_what_the_client_of_then_did(version, record):
+    player = Player(version)
+    run = Run(player, run=record.RUN)
+    made = record.converse(run, player.happen, player.sent)
+    assert json.loads(json.dumps(made)) == json.loads((PLACE / version / "outcome.json").read_text())
+    assert player.at == len(player.steps)
+    assert run.refused_messages == 0
+    assert not [t for t in threading.enumerate() if t.name == "looptap-client"]
+
+
+# ---------------------------------------------------------------- other versions
+
+
+def heard(frame):
+    """What an agent answers to the first frame of a stranger."""
+    from looptap.testing import pair
+
+    agent, said = pair()[0], []
+
+    class Ear:
+        on_frame = staticmethod(said.append)
+
+    agent.memory.receivers[b"stranger"] = Ear()
+    agent.memory.service.receive(b"stranger", OPERATOR, frame)
+    (answer,) = map(decode_from_agent, said)
+    return answer
+
+
+def test_a_hello_of_a_greater_minor_with_fields_unknown_is_welcome():
+    hello = {"t": "hello", "version": [1, 99], "client": "tomorrow", "colours": {"sky": [1, 2]}, "streams": [4]}
+    assert isinstance(heard(msgspec.msgpack.encode(hello)), m.Welcome)
+
+
+@pytest.mark.parametrize("more", [{"client": "tomorrow"}, {"client": {"name": "tomorrow"}}, {"t": "bonjour"}])
+def test_a_hello_of_another_major_gets_a_sentence_with_both_versions(more):
+    answer = heard(msgspec.msgpack.encode({"t": "hello", "version": [2, 3]} | more))
+    assert isinstance(answer, m.Refused)
+    assert answer.reason == "the client speaks protocol 2.3 and the agent 1.0; install the same looptap on both."
+
+
+class Answer:
+    """A link to an agent that answers a hello with these bytes."""
+
+    def __init__(self, reply):
+        self.reply, self.sent = reply, []
+
+    def start(self, receiver, timeout):
+        self.receiver = receiver
+
+    def send(self, frame):
+        self.sent.append(decode_from_client(frame))
+        if isinstance(self.sent[-1], m.Hello):
+            self.receiver.on_frame(self.reply)
+
+    def close(self, timeout=1.0):
+        pass
+
+
+def test_a_welcome_of_a_greater_minor_with_fields_unknown_is_understood():
+    welcome = msgspec.msgpack.decode(encode(m.Welcome((1, 99), RUN, OPERATOR, {"batch": 3})))
+    welcome["run"]["gpu"], welcome["mood"] = "H9000", ["good"]
+    run = Run(Answer(msgspec.msgpack.encode(welcome)))
+    assert (run.name, run.events()) == ("name", {"batch": 3})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        encode(m.Welcome((2, 3), RUN, OPERATOR)),
+        encode(m.Refused("no.", (2, 3))),
+        msgspec.msgpack.encode({"t": "welcome", "version": [2, 3], "run": "another shape"}),
+        msgspec.msgpack.encode({"t": "bonjour", "version": [2, 3]}),
+    ],
+)
+def test_an_agent_of_another_major_is_an_error_with_both_versions(reply):
+    with pytest.raises(VersionMismatch) as caught:
+        Run(Answer(reply), timeout=5)
+    assert str(caught.value) == (
+        "The agent speaks protocol 2.3 and this client 1.0; install the same looptap on both sides."
+    )
