@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import os
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from looptap.client.link import Link
+from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
-from looptap.protocol.connections import ConnectionFile, Found, listing, read, runtime_dir
-from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.errors import LinkError, NoAnswer, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.keys import OPERATOR
 
 
@@ -36,10 +40,40 @@ class RunListing:
     path: Path
     problem: str = ""
     file: ConnectionFile | None = field(default=None, repr=False, compare=False)
+    route: Remote | None = field(default=None, repr=False, compare=False)
 
     def attach(self, timeout: float = 5.0) -> Run:
         """Attach to this run. Raises what `attach` raises."""
         return _attach(self, timeout)
+
+    def usable(self) -> ConnectionFile:
+        """The connection file of a run that may live. Raises UnsafeFile or RunEnded."""
+        if self.file is None:
+            raise UnsafeFile(self.problem)
+        if self.alive is False:
+            raise RunEnded(f"The run {self.id} has ended: its process {self.pid} is gone.")
+        return self.file
+
+    def unreachable(self, error: LinkError) -> LinkError:
+        """``error``, or what is more likely when nobody listens at the endpoints of this file."""
+        file = self.file
+        if file is None or self.route is not None or not all(map(_is_local, file.endpoints)):
+            return error
+        if self.alive is None:
+            host = file.process.host
+            return NoAnswer(
+                f"The run {self.id} is on host {host}, and listens on a socket that is only to be reached there (this "
+                f"is {socket.gethostname()}). Go by way of ssh: looptap.attach('ssh://{host}/{self.id}'); or start the "
+                f"job with looptap.Agent(..., listen='tcp://{host}:*')."
+            )
+        paths = [endpoint.removeprefix(IPC) for endpoint in file.endpoints if endpoint.startswith(IPC)]
+        if self.alive and paths and not any(map(os.path.lexists, paths)):
+            return RunEnded(
+                f"{error} But its process {self.pid} is there: unless its agent was closed, the directory of "
+                f"{paths[0]} is private to the job, or was emptied. Start jobs where that is so with LOOPTAP_DIR, a "
+                "short path that both sides see and only you can read, or with looptap.Agent(..., listen='tcp')."
+            )
+        return error
 
     def __str__(self) -> str:
         if self.problem:
@@ -69,14 +103,28 @@ def attach(
     """Attach to a running job: the newest, or the one that ``name`` names.
 
     ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
-    connection file. Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
+    connection file. A run elsewhere is ``"ssh://host/run"``, ``"ssh://login/host/run"`` by way of another host, or
+    ``"command:srun --jobid=17 --overlap looptap bridge run"``: any command that ends in `looptap bridge`, which has
+    30 seconds more to start. Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
     """
+    return _attach(find(name, rank=rank, directory=directory, timeout=timeout + STARTING), timeout)
+
+
+def find(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    rank: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    timeout: float = STARTING,
+) -> RunListing:
+    """The one run that ``name`` means to `attach`; a command has ``timeout`` seconds to tell."""
+    if is_remote(name):
+        return _remote(str(name), rank, timeout)
     path = _path(name)
     if path is not None:
-        return _attach(_of_file(path), timeout)
-    listed = runs(directory)
-    return _attach(_chosen(listed, None if name is None else str(name), rank), timeout)
+        return _of_file(path)
+    return _chosen(runs(directory), None if name is None else str(name), rank)
 
 
 # ---------------------------------------------------------------- choosing
@@ -96,6 +144,20 @@ def _path(name: str | os.PathLike[str] | None) -> Path | None:
 def _of_file(path: Path) -> RunListing:
     file = read(path)
     return _listed(Found(path, file, file.process.alive()))
+
+
+def _remote(name: str, rank: int, timeout: float) -> RunListing:
+    route = Remote(name, rank)
+    try:
+        heading = route.open(timeout)
+        if heading.file is None or heading.file.run.rank != rank:
+            raise NoSuchRun(
+                f"{name} leads to another rank than {rank}. Say it in the command: looptap bridge --rank {rank} …"
+            )
+    except BaseException:
+        route.close()
+        raise
+    return replace(_listed(Found(Path(heading.path), heading.file, True)), route=route)
 
 
 def _listed(found: Found) -> RunListing:
@@ -181,21 +243,32 @@ def _names(listed: Sequence[RunListing]) -> str:
 
 
 def _attach(listed: RunListing, timeout: float) -> Run:
-    file = listed.file
-    if file is None:
-        raise UnsafeFile(listed.problem)
-    if listed.alive is False:
-        raise RunEnded(f"The run {listed.id} has ended: its process {listed.pid} is gone.")
-    path, process = listed.path, file.process
+    file, path, route = listed.usable(), listed.path, listed.route
+    server = file.server_public.encode("ascii")
+    if route is not None:
+        return Run(Link([route.name], server, file.client, route=route), run=file.run, timeout=timeout)
 
     def still_there() -> bool | None:
-        try:
-            return path.exists() and process.alive()
+        try:  # an agent that ends removes its file; a directory that vanished with it says nothing
+            return (path.exists() or not path.parent.exists()) and file.process.alive()
         except OSError:  # a shared directory that is away for a while
             return None
 
-    link = Link(file.endpoints, file.server_public.encode("ascii"), file.client, still_there=still_there)
-    return Run(link, run=file.run, timeout=timeout)
+    link = Link(file.endpoints, server, file.client, still_there=still_there)
+    try:
+        return Run(link, run=file.run, timeout=timeout)
+    except (RunEnded, NoAnswer) as error:
+        raise listed.unreachable(error) from None
+
+
+def _is_local(endpoint: str) -> bool:
+    """Whether only processes of the same machine can connect to it."""
+    if endpoint.startswith(IPC):
+        return True
+    try:
+        return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _ago(started: float) -> str:
