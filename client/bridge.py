@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -10,11 +11,16 @@ from looptap.client.diagnosis import dialled
 from looptap.client.discover import find
 from looptap.client.relay import BUFFER, Heading, inward, outward, write_heading
 from looptap.client.remote import is_remote
-from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded
+from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
 
 def bridge(name: str | None, rank: int) -> int:
     """Say on stdout which run ``name`` leads to, then carry one connection to it; returns the exit code."""
+    if os.isatty(1):
+        raise NotLooptap(
+            "looptap bridge speaks with a program, not with a person, and what it says first are keys. A client starts "
+            f"it by itself: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
+        )
     # Streams of our own: two threads are in the middle of reading and writing them when the process exits.
     source = open(0, "rb", buffering=BUFFER, closefd=False)  # noqa: SIM115
     sink = open(1, "wb", buffering=BUFFER, closefd=False)  # noqa: SIM115

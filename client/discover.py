@@ -16,7 +16,16 @@ from looptap.client.link import Link
 from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
 from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
-from looptap.protocol.errors import LinkError, NoAnswer, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.errors import (
+    LinkError,
+    NoAnswer,
+    NoSuchRun,
+    NotLooptap,
+    RunEnded,
+    SeveralRuns,
+    UnsafeFile,
+    WrongServer,
+)
 from looptap.protocol.keys import OPERATOR
 
 
@@ -257,7 +266,7 @@ def _attach(listed: RunListing, timeout: float) -> Run:
     link = Link(file.endpoints, server, file.client, still_there=still_there)
     try:
         return Run(link, run=file.run, timeout=timeout)
-    except (RunEnded, NoAnswer) as error:
+    except (RunEnded, NoAnswer, NotLooptap, WrongServer) as error:  # the port may be somebody else's here
         raise listed.unreachable(error) from None
 
 

@@ -117,7 +117,10 @@ class Remote:
                 raise RunEnded(f"The run has ended; {self.name} leads to another one now: {heading.file.run.id}.")
         self._channel, self._ready = self._ready, None
         assert self._channel is not None
-        return self._channel.listen()
+        try:
+            return self._channel.listen()
+        except OSError as error:
+            raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
 
     def broken(self) -> NoAnswer:
         """Why no link came about over the newest endpoint."""

@@ -18,7 +18,7 @@ import looptap
 from looptap.agent import endpoints, loop
 from looptap.agent.endpoints import place_for_sockets
 from looptap.client.discover import attach, runs
-from looptap.protocol.connections import private_dir, publish, read, sweep
+from looptap.protocol.connections import private_dir, publish, read, runtime_dir, sweep
 from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets in directories")
@@ -96,6 +96,15 @@ def test_sockets_of_other_machines_that_look_deserted_here_are_not_swept(place):
         assert not ours.exists()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the place is Linux's")
+def test_without_a_runtime_directory_of_the_session_there_is_a_private_one(monkeypatch):
+    for name in ("LOOPTAP_DIR", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert runtime_dir() == Path(f"/tmp/looptap-{os.getuid()}")
+    with looptap.Agent("without-a-session") as agent:
+        attach(agent.run.id).close()
+
+
 # ---------------------------------------------------------------- other hosts
 
 
@@ -117,6 +126,17 @@ def test_a_socket_of_another_host_says_how_to_get_there(place):
     said = rf"{run} is on host node7.*ssh://node7/{run}.*listen='tcp://node7:\*'"
     with pytest.raises(NoAnswer, match=said):
         attach("digits")
+
+
+def test_a_port_of_another_host_that_somebody_else_has_here_says_how_to_get_there(place):
+    with looptap.Agent("digits", listen="tcp"), looptap.Agent("other", listen="tcp"):
+        (path,) = place.glob("digits*.json")
+        (taken,) = read(next(place.glob("other*.json"))).endpoints
+        path.write_text(path.read_text().replace(read(path).endpoints[0], taken))
+        moved_path = moved(path, host="node7")
+        with pytest.raises(NoAnswer, match="is on host node7"):
+            attach("digits")
+        moved_path.unlink()
 
 
 def test_a_socket_that_is_hidden_though_the_process_lives_says_why(place):

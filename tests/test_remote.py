@@ -36,7 +36,7 @@ def until(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def agent(place):
 
         def loop():
             step = 0
-            while not over.wait(0.002):
+            while not over.wait(0.005):
                 agent.emit("batch", step=step, loss=1.0 / (step + 1))
                 step += 1
 
@@ -88,7 +88,7 @@ def bridges():
 def works(run):
     """Ask for one of everything."""
     stream = run.stream("step, loss", on="batch")
-    assert stream.wait(n=50, timeout=30)
+    assert stream.wait(n=20, timeout=30)
     steps = [value.step for value in stream.values]
     assert steps == list(range(steps[0], steps[0] + len(steps)))
     assert isinstance(run.call("step"), int)
@@ -123,6 +123,32 @@ def test_a_run_that_nobody_holds_any_more_ends_its_command(agent):
     until(lambda: not bridges())
 
 
+CLIENT = """
+import sys, time, looptap
+run = looptap.attach(sys.argv[1])
+print("attached", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_client_that_is_killed_takes_its_bridge_along(agent):
+    with subprocess.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
+        assert client.stdout.readline() == b"attached\n"
+        (bridge,) = psutil.Process(client.pid).children()
+        client.kill()
+        client.wait()
+        until(lambda: not bridge.is_running() or bridge.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_bridge_shows_no_keys_to_a_person(agent):
+    ours, theirs = os.openpty()
+    done = subprocess.run([*shlex.split(LOOPTAP), "bridge", "digits"], stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 1
+    assert "with a program, not with a person" in done.stderr
+
+
 def test_a_shell_that_greets_and_lines_that_end_otherwise_do_no_harm(agent):
     greeting = f"command:sh -c {shlex.quote(f'echo Welcome to node7; echo; exec {LOOPTAP} bridge digits')}"
     with attach(greeting) as run:
@@ -137,7 +163,7 @@ def test_a_lost_connection_is_restored_by_starting_the_command_anew(agent):
             before = len(stream.records)
             bridge.kill()
             until(lambda gone=bridge: [b for b in bridges() if b.pid != gone.pid] and run.state == "live")
-            until(lambda n=before: len(stream.records) > n + 50)
+            until(lambda n=before: len(stream.records) > n + 20)
         assert isinstance(run.call("step"), int)
         assert stream.state == "live"
 
@@ -369,7 +395,7 @@ def test_a_broken_ssh_connection_is_restored(sshd, agent):
                 with contextlib.suppress(psutil.NoSuchProcess):  # with another of them
                     process.kill()
             until(lambda old=old: [one for one in bridges() if one.pid not in old] and run.state == "live")
-            until(lambda n=before: len(stream.records) > n + 50)
+            until(lambda n=before: len(stream.records) > n + 20)
         assert stream.state == "live"
 
 
@@ -378,7 +404,7 @@ def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent,
         (["watch", "ssh://node/digits", "step", "--count", "3", "--timeout", "30"], "3 values"),
         (["call", BRIDGE, "step >= 0"], "True"),
         (["stacks", BRIDGE], "looptap-io"),
-        (["ls", "ssh://node/digits"], agent.run.id),
+        (["ls", BRIDGE], agent.run.id),
     ]:
         with pytest.raises(SystemExit) as exit:
             main(arguments)
