@@ -64,8 +64,11 @@ def heading_of(line: bytes, source: str) -> Heading:
         raise NotLooptap(f"What {source} says of the run cannot be understood: {_shown(content)}") from None
     if said.error or not said.file:
         kind = getattr(errors, said.error, None)
+        text = said.text
+        if source.startswith("ssh://"):  # whatever it says how to reach from there, is reached from here by way of it
+            text = text.replace("'ssh://", f"'{source.rpartition('/')[0]}/")
         known = isinstance(kind, type) and issubclass(kind, LinkError) and kind is not errors.RemoteError
-        raise (kind if known else LinkError)(f"{source}: {_shown(said.text.encode())}")  # type: ignore[misc]
+        raise (kind if known else LinkError)(f"{source}: {_shown(text.encode())}")  # type: ignore[misc]
     return Heading(said.path[:1000], parse(bytes(said.file), source))
 
 

@@ -20,7 +20,7 @@ import pytest
 import looptap
 from looptap.cli.start import main
 from looptap.client.discover import attach
-from looptap.client.relay import BUFFER, inward, outward
+from looptap.client.relay import BUFFER, heading_of, inward, outward
 from looptap.client.remote import Remote, command_of
 from looptap.protocol import errors
 from looptap.protocol.connections import private_dir
@@ -245,6 +245,12 @@ def test_what_goes_wrong_is_a_sentence_with_the_words_of_the_far_side(agent, com
     with pytest.raises(kind, match=said) as raised:
         attach(f"command:{command}")
     assert type(raised.value) is kind
+
+
+def test_a_way_that_the_far_side_proposes_goes_by_way_of_it():
+    line = b"""looptap-bridge/1 {"error": "NoAnswer", "text": "Go: looptap.attach('ssh://node7/x')"}"""
+    with pytest.raises(NoAnswer, match=r"attach\('ssh://login/node7/x'\)"):
+        heading_of(line, "ssh://login/digits")
 
 
 def test_a_command_that_says_nothing_is_given_up_and_ended(place):
