@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import platform
@@ -19,12 +20,13 @@ from typing import Any
 
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
+from looptap.agent.endpoints import place_for_sockets
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.taps import Deaf, Taps
-from looptap.protocol.connections import ConnectionFile, publish, remove, runtime_dir
+from looptap.protocol.connections import ConnectionFile, publish, remake, remove, runtime_dir, sweep
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
@@ -35,6 +37,8 @@ log = logging.getLogger("looptap")
 
 EXIT = 2.0
 """Seconds that the end of the run may take for what is still to be sent."""
+LEFT = 3600.0
+"""Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
 class Agent:
@@ -184,14 +188,21 @@ class Agent:
         directory = runtime_dir()
         keys = RoleKeys.fresh(OPERATOR)
         link = Link(
-            self._service, endpoint=listen, keys=keys, limits=self.limits, on_failure=_calls(self, Agent._failed)
+            self._service,
+            endpoint=listen,
+            keys=keys,
+            limits=self.limits,
+            directory=place_for_sockets(directory) if listen in (None, "ipc") else None,
+            on_failure=_calls(self, Agent._failed),
         )
         self._service.send = link.send
         link.start()
         self._link = link
-        path = publish(ConnectionFile.of(self.run, keys, link.endpoints), directory)
+        file = ConnectionFile.of(self.run, keys, link.endpoints)
+        path = publish(file, directory)
         self._files.append(path)
-        link.keep_fresh(path)
+        link.keep_up(path, lambda: _renew(file, directory))
+        link.post(lambda: _tidy(directory))
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
 
@@ -251,6 +262,18 @@ class Agent:
         self._files = []
         if link is not None:
             link.abandon()
+
+
+def _renew(file: ConnectionFile, directory: Path) -> None:
+    """Announce a run anew whose file has vanished, or its whole directory."""
+    remake(directory)
+    publish(file, directory)
+
+
+def _tidy(directory: Path) -> None:
+    """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
+    with contextlib.suppress(OSError):
+        sweep(directory, older=LEFT, at_most=200)
 
 
 def _never() -> bool:

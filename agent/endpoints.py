@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import ipaddress
+import logging
 import os
 import re
 import secrets
@@ -26,7 +28,11 @@ from pathlib import Path
 
 import zmq
 
+from looptap.protocol.connections import make_private, private_dir
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
+from looptap.protocol.processes import boot_id
+
+log = logging.getLogger("looptap")
 
 IPC, TCP, EVERYWHERE = "ipc://", "tcp://", "everywhere:"
 _ADDRESS = re.compile(r"tcp://(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>\d{1,5}|\*)")
@@ -92,19 +98,56 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
     _sweep(directory)
     for _ in range(_ATTEMPTS):
         try:
-            return _bind_path(server, directory.absolute() / f"{secrets.token_hex(8)}.sock")
+            return _bind_path(server, directory.absolute() / f"{_mark()}-{secrets.token_hex(4)}.sock")
         except EndpointBusy:
             continue
     raise EndpointBusy(f"No free name for a socket was found in {directory} in {_ATTEMPTS} attempts.")
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed agents left behind: older than a minute, and nobody listens."""
-    for path in directory.glob("*.sock"):
+    """Remove the sockets that killed agents left behind: older than a minute, of this machine, nobody listens."""
+    for path in directory.glob(f"{_mark()}-*.sock"):
         with contextlib.suppress(OSError):
             about = path.lstat()
             if stat.S_ISSOCK(about.st_mode) and about.st_mtime < time.time() - 60 and _is_deserted(path):
                 path.unlink()
+
+
+def _mark() -> str:
+    """How names of this machine's sockets begin: in a shared directory those of others look deserted from here."""
+    return hashlib.sha256(f"{socket.gethostname()} {boot_id()}".encode()).hexdigest()[:6]
+
+
+def place_for_sockets(wanted: Path) -> Path:
+    """``wanted``, if a socket can be made in it and only its owner can look into it; else the private directory."""
+    if sys.platform == "win32" or wanted.stat().st_mode & 0o077:
+        return private_dir()
+    path = wanted.absolute() / f"{_mark()}-{secrets.token_hex(4)}.sock"
+    if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
+        return private_dir()
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(os.fspath(path))
+        path.unlink()
+    except OSError as error:
+        place = private_dir()
+        log.warning(
+            "looptap: No socket can be made in %s (%s), as on some network file systems; this run listens in %s, which "
+            "only processes of this machine can reach. To be reached from elsewhere: Agent(..., listen='tcp://%s:*').",
+            wanted, error.strerror, place, socket.gethostname(),
+        )  # fmt: skip
+        return place
+    return wanted
+
+
+def rebind(server: zmq.Socket[bytes], bound: Bound) -> Bound:
+    """Bind ``server`` once more at its path, whose file has vanished; who is connected stays so.
+
+    Raises OSError, EndpointError or UnsafeFile if that cannot be done.
+    """
+    assert bound.path is not None
+    make_private(bound.path.parent)
+    return _bind_path(server, bound.path)  # to unbind the old one would hang up on its clients
 
 
 def _is_deserted(path: Path) -> bool:

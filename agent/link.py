@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import enum
+import logging
 import os
 import threading
 import time
@@ -31,12 +32,15 @@ import zmq.utils.garbage
 
 from looptap.agent import fork
 from looptap.agent.bell import Bell
-from looptap.agent.endpoints import Bound, bind
+from looptap.agent.endpoints import Bound, bind, rebind
 from looptap.agent.loop import Loop
 from looptap.agent.zap import DOMAIN, Doorman
 from looptap.protocol.connections import private_dir
+from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import RoleKeys, require_curve
 from looptap.protocol.limits import Limits
+
+log = logging.getLogger("looptap")
 
 RESTARTS = (0.05, 0.2, 0.8)
 """Seconds of pause after the first, second and third fault."""
@@ -111,7 +115,8 @@ class Link:
         self.bell, self.urgent = Bell(), Bell()
         self._ring, self._ring_urgently = self.bell.ring, self.urgent.ring
         self._posted: deque[Callable[[], object]] = deque()
-        self._fresh: tuple[Path, ...] = ()
+        self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
+        self._grieved = False  # whether it was told that a file cannot be made again
         self._bound = Bound(())
         self._stopping = False
         self._deadline = 0.0
@@ -135,7 +140,7 @@ class Link:
             self._close(0.0)
             raise
         if self._bound.path is not None:
-            self.keep_fresh(self._bound.path)
+            self.keep_up(self._bound.path, self._rebind)
         loop = Loop(self, self._brain, self._router, door)
         self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
         fork.remember(self)
@@ -150,9 +155,12 @@ class Link:
         self._posted.append(call)
         self._ring_urgently()
 
-    def keep_fresh(self, *paths: Path) -> None:
-        """Touch ``paths`` now and then: cleaners of temporary directories remove what is ten days old."""
-        self._fresh += paths
+    def keep_up(self, path: Path, renew: Callable[[], object]) -> None:
+        """Touch ``path`` now and then, and call ``renew`` on the I/O thread if it has vanished.
+
+        Cleaners of temporary directories remove what is ten days old; a logout removes all of /run/user/<uid>.
+        """
+        self._kept += ((path, renew),)
 
     def stop(self, timeout: float = 2.0) -> bool:
         """Flush, say goodbye, close and end the thread; whether that was done within ``timeout`` seconds."""
@@ -268,11 +276,28 @@ class Link:
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
-    def touch(self) -> None:
-        """Show the files to be in use."""
-        for path in self._fresh:
-            with contextlib.suppress(OSError):
-                os.utime(path)
+    def look_after(self, touch: bool) -> None:
+        """Make again what vanished of the files, and with ``touch`` show them to be in use."""
+        for path, renew in self._kept:
+            try:
+                if not os.path.lexists(path):
+                    renew()
+                elif touch:
+                    os.utime(path)
+            except (OSError, LinkError) as error:
+                self._grieve(path, error)
+
+    def _rebind(self) -> None:
+        if self._router is not None:
+            self._bound = rebind(self._router, self._bound)
+
+    def _grieve(self, path: Path, error: Exception) -> None:
+        if not self._grieved:
+            self._grieved = True
+            log.warning(
+                "looptap: %s has vanished and cannot be made again (%s). Clients that are attached stay so; new ones "
+                "will not find this run until the directory is there. A better place: export LOOPTAP_DIR=…", path, error
+            )  # fmt: skip
 
 
 def _nothing() -> None:

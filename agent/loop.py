@@ -33,6 +33,8 @@ SHORTEST_GAP = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 FRESH = 6 * 3600.0
 """Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
+LOOK = 60.0
+"""Seconds between two looks whether these files are still there."""
 
 # Waiting for the GIL is not holding it; the clock of Windows' threads is too coarse.
 _spent = time.monotonic if sys.platform == "win32" else time.thread_time
@@ -64,6 +66,7 @@ class Loop:
         self._flushed = float("-inf")
         self._retry = 0.0
         self._next_beat: float | None = None
+        self._next_look = time.monotonic() + LOOK
         self._next_touch = time.monotonic() + FRESH
         self._peer = b""  # of the message that is being received
         self._frames = 0  # of it, so far
@@ -87,9 +90,12 @@ class Loop:
         if self._next_beat is not None and now >= self._next_beat:
             self._next_beat = now + self._link.limits.heartbeat
             self._brain.beat()
-        if now >= self._next_touch:
-            self._next_touch = now + FRESH
-            self._link.touch()
+        if now >= self._next_look:
+            self._next_look = now + LOOK
+            touch = now >= self._next_touch
+            if touch:
+                self._next_touch = now + FRESH
+            self._link.look_after(touch)
 
     def _patience(self) -> int:
         """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
@@ -98,7 +104,7 @@ class Loop:
         elif self._next_beat is None:
             self._next_beat = time.monotonic() + self._link.limits.heartbeat
         times = [t for t in (self._due, self._next_beat) if t is not None]
-        return max(0, int((min(times, default=self._next_touch) - time.monotonic()) * 1000 + 0.999))
+        return max(0, int((min(times, default=self._next_look) - time.monotonic()) * 1000 + 0.999))
 
     # ------------------------------------------------------------ values
 

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 RUN_HELP = (
     "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
-    "file. `looptap ls` lists them."
+    "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
 )
 Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
 On = Annotated[str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")]
@@ -50,6 +50,7 @@ def looptap(
 
 @app.command("ls", short_help="List the runs, their events, and what is asked of them at what cost.")
 def ls(
+    run: Annotated[str | None, Argument(metavar="[RUN]", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
     clean: Annotated[bool, Option("--clean", help="First remove what ended runs have left behind.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
 ) -> int:
@@ -60,6 +61,7 @@ def ls(
 
     \b
       looptap ls
+      looptap ls ssh://login/node7/digits-cnn
       looptap ls --json | jq -r '.[] | select(.state == "alive") | .id'
 
     Runs announce themselves in the directory that LOOPTAP_DIR names, else in a private one of this user on this
@@ -67,7 +69,7 @@ def ls(
     """
     from looptap.cli import listing
 
-    return listing.ls(as_json, clean)
+    return listing.ls(as_json, clean, run)
 
 
 @app.command("watch", short_help="Ask a run queries and show what they yield as it comes.")
@@ -186,6 +188,24 @@ def stacks(
     from looptap.cli import hanging
 
     return hanging.stacks(run, timeout=timeout, as_json=as_json)
+
+
+@app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")
+def bridge(
+    run: Annotated[str | None, Argument(metavar="[RUN]", help=f"By default the newest. {RUN_HELP}")] = None,
+    rank: Annotated[int, Option(metavar="N", help="Which rank of the run.")] = 0,
+) -> int:
+    """Join stdin and stdout to a run on this machine; not for people, but for a client elsewhere that starts it.
+
+    \b
+      looptap watch ssh://node7/digits-cnn "step, loss"
+      looptap watch "command:ssh login srun --jobid=17 --overlap looptap bridge digits-cnn" "step, loss"
+
+    What is said first is the connection file, with the keys; then follow the bytes of one connection, as lines.
+    """
+    from looptap.client.bridge import bridge as carry
+
+    return carry(run, rank)
 
 
 @app.command("demo", short_help="Start a small training job, attach to it, show what can be asked.")

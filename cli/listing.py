@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from looptap.cli.formats import cost, duration, json_of, several, size
-from looptap.client.discover import RunListing, runs
+from looptap.client.discover import RunListing, find, runs
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.streams.errors import LooptapError
 
@@ -21,11 +21,11 @@ PATIENCE = 3.0
 """Seconds that a run has to answer."""
 
 
-def ls(as_json: bool, clean: bool) -> int:
-    """Print what is known of every run, with ``clean`` only of those that live; returns the exit code."""
+def ls(as_json: bool, clean: bool, name: str | None = None) -> int:
+    """Print what is known of every run, or of ``name``, with ``clean`` of those that live; returns the exit code."""
     if clean:
         sweep(runtime_dir())
-    found = runs()
+    found = runs() if name is None else [find(name)]
     with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
         reports = list(pool.map(_report, found))
     if as_json:

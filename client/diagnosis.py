@@ -66,7 +66,7 @@ def _wrong_server(endpoint: str) -> WrongServer:
 def _speaks_curve(endpoint: str) -> bool:
     """Whether a ZeroMQ server with CURVE is at the endpoint: libzmq hangs up on a wrong key like anybody else."""
     try:
-        with _dialled(endpoint) as peer:
+        with dialled(endpoint) as peer:
             peer.sendall(_GREETING)
             answer = b""
             while len(answer) < _MECHANISM.stop and (more := peer.recv(64)):
@@ -76,7 +76,8 @@ def _speaks_curve(endpoint: str) -> bool:
     return answer[:1] == b"\xff" and answer[_MECHANISM].rstrip(b"\0") == b"CURVE"
 
 
-def _dialled(endpoint: str) -> socket.socket:
+def dialled(endpoint: str) -> socket.socket:
+    """A plain connection to the endpoint, which waits a second at most. Raises OSError or ValueError."""
     if endpoint.startswith(IPC):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.settimeout(1.0)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import os
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from looptap.client.link import Link
+from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
 from looptap.client.successor import Following
-from looptap.protocol.connections import ConnectionFile, Found, listing, read, runtime_dir
-from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.errors import (
+    LinkError,
+    NoAnswer,
+    NoSuchRun,
+    NotLooptap,
+    RunEnded,
+    SeveralRuns,
+    UnsafeFile,
+    WrongServer,
+)
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.messages import RunInfo
 from looptap.streams.syntax import nearest
@@ -39,10 +52,40 @@ class RunListing:
     path: Path
     problem: str = ""
     file: ConnectionFile | None = field(default=None, repr=False, compare=False)
+    route: Remote | None = field(default=None, repr=False, compare=False)
 
     def attach(self, timeout: float = 5.0, *, follow: bool = False) -> Run:
         """Attach to this run. Raises what `attach` raises."""
         return _attach(self, timeout, follow)
+
+    def usable(self) -> ConnectionFile:
+        """The connection file of a run that may live. Raises UnsafeFile or RunEnded."""
+        if self.file is None:
+            raise UnsafeFile(self.problem)
+        if self.alive is False:
+            raise RunEnded(f"The run {self.id} has ended: its process {self.pid} is gone.")
+        return self.file
+
+    def unreachable(self, error: LinkError) -> LinkError:
+        """``error``, or what is more likely when nobody listens at the endpoints of this file."""
+        file = self.file
+        if file is None or self.route is not None or not all(map(_is_local, file.endpoints)):
+            return error
+        if self.alive is None:
+            host = file.process.host
+            return NoAnswer(
+                f"The run {self.id} is on host {host}, and listens on a socket that is only to be reached there (this "
+                f"is {socket.gethostname()}). Go by way of ssh: looptap.attach('ssh://{host}/{self.id}'); or start the "
+                f"job with looptap.Agent(..., listen='tcp://{host}:*')."
+            )
+        paths = [endpoint.removeprefix(IPC) for endpoint in file.endpoints if endpoint.startswith(IPC)]
+        if self.alive and paths and not any(map(os.path.lexists, paths)):
+            return RunEnded(
+                f"{error} But its process {self.pid} is there: unless its agent was closed, the directory of "
+                f"{paths[0]} is private to the job, or was emptied. Start jobs where that is so with LOOPTAP_DIR, a "
+                "short path that both sides see and only you can read, or with looptap.Agent(..., listen='tcp')."
+            )
+        return error
 
     def __str__(self) -> str:
         if self.problem:
@@ -73,7 +116,9 @@ def attach(
     """Attach to a running job: the newest, or the one that ``name`` names.
 
     ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
-    connection file.
+    connection file. A run elsewhere is ``"ssh://host/run"``, ``"ssh://login/host/run"`` by way of another host, or
+    ``"command:srun --jobid=17 --overlap looptap bridge run"``: any command that ends in `looptap bridge`, which has
+    30 seconds more to start.
 
     A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
     outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
@@ -83,11 +128,23 @@ def attach(
     Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
     """
+    return _attach(find(name, rank=rank, directory=directory, timeout=timeout + STARTING), timeout, follow)
+
+
+def find(
+    name: str | os.PathLike[str] | None = None,
+    *,
+    rank: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    timeout: float = STARTING,
+) -> RunListing:
+    """The one run that ``name`` means to `attach`; a command has ``timeout`` seconds to tell."""
+    if is_remote(name):
+        return _remote(str(name), rank, timeout)
     path = _path(name)
     if path is not None:
-        return _attach(_of_file(path), timeout, follow)
-    listed = runs(directory)
-    return _attach(_chosen(listed, None if name is None else str(name), rank), timeout, follow)
+        return _of_file(path)
+    return _chosen(runs(directory), None if name is None else str(name), rank)
 
 
 # ---------------------------------------------------------------- choosing
@@ -107,6 +164,20 @@ def _path(name: str | os.PathLike[str] | None) -> Path | None:
 def _of_file(path: Path) -> RunListing:
     file = read(path)
     return _listed(Found(path, file, file.process.alive()))
+
+
+def _remote(name: str, rank: int, timeout: float) -> RunListing:
+    route = Remote(name, rank)
+    try:
+        heading = route.open(timeout)
+        if heading.file is None or heading.file.run.rank != rank:
+            raise NoSuchRun(
+                f"{name} leads to another rank than {rank}. Say it in the command: looptap bridge --rank {rank} …"
+            )
+    except BaseException:
+        route.close()
+        raise
+    return replace(_listed(Found(Path(heading.path), heading.file, True)), route=route)
 
 
 def _listed(found: Found) -> RunListing:
@@ -193,37 +264,38 @@ def _names(listed: Sequence[RunListing]) -> str:
 
 
 def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
-    link, run = _link(listed, follow)
-    if not follow:
-        return Run(link, run=run, timeout=timeout)
-
-    def find(run: RunInfo) -> tuple[Link, RunInfo] | None:
-        following = _next(listed.path.parent, run)
-        return None if following is None else _link(following, follow)
-
-    return Run(Following(link, run, find), run=run, timeout=timeout, follow=True)
+    file = listed.usable()
+    link = _link(listed, follow)
+    transport = Following(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
+    try:
+        return Run(transport, run=file.run, timeout=timeout, follow=follow)
+    except (RunEnded, NoAnswer, NotLooptap, WrongServer) as error:  # the port may be somebody else's here
+        raise listed.unreachable(error) from None
 
 
-def _link(listed: RunListing, follow: bool) -> tuple[Link, RunInfo]:
+def _link(listed: RunListing, follow: bool) -> Link:
     """A link to the run, not started yet."""
-    file = listed.file
-    if file is None:
-        raise UnsafeFile(listed.problem)
-    if listed.alive is False:
-        raise RunEnded(f"The run {listed.id} has ended: its process {listed.pid} is gone.")
-    path, process = listed.path, file.process
+    file, path, route = listed.usable(), listed.path, listed.route
+    server = file.server_public.encode("ascii")
+    if route is not None:
+        return Link([route.name], server, file.client, route=route)
 
     def still_there() -> bool | None:
-        try:
-            there = path.exists() and process.alive()
+        try:  # an agent that ends removes its file; a directory that vanished with it says nothing
+            there = (path.exists() or not path.parent.exists()) and file.process.alive()
             if there is None and follow and _next(path.parent, file.run) is not None:
                 return False  # nobody can tell, nobody answers, and another has taken its place
             return there
         except OSError:  # a shared directory that is away for a while
             return None
 
-    link = Link(file.endpoints, file.server_public.encode("ascii"), file.client, still_there=still_there)
-    return link, file.run
+    return Link(file.endpoints, server, file.client, still_there=still_there)
+
+
+def _successor(listed: RunListing, run: RunInfo) -> tuple[Link, RunInfo] | None:
+    """A link to the run that comes after ``run`` where ``listed`` was found; None while there is none."""
+    found = _next(listed.path.parent, run) if listed.route is None else _next_behind(listed.route, run)
+    return None if found is None else (_link(found, True), found.usable().run)
 
 
 def _next(directory: Path, run: RunInfo) -> RunListing | None:
@@ -234,6 +306,31 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
         if (other.name, other.rank) == (run.name, run.rank) and other.started > run.started and other.alive is not False
     ]
     return min(later, key=lambda other: other.started, default=None)
+
+
+def _next_behind(route: Remote, run: RunInfo) -> RunListing | None:
+    """The run that a command leads to now, if it started after ``run``."""
+    found = _remote(route.name, run.rank, STARTING)
+    if found.started > run.started:
+        return found
+    if found.route is not None:
+        found.route.close()
+    return None
+
+
+def _pause(listed: RunListing) -> float:
+    """Seconds between two looks for the next run."""
+    return 0.25 if listed.route is None else listed.route.longest
+
+
+def _is_local(endpoint: str) -> bool:
+    """Whether only processes of the same machine can connect to it."""
+    if endpoint.startswith(IPC):
+        return True
+    try:
+        return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _ago(started: float) -> str:

@@ -21,7 +21,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from looptap.client.diagnosis import diagnose, no_answer
-from looptap.client.transport import Receiver
+from looptap.client.transport import Receiver, Route
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
@@ -42,6 +42,7 @@ class Link:
     """A connection to the agent at one of ``endpoints``, which holds the secret of the key ``server``.
 
     ``still_there`` says whether the run may still be there (None: unknown); a lost link is given up once it says no.
+    With a ``route``, this is what is asked for an endpoint each time; ``endpoints`` are then names to be shown.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Link:
         *,
         limits: Limits | None = None,
         still_there: Callable[[], bool | None] = lambda: None,
+        route: Route | None = None,
     ) -> None:
         self._endpoints, self._server, self._keys = tuple(endpoints), server, keys
         self._limits = limits or Limits()
-        self._still_there = still_there
+        self._still_there, self._route = still_there, route
         self.failures = 0
         """Exceptions of the receiver, the newest of which is `last_failure`."""
         self.last_failure: Exception | None = None
@@ -106,6 +108,8 @@ class Link:
             return
         self._stopping = True
         self._wake()
+        if self._route is not None:
+            self._route.cancel()
         thread = self._thread
         if thread is None:
             self._wake_in.close()
@@ -132,6 +136,8 @@ class Link:
             error = LinkError(f"The link broke down: {type(unexpected).__name__}: {unexpected}")
         finally:
             context.destroy(linger=0)
+            if self._route is not None:
+                self._route.close()
             self._error = error
             was_up = self._up.is_set()
             self._up.set()
@@ -143,23 +149,32 @@ class Link:
     def _keep_up(self, context: zmq.Context[zmq.Socket[bytes]]) -> LinkError | None:
         """Connect, again and again; the error that makes it pointless, None when asked to stop."""
         pause, attempt, hung_up = _RETRY, 0, 0
+        longest = _RETRY_LONGEST if self._route is None else self._route.longest
         while not self._stopping:
-            endpoint = self._endpoints[attempt % len(self._endpoints)]
+            shown = self._endpoints[attempt % len(self._endpoints)]
             attempt += 1
             was_up = self._up.is_set()
-            with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
-                error = self._establish(connection, _DIAL if was_up else math.inf)
-                if error is None and not self._stopping:
-                    if was_up:
-                        self._outgoing.clear()
-                        self._tell(self._receiver.on_back)
-                    self._up.set()
-                    pause = _RETRY
-                    self._serve(connection)
-                    if self._stopping:
-                        return None
-                    error = NoAnswer(f"The link to {endpoint} is lost; trying to restore it.")
-                    self._tell(self._receiver.on_lost, error)
+            error: LinkError | None
+            try:
+                endpoint = shown if self._route is None else self._route.endpoint()
+            except NoAnswer as unreachable:
+                error = unreachable
+            else:
+                with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
+                    error = self._establish(connection, _DIAL if was_up else math.inf)
+                    if error is None and not self._stopping:
+                        if was_up:
+                            self._outgoing.clear()
+                            self._tell(self._receiver.on_back)
+                        self._up.set()
+                        pause = _RETRY
+                        self._serve(connection)
+                        if self._stopping:
+                            return None
+                        error = NoAnswer(f"The link to {shown} is lost; trying to restore it.")
+                        self._tell(self._receiver.on_lost, error)
+                    elif self._route is not None and error is not None and not isinstance(error, RefusedKey):
+                        error = self._route.broken()
             hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
             doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _HUNG_UP
             if not self._up.is_set():
@@ -171,7 +186,7 @@ class Link:
             elif isinstance(error, RefusedKey | WrongServer) and not doubtful:
                 return error
             self._pause(pause)
-            pause = min(2 * pause, _RETRY_LONGEST)
+            pause = min(2 * pause, longest)
         return None
 
     def _establish(self, connection: _Connection, dial: float) -> LinkError | None:

@@ -9,7 +9,6 @@ from looptap.client.transport import Receiver, Transport
 from looptap.protocol.errors import LinkError, RunEnded
 from looptap.protocol.messages import RunInfo
 
-_PAUSE = 0.25  # seconds between two looks for the next run
 _PATIENCE = 5.0  # seconds for its agent to let us in
 
 Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
@@ -17,13 +16,14 @@ Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
 
 
 class Following:
-    """A transport that does not end with its run: it waits for the next one, which ``find`` finds.
+    """A transport that does not end with its run: every ``pause`` seconds it looks
+    for the next one, which ``find`` finds.
 
     The receiver is told of an end as of a loss (`RunEnded`), then `on_next` when the link to the next run is up.
     """
 
-    def __init__(self, first: Transport, run: RunInfo, find: Find) -> None:
-        self._link, self._run, self._find = first, run, find
+    def __init__(self, first: Transport, run: RunInfo, find: Find, pause: float) -> None:
+        self._link, self._run, self._find, self._pause = first, run, find, pause
         self._closed = threading.Event()
 
     def start(self, receiver: Receiver, timeout: float) -> None:
@@ -48,7 +48,7 @@ class Following:
         threading.Thread(target=self._search, name="looptap-follow", daemon=True).start()
 
     def _search(self) -> None:
-        while not self._closed.wait(_PAUSE):
+        while not self._closed.wait(self._pause):
             try:
                 if (found := self._find(self._run)) is None:
                     continue

@@ -30,6 +30,25 @@ class Receiver(Protocol):
         """Know that there will be no link again."""
 
 
+class Route(Protocol):
+    """A way to an agent that has to be opened anew for each connection."""
+
+    longest: float
+    """Seconds between two attempts, at most, to restore a lost connection."""
+
+    def endpoint(self) -> str:
+        """Where to connect, once and now. Raises NoAnswer if another attempt may succeed, else another LinkError."""
+
+    def broken(self) -> LinkError:
+        """Why no link came about over the newest endpoint."""
+
+    def cancel(self) -> None:
+        """Have an `endpoint` that another thread waits for raise; from any thread."""
+
+    def close(self) -> None:
+        """Close what was opened."""
+
+
 class Transport(Protocol):
     """A link to one agent."""
 

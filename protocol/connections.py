@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -118,11 +119,13 @@ def private_dir() -> Path:
     else:
         directory = platformdirs.user_runtime_path("looptap", appauthor=False)
         directory.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        directory.mkdir(mode=0o700)
-        directory.chmod(0o700)  # whatever the umask took away
-    except FileExistsError:
-        pass
+    make_private(directory)
+    return directory
+
+
+def make_private(directory: Path) -> None:
+    """Make ``directory``, mode 0700, if nothing is there. Raises UnsafeFile if others own or can look into it."""
+    remake(directory)
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode):
         raise UnsafeFile(f"{directory} is not a directory. Remove it: rm {directory}")
@@ -133,7 +136,15 @@ def private_dir() -> Path:
         )
     if sys.platform != "win32" and about.st_mode & 0o077:
         raise UnsafeFile(f"Other users can look into {directory}. Close it: chmod 700 {directory}")
-    return directory
+
+
+def remake(directory: Path) -> None:
+    """Make ``directory``, mode 0700, if nothing is there."""
+    try:
+        directory.mkdir(mode=0o700)
+        directory.chmod(0o700)  # whatever the umask took away
+    except FileExistsError:
+        pass
 
 
 def _check_directory(directory: Path) -> None:
@@ -194,7 +205,11 @@ def read(path: Path) -> ConnectionFile:
     Raises NoSuchRun if there is none, VersionMismatch if it is of another major version, and UnsafeFile, with
     the command that mends it, if it cannot be trusted.
     """
-    data = _read_private(path)
+    return parse(_read_private(path), str(path))
+
+
+def parse(data: bytes, path: str) -> ConnectionFile:
+    """The connection file in ``data``, which came from ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version[0] != VERSION[0]:
@@ -248,11 +263,7 @@ def _read_private(path: Path) -> bytes:
 def listing(directory: Path) -> list[Found]:
     """The connection files in ``directory``, newest run first, ranks in order; none without a directory."""
     found = []
-    try:
-        paths = sorted(p for p in directory.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    for path in paths:
+    for path in _files(directory):
         try:
             file = read(path)
         except NoSuchRun:  # it ended while we looked
@@ -273,12 +284,16 @@ def remove(path: Path) -> bool:
 
     Returns whether it was removed. The sockets that a dead process left behind go with its file.
     """
+    return _remove(path, own=True)
+
+
+def _remove(path: Path, own: bool) -> bool:
     try:
         file = read(path)
     except (NoSuchRun, UnsafeFile, VersionMismatch, OSError):
         return False
     dead = file.process.alive() is False
-    if not dead and file.process != Process.this():
+    if not dead and not (own and file.process == Process.this()):
         return False
     if dead:
         for endpoint in file.endpoints:
@@ -287,9 +302,28 @@ def remove(path: Path) -> bool:
     return True
 
 
-def sweep(directory: Path) -> int:
-    """Remove what dead processes left in ``directory``; returns how many files."""
-    return sum(remove(found.path) for found in listing(directory) if found.alive is False)
+def sweep(directory: Path, *, older: float = 0.0, at_most: int | None = None) -> int:
+    """Remove what dead processes left in ``directory``; returns how many files.
+
+    Of the files that were not touched for ``older`` seconds, ``at_most`` so many are looked at.
+    """
+    before = time.time() - older
+    old = [path for path in _files(directory) if _touched(path) <= before]
+    return sum(_remove(path, own=False) for path in old[:at_most])
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return sorted(p for p in directory.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _touched(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # it ended while we looked
+        return float("inf")
 
 
 def _remove_socket(endpoint: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from looptap.agent import endpoints
 from looptap.agent.link import Link
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
 from looptap.protocol.limits import Limits
@@ -122,7 +123,7 @@ def test_stopping_removes_the_socket_but_not_what_took_its_name(wire):
 
 
 def test_sockets_of_killed_agents_are_removed_after_a_while_and_living_ones_stay(wire):
-    living, dead, fresh = (wire.directory / f"{name}.sock" for name in ("living", "dead", "fresh"))
+    living, dead, fresh = (wire.directory / f"{endpoints._mark()}-{name}.sock" for name in ("living", "dead", "fresh"))
     listener = occupy(living, "living socket")
     occupy(dead, "deserted socket")
     occupy(fresh, "deserted socket")

@@ -1,0 +1,57 @@
+"""The far end of a bridge: `looptap bridge RUN`, which joins its stdin and stdout to the socket of a run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from looptap.client.diagnosis import dialled
+from looptap.client.discover import find
+from looptap.client.relay import BUFFER, Heading, inward, outward, write_heading
+from looptap.client.remote import is_remote
+from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
+
+
+def bridge(name: str | None, rank: int) -> int:
+    """Say on stdout which run ``name`` leads to, then carry one connection to it; returns the exit code."""
+    if os.isatty(1):
+        raise NotLooptap(
+            "looptap bridge speaks with a program, not with a person, and what it says first are keys. A client starts "
+            f"it by itself: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
+        )
+    # Streams of our own: two threads are in the middle of reading and writing them when the process exits.
+    source = open(0, "rb", buffering=BUFFER, closefd=False)  # noqa: SIM115
+    sink = open(1, "wb", buffering=BUFFER, closefd=False)  # noqa: SIM115
+    try:
+        if is_remote(name):
+            raise NoSuchRun(f"{name!r}: a bridge leads to a run of the machine it is started on. Name the run alone.")
+        listed = find(name, rank=rank)
+        file = listed.usable()
+        peer = _first(file.endpoints, listed.unreachable)
+    except LinkError as error:
+        write_heading(sink, Heading(error=type(error).__name__, text=str(error)))
+        return 1
+    write_heading(sink, Heading(str(listed.path), file))
+    over = threading.Event()
+    for work in (lambda: outward(peer, sink), lambda: inward(source, peer)):
+        threading.Thread(target=_then, args=(work, over), daemon=True).start()
+    over.wait()
+    return 0
+
+
+def _first(endpoints: tuple[str, ...], unreachable: Callable[[LinkError], LinkError]) -> socket.socket:
+    for endpoint in endpoints:
+        try:
+            peer = dialled(endpoint)
+        except (OSError, ValueError):
+            continue
+        peer.settimeout(None)
+        return peer
+    raise unreachable(RunEnded(f"Nobody listens at {', '.join(endpoints)}: the run has ended."))
+
+
+def _then(work: Callable[[], None], over: threading.Event) -> None:
+    work()
+    over.set()

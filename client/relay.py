@@ -1,0 +1,104 @@
+"""A connection as lines of text: how its bytes pass through the stdin and stdout of any command.
+
+Lines of base64, because what starts commands elsewhere (Slurm's srun, some terminals) holds bytes back until a line
+ends. The far side says first, in a line of its own, which run it leads to, or why to none.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import socket
+from typing import IO
+
+import msgspec
+
+from looptap.protocol import errors
+from looptap.protocol.connections import ConnectionFile, parse
+from looptap.protocol.errors import LinkError, NotLooptap, VersionMismatch
+
+BUFFER = 131_072
+"""Bytes that a stream of lines should buffer: more than a line has."""
+_CHUNK = 49_152
+_LINE = _CHUNK // 3 * 4 + 2
+_NOISE = 1_000  # lines that a shell may greet with
+_MARK, _VERSION = b"looptap-bridge/", b"1"
+
+
+class Heading(msgspec.Struct, omit_defaults=True):
+    """What the far side says first: the connection file and where it lies, or an error's class and text."""
+
+    path: str = ""
+    file: ConnectionFile | None = None
+    error: str = ""
+    text: str = ""
+
+
+def write_heading(stream: IO[bytes], heading: Heading) -> None:
+    """Say what is on the far side."""
+    _write_line(stream, _MARK + _VERSION + b" " + msgspec.json.encode(heading) + b"\n")
+
+
+def read_heading(stream: IO[bytes]) -> bytes | None:
+    """The line with the heading, past whatever a shell says at login; None if the stream ends without one."""
+    for _ in range(_NOISE):
+        line = stream.readline(_LINE)
+        if line.startswith(_MARK):
+            return line
+        if not line:
+            break
+    return None
+
+
+def heading_of(line: bytes, source: str) -> Heading:
+    """The heading in ``line``. Raises the error that it tells of, VersionMismatch, UnsafeFile or NotLooptap."""
+    version, _, content = line.removeprefix(_MARK).partition(b" ")
+    if version != _VERSION:
+        raise VersionMismatch(
+            f"The looptap behind {source} speaks version {_shown(version)} of the bridge and this one "
+            f"{_shown(_VERSION)}; install the same looptap on both sides."
+        )
+    try:
+        said = msgspec.json.decode(content, type=_Raw)
+    except (ValueError, RecursionError):
+        raise NotLooptap(f"What {source} says of the run cannot be understood: {_shown(content)}") from None
+    if said.error or not said.file:
+        kind = getattr(errors, said.error, None)
+        text = said.text
+        if source.startswith("ssh://"):  # whatever it says how to reach from there, is reached from here by way of it
+            text = text.replace("'ssh://", f"'{source.rpartition('/')[0]}/")
+        known = isinstance(kind, type) and issubclass(kind, LinkError) and kind is not errors.RemoteError
+        raise (kind if known else LinkError)(f"{source}: {_shown(text.encode())}")  # type: ignore[misc]
+    return Heading(said.path[:1000], parse(bytes(said.file), source))
+
+
+class _Raw(msgspec.Struct):
+    path: str = ""
+    file: msgspec.Raw = msgspec.Raw()
+    error: str = ""
+    text: str = ""
+
+
+def outward(peer: socket.socket, stream: IO[bytes]) -> None:
+    """Write what ``peer`` sends to ``stream``, as lines, until one of them ends."""
+    with contextlib.suppress(OSError, ValueError):  # hung up; closed
+        while data := peer.recv(_CHUNK):
+            _write_line(stream, binascii.b2a_base64(data))
+
+
+def inward(stream: IO[bytes], peer: socket.socket) -> None:
+    """Send the bytes in the lines of ``stream`` to ``peer``, until one of them ends or a line is no base64."""
+    with contextlib.suppress(OSError, ValueError):
+        while line := stream.readline(_LINE):
+            peer.sendall(binascii.a2b_base64(line))
+
+
+def _write_line(stream: IO[bytes], line: bytes) -> None:
+    stream.write(line)
+    stream.flush()
+
+
+def _shown(said: bytes) -> str:
+    """What another machine said, on one line and without control characters."""
+    text = " ".join(said[:2000].decode("utf-8", "replace").split())
+    return "".join(c for c in text if c.isprintable())

@@ -1,0 +1,297 @@
+"""A run behind a command: ``ssh://login/node/run``, ``command:srun … looptap bridge run``.
+
+There is one mechanism: a command that ends in `looptap bridge` somewhere, whose stdin and stdout carry one
+connection; ``ssh://`` is short for such a command. It passes jump hosts, needs no port anywhere, and what one may do
+is decided by who lets the command start. Encryption and keys are the run's own, from end to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shlex
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as TooLate
+
+from looptap.client.relay import BUFFER, Heading, heading_of, inward, outward, read_heading
+from looptap.protocol.connections import IPC, private_dir
+from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
+
+SSH, COMMAND = "ssh://", "command:"
+STARTING = 30.0
+"""Seconds that a command may take until it says which run it leads to: logins, queues, slow file systems."""
+_HOST = re.compile(r"(?:[\w.%+-]+@)?(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
+_GRACE = 0.5  # seconds in which a command may end by itself
+_JOIN = 5.0  # seconds in which our own socket must have connected
+
+
+def is_remote(name: object) -> bool:
+    """Whether ``name`` names a run behind a command."""
+    return isinstance(name, str) and name.startswith((SSH, COMMAND))
+
+
+def command_of(name: str, rank: int = 0) -> list[str]:
+    """The command that leads to the run. Raises NoSuchRun for a name that is malformed.
+
+    >>> command_of("ssh://login/node7/digits")[-4:]
+    ['-J', 'login', 'node7', 'looptap bridge digits']
+    >>> command_of("command:srun --jobid=17 looptap bridge digits")
+    ['srun', '--jobid=17', 'looptap', 'bridge', 'digits']
+    """
+    if name.startswith(COMMAND):
+        try:
+            command = shlex.split(name.removeprefix(COMMAND))
+        except ValueError as error:
+            raise NoSuchRun(f"{name!r} is no command: {error}.") from None
+        if not command:
+            raise NoSuchRun(f"{name!r} names no command. Write 'command:ssh host looptap bridge digits-cnn'.")
+        return command
+    *hosts, run = (name if "/" in name.removeprefix(SSH) else f"{name}/").removeprefix(SSH).split("/")
+    if not hosts or not all(_HOST.fullmatch(host) and not host.startswith("-") for host in hosts):
+        raise NoSuchRun(
+            f"{name!r} is no way to a run. Write 'ssh://host/run', or 'ssh://login/host/run' by way of login."
+        )
+    words = ["looptap", "bridge", *(["--rank", str(rank)] if rank else []), *(["--", run] if run[:1] == "-" else [run])]
+    via, host = hosts[:-1], hosts[-1]
+    jumps = ["-J", ",".join(via)] if via else []
+    far = f"{SSH}{host}" if ":" in host else host
+    return [*_SSH, *jumps, far, shlex.join(word for word in words if word)]
+
+
+class Remote:
+    """The way to one run: each connection is a new start of the command."""
+
+    longest = 10.0
+    """Seconds between two attempts, at most, to restore a lost connection."""
+
+    def __init__(self, name: str, rank: int = 0) -> None:
+        self.name, self._command = name, command_of(name, rank)
+        self._lock = threading.Lock()
+        self._starting: _Channel | None = None
+        self._channel: _Channel | None = None
+        self._ready: _Channel | None = None
+        self._server = ""
+        self._closed = False
+
+    def open(self, timeout: float) -> Heading:
+        """Start the command and return what it says of the run; it carries the first connection. Raises LinkError."""
+        channel = _Channel(self._command, self.name)
+        with self._lock:
+            self._starting = channel
+            if self._closed:
+                channel.close()
+        try:
+            heading = channel.heading(timeout)
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            with self._lock:
+                self._starting = None
+        assert heading.file is not None
+        self._server = self._server or heading.file.server_public
+        self._ready = channel
+        return heading
+
+    def endpoint(self) -> str:
+        """Where to connect, once and now.
+
+        Raises RunEnded if the command says that the run is no more, or leads to another one, and NoAnswer, as long as
+        it may be worth another attempt.
+        """
+        self._end()
+        if self._ready is None:
+            try:
+                heading = self.open(STARTING)
+            except NoSuchRun as error:
+                raise RunEnded(f"The run has ended. {error}") from None
+            assert heading.file is not None
+            if heading.file.server_public != self._server:
+                raise RunEnded(f"The run has ended; {self.name} leads to another one now: {heading.file.run.id}.")
+        self._channel, self._ready = self._ready, None
+        assert self._channel is not None
+        try:
+            return self._channel.listen()
+        except OSError as error:
+            raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
+
+    def broken(self) -> NoAnswer:
+        """Why no link came about over the newest endpoint."""
+        words = self._channel.words() if self._channel is not None else ""
+        return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
+
+    def cancel(self) -> None:
+        """Give up a start of the command that is under way."""
+        with self._lock:
+            if self._starting is not None:
+                self._starting.close()
+
+    def close(self) -> None:
+        """End the command, and start no other."""
+        with self._lock:
+            self._closed = True
+        self.cancel()
+        self._end()
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
+
+    def _end(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+
+class _Channel:
+    """One start of the command, and the one connection that it carries."""
+
+    def __init__(self, command: list[str], name: str) -> None:
+        self._command, self._name = command, name
+        try:
+            # In a session of its own: a Ctrl-C in the terminal is for the user's program, not for the connection.
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=BUFFER,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoAnswer(f"{name}: {command[0]!r} cannot be started: {error.strerror}.") from None
+        self._said: deque[str] = deque(maxlen=10)
+        self._line: Future[bytes | None] = Future()
+        self._peer: Future[socket.socket] = Future()
+        self._connected = False
+        self._threads = [self._thread(self._down), self._thread(self._listen_to_complaints)]
+
+    def heading(self, timeout: float) -> Heading:
+        """What the command says of the run. Raises the LinkError that it tells of, or NoAnswer."""
+        try:
+            line = self._line.result(timeout)
+        except TooLate:
+            raise NoAnswer(
+                f"{self._name}: `{self._shown}` did not say within {timeout:.0f} s which run it leads to.{self.words()}"
+            ) from None
+        if line is None:
+            raise self._failure()
+        return heading_of(line, self._name)
+
+    def listen(self) -> str:
+        """A fresh endpoint of this machine for the connection; it is there for a moment only."""
+        if hasattr(socket, "AF_UNIX"):
+            path = private_dir() / f"bridge-{secrets.token_hex(6)}.sock"
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(str(path))
+            endpoint, remove = f"{IPC}{path}", lambda: path.unlink(missing_ok=True)
+        else:
+            server = socket.socket()
+            server.bind(("127.0.0.1", 0))
+            endpoint, remove = f"tcp://127.0.0.1:{server.getsockname()[1]}", lambda: None
+        server.listen(1)
+        server.settimeout(_JOIN)
+        self._connected = True
+        self._threads.append(self._thread(lambda: self._up(server, remove)))
+        return endpoint
+
+    def words(self) -> str:
+        """The newest of what the command wrote to stderr, as a sentence; empty if it wrote nothing."""
+        said = " / ".join(self._said)[-1000:]
+        return f" It said: {said}" if said else ""
+
+    def close(self) -> None:
+        """End the command: by itself if its connection is over, else by a signal."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._connected:
+                self._child.wait(_GRACE)
+        for end in (self._child.terminate, self._child.kill):
+            if self._child.poll() is not None:
+                break
+            end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_GRACE)
+        self._peer.cancel()
+        if not self._connected and self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_GRACE)
+
+    @property
+    def _shown(self) -> str:
+        return shlex.join(word for word in self._command if word not in _SSH[1:])
+
+    def _failure(self) -> NoAnswer:
+        """Why the command ended before it said anything of a run."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_GRACE)
+        self._threads[1].join(_GRACE)
+        code = self._child.poll()
+        ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.words()}"
+        if code == 127:
+            ended += (
+                " If looptap is installed there, but not on the PATH of such a command, name it in full: "
+                "'command:ssh host /path/to/looptap bridge run'"
+            )
+        elif code == 255 and self._command[0] == "ssh":
+            ended += " ssh must get there without asking for a password: try it by hand first."
+        return NoAnswer(ended)
+
+    # ------------------------------------------------------------ threads
+
+    @staticmethod
+    def _thread(work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, name="looptap-bridge", daemon=True)
+        thread.start()
+        return thread
+
+    def _down(self) -> None:
+        """From the command to our socket."""
+        assert self._child.stdout is not None
+        with self._child.stdout as stream, contextlib.suppress(CancelledError, OSError):
+            line = None
+            try:
+                line = read_heading(stream)
+            finally:
+                self._line.set_result(line)
+            peer = self._peer.result()
+            inward(stream, peer)
+            peer.shutdown(socket.SHUT_RDWR)
+
+    def _up(self, server: socket.socket, remove: Callable[[], None]) -> None:
+        """From our socket to the command."""
+        assert self._child.stdin is not None
+        peer: socket.socket | None = None
+        with contextlib.suppress(OSError):
+            peer = server.accept()[0]
+        server.close()
+        remove()
+        if peer is None:
+            self._peer.cancel()
+            self._child.terminate()
+        else:
+            peer.settimeout(None)
+            if self._peer.set_running_or_notify_cancel():
+                self._peer.set_result(peer)
+            outward(peer, self._child.stdin)
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        if peer is not None:
+            self._threads[0].join(_JOIN)
+            peer.close()
+
+    def _listen_to_complaints(self) -> None:
+        assert self._child.stderr is not None
+        with self._child.stderr as stream, contextlib.suppress(OSError):
+            while line := stream.readline(1000):
+                text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())
+                if text:
+                    self._said.append(text)

@@ -1,0 +1,269 @@
+"""Where runs announce themselves: shared, private and vanishing directories, other hosts, what the dead left."""
+
+import logging
+import os
+import re
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import looptap
+from looptap.agent import endpoints, loop
+from looptap.agent.endpoints import place_for_sockets
+from looptap.client.discover import attach, runs
+from looptap.protocol.connections import private_dir, publish, read, runtime_dir, sweep
+from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets in directories")
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
+    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
+    monkeypatch.setenv("LOOPTAP_DIR", str(path))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.002)
+
+
+def file_of(place):
+    (path,) = place.glob("*.json")
+    return path
+
+
+def socket_of(path):
+    return Path(read(path).endpoints[0].removeprefix("ipc://"))
+
+
+def moved(path, **process):
+    """The connection file, as if its process were elsewhere."""
+    file = read(path)
+    path.unlink()
+    return publish(msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, **process)), path.parent)
+
+
+# ---------------------------------------------------------------- where the socket is
+
+
+def test_the_socket_is_beside_the_file_so_that_a_private_tmp_hides_neither(place):
+    with looptap.Agent("digits"):
+        assert socket_of(file_of(place)).parent == place
+        attach("digits").close()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("why", ["too long", "others look"])
+def test_where_a_socket_cannot_be_or_should_not_it_is_in_the_private_directory(place, monkeypatch, why):
+    other = place / ("d" * 90 if why == "too long" else "open")
+    other.mkdir()
+    other.chmod(0o755 if why == "others look" else 0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(other))
+    with looptap.Agent("digits"):
+        assert socket_of(file_of(other)).parent == private_dir()
+        attach("digits").close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="wants a file system that takes no sockets")
+def test_a_file_system_that_takes_no_socket_is_told_with_the_way_out(caplog):
+    refusing = Path("/proc/self/fd")  # ours, closed to others, and nothing can be made there
+    with caplog.at_level(logging.WARNING, "looptap"):
+        assert place_for_sockets(refusing) == private_dir()
+    assert re.search(r"No socket can be made in /proc/self/fd \(.+\).*listen='tcp://.+:\*'", caplog.text)
+
+
+def test_sockets_of_other_machines_that_look_deserted_here_are_not_swept(place):
+    ours, theirs = place / f"{endpoints._mark()}-dead.sock", place / "ffffff-alive.sock"
+    for path in (ours, theirs):
+        with socket.socket(socket.AF_UNIX) as deserted:
+            deserted.bind(str(path))
+        os.utime(path, (1.0, 1.0))
+    with looptap.Agent("digits"):
+        assert theirs.exists()
+        assert not ours.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the place is Linux's")
+def test_without_a_runtime_directory_of_the_session_there_is_a_private_one(monkeypatch):
+    for name in ("LOOPTAP_DIR", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert runtime_dir() == Path(f"/tmp/looptap-{os.getuid()}")
+    with looptap.Agent("without-a-session") as agent:
+        attach(agent.run.id).close()
+
+
+# ---------------------------------------------------------------- other hosts
+
+
+def test_a_run_of_another_host_is_listed_with_it_and_never_taken_for_dead(place):
+    with looptap.Agent("digits"):
+        path = moved(file_of(place), host="node7", boot="another", start="1", pid=2**22 + 1)
+        (found,) = runs()
+        assert (found.alive, found.file.process.host) == (None, "node7")
+        assert sweep(place) == 0
+        assert path.exists()
+        attach("digits").close()  # its socket can be reached nevertheless: a container on this machine
+
+
+def test_a_socket_of_another_host_says_how_to_get_there(place):
+    with looptap.Agent("digits") as agent:
+        path = moved(file_of(place), host="node7")
+        run = agent.run.id
+    assert path.exists()  # the agent removes its own file only
+    said = rf"{run} is on host node7.*ssh://node7/{run}.*listen='tcp://node7:\*'"
+    with pytest.raises(NoAnswer, match=said):
+        attach("digits")
+
+
+def test_a_port_of_another_host_that_somebody_else_has_here_says_how_to_get_there(place):
+    with looptap.Agent("digits", listen="tcp"), looptap.Agent("other", listen="tcp"):
+        (path,) = place.glob("digits*.json")
+        (taken,) = read(next(place.glob("other*.json"))).endpoints
+        path.write_text(path.read_text().replace(read(path).endpoints[0], taken))
+        moved_path = moved(path, host="node7")
+        with pytest.raises(NoAnswer, match="is on host node7"):
+            attach("digits")
+        moved_path.unlink()
+
+
+def test_a_socket_that_is_hidden_though_the_process_lives_says_why(place):
+    with looptap.Agent("digits"):
+        hidden = socket_of(file_of(place))
+        hidden.rename(place / "elsewhere")
+        with pytest.raises(RunEnded, match=r"private to the job.*LOOPTAP_DIR.*listen='tcp'"):
+            attach("digits")
+        (place / "elsewhere").rename(hidden)
+
+
+# ---------------------------------------------------------------- keys end with the run
+
+
+@pytest.mark.parametrize("listen", [None, "tcp"])
+def test_a_copy_of_the_file_of_an_ended_run_says_so_at_once(place, listen):
+    with looptap.Agent("digits", listen=listen):
+        copy = file_of(place).rename(place / "copy.json")
+    began = time.monotonic()
+    with pytest.raises(RunEnded, match="has ended"):
+        attach(copy, timeout=30)
+    assert time.monotonic() - began < 5
+
+
+def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place):
+    with looptap.Agent("digits", listen="tcp"):
+        copy = file_of(place).rename(place / "copy.json")
+    (endpoint,) = read(copy).endpoints
+    began = time.monotonic()
+    with looptap.Agent("digits", listen=endpoint), pytest.raises(WrongServer, match="another run took its place"):
+        attach(copy, timeout=30)
+    assert time.monotonic() - began < 20
+
+
+# ---------------------------------------------------------------- what vanishes, what is left behind
+
+
+def test_a_directory_that_vanishes_comes_back_and_clients_stay_attached(place, monkeypatch):
+    monkeypatch.setattr(loop, "LOOK", 0.02)
+    with looptap.Agent("digits") as agent:
+        path = file_of(place)
+        content = path.read_bytes()
+        with attach("digits") as first:
+            stream = first.stream("step", on="batch")
+            shutil.rmtree(place)
+            until(lambda: path.exists() and socket_of(path).exists())
+            assert path.read_bytes() == content
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700
+            for step in range(3):
+                agent.emit("batch", step=step)
+            assert stream.wait(n=3, timeout=20)
+            assert stream.values == [0, 1, 2]
+            assert first.state == "live"
+            with attach("digits") as second:
+                assert second.id == first.id
+    assert list(place.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on(place, monkeypatch, caplog):
+    monkeypatch.setattr(loop, "LOOK", 0.02)
+    inner = place / "a" / "b"
+    inner.mkdir(parents=True)
+    inner.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(inner))
+    with caplog.at_level(logging.WARNING, "looptap"), looptap.Agent("digits") as agent, attach("digits") as run:
+        path = file_of(inner)
+        stream = run.stream("step", on="batch")
+        shutil.rmtree(place / "a")
+        until(lambda: "cannot be made again" in caplog.text)
+        agent.emit("batch", step=1)
+        assert stream.wait(n=1, timeout=20)
+        (place / "a").mkdir(0o700)
+        until(path.exists)
+        assert caplog.text.count("cannot be made again") == 1
+
+
+def test_a_directory_that_somebody_else_made_meanwhile_gets_no_socket(place, monkeypatch, caplog):
+    monkeypatch.setattr(loop, "LOOK", 0.02)
+    with caplog.at_level(logging.WARNING, "looptap"), looptap.Agent("digits"):
+        away = place.with_name(place.name + "-away")
+        made = place.with_name(place.name + "-made")
+        made.mkdir()
+        made.chmod(0o777)
+        place.rename(away)
+        made.rename(place)
+        until(lambda: "cannot be made again" in caplog.text)
+        assert list(place.iterdir()) == []
+        place.rmdir()
+        away.rename(place)
+
+
+def test_an_agent_removes_what_long_dead_runs_left_and_nothing_else(place):
+    with looptap.Agent("living"):
+        living = file_of(place)
+        file = read(living)
+        ages = {}
+        for name, age, process in [
+            ("old", 7200, {"start": "1"}),
+            ("fresh", 60, {"start": "1"}),
+            ("away", 7200, {"start": "1", "host": "node7"}),
+        ]:
+            dead = msgspec.structs.replace(
+                file,
+                run=msgspec.structs.replace(file.run, id=name),
+                process=msgspec.structs.replace(file.process, **process),
+                endpoints=(),
+            )
+            ages[name] = publish(dead, place)
+            os.utime(ages[name], (time.time() - age,) * 2)
+        os.utime(living, (1.0, 1.0))
+        with looptap.Agent("newcomer"):
+            until(lambda: not ages["old"].exists())
+        assert ages["fresh"].exists()
+        assert ages["away"].exists()
+        assert living.exists()
+
+
+def test_a_sweep_looks_at_so_many_files_and_no_more(place):
+    with looptap.Agent("living"):
+        file = read(file_of(place))
+    for n in range(5):
+        dead = msgspec.structs.replace(
+            file,
+            run=msgspec.structs.replace(file.run, id=f"dead-{n}"),
+            process=msgspec.structs.replace(file.process, start="1"),
+            endpoints=(),
+        )
+        publish(dead, place)
+    assert sweep(place, at_most=2) == 2
+    assert sweep(place) == 3

@@ -1,0 +1,432 @@
+"""Runs behind a command: through `looptap bridge` started plainly, and through a real sshd on loopback."""
+
+import contextlib
+import gc
+import getpass
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import looptap
+from looptap.cli.start import main
+from looptap.client.discover import attach
+from looptap.client.relay import BUFFER, heading_of, inward, outward
+from looptap.client.remote import Remote, command_of
+from looptap.protocol import errors
+from looptap.protocol.connections import private_dir
+from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
+
+LOOPTAP = shlex.join([sys.executable, "-m", "looptap.cli"])
+BRIDGE = f"command:{LOOPTAP} bridge digits"
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
+    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
+    monkeypatch.setenv("LOOPTAP_DIR", str(path))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def agent(place):
+    """A run whose loop turns until the test is over."""
+    over = threading.Event()
+    with looptap.Agent("digits") as agent:
+
+        def loop():
+            step = 0
+            while not over.wait(0.005):
+                agent.emit("batch", step=step, loss=1.0 / (step + 1))
+                step += 1
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        yield agent
+        over.set()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Neither a process nor a thread outlives its run."""
+    yield
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("looptap-")])
+    until(lambda: not bridges())
+
+
+def bridges():
+    """The commands of this process that lead somewhere."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "bridge" in child.cmdline() or child.name() == "ssh":
+                found.append(child)
+    return found
+
+
+def works(run):
+    """Ask for one of everything."""
+    stream = run.stream("step, loss", on="batch")
+    assert stream.wait(n=20, timeout=30)
+    steps = [value.step for value in stream.values]
+    assert steps == list(range(steps[0], steps[0] + len(steps)))
+    assert isinstance(run.call("step"), int)
+    assert run.stacks()["threads"]
+    assert run.stats()["clients"]
+    return stream
+
+
+# ---------------------------------------------------------------- a plain command
+
+
+def test_all_of_a_run_is_there_behind_a_command_and_ends_with_close(agent):
+    run = attach(BRIDGE)
+    assert run.id == agent.run.id
+    assert len(bridges()) == 1
+    works(run)
+    run.close()
+    until(lambda: not bridges())
+
+
+def test_the_socket_of_a_connection_is_gone_as_soon_as_it_stands(agent):
+    before = set(private_dir().glob("bridge-*.sock"))
+    with attach(BRIDGE):
+        until(lambda: set(private_dir().glob("bridge-*.sock")) <= before)
+
+
+def test_a_run_that_nobody_holds_any_more_ends_its_command(agent):
+    run = attach(BRIDGE)
+    assert len(bridges()) == 1
+    del run
+    gc.collect()
+    until(lambda: not bridges())
+
+
+CLIENT = """
+import sys, time, looptap
+run = looptap.attach(sys.argv[1])
+print("attached", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_client_that_is_killed_takes_its_bridge_along(agent):
+    with subprocess.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
+        assert client.stdout.readline() == b"attached\n"
+        (bridge,) = psutil.Process(client.pid).children()
+        client.kill()
+        client.wait()
+        until(lambda: not bridge.is_running() or bridge.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_bridge_shows_no_keys_to_a_person(agent):
+    ours, theirs = os.openpty()
+    done = subprocess.run([*shlex.split(LOOPTAP), "bridge", "digits"], stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 1
+    assert "with a program, not with a person" in done.stderr
+
+
+def test_a_shell_that_greets_and_lines_that_end_otherwise_do_no_harm(agent):
+    greeting = f"command:sh -c {shlex.quote(f'echo Welcome to node7; echo; exec {LOOPTAP} bridge digits')}"
+    with attach(greeting) as run:
+        works(run)
+
+
+def test_a_lost_connection_is_restored_by_starting_the_command_anew(agent):
+    with attach(BRIDGE) as run:
+        stream = works(run)
+        for _ in range(2):
+            (bridge,) = bridges()
+            before = len(stream.records)
+            bridge.kill()
+            until(lambda gone=bridge: [b for b in bridges() if b.pid != gone.pid] and run.state == "live")
+            until(lambda n=before: len(stream.records) > n + 20)
+        assert isinstance(run.call("step"), int)
+        assert stream.state == "live"
+
+
+def test_a_run_that_ends_says_so_through_the_command(place):
+    agent = looptap.Agent("digits")
+    with attach(BRIDGE) as run:
+        agent.close("that was all")
+        until(lambda: run.state == "ended")
+        assert run.reason == "that was all"
+        until(lambda: not bridges())
+
+
+JOB = "import looptap, time; a = looptap.Agent('digits'); print('ready', flush=True); time.sleep(60)"
+
+
+def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
+    with subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
+        assert job.stdout.readline() == b"ready\n"
+        with attach(BRIDGE) as run:
+            job.kill()
+            job.wait()
+            until(lambda: run.state == "failed")
+            assert "has ended" in run.reason
+
+
+def test_a_later_run_of_that_name_is_not_taken_for_the_one_that_was_lost(place):
+    with subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
+        assert job.stdout.readline() == b"ready\n"
+        with attach(BRIDGE) as run, looptap.Agent("other") as other:
+            (place / f"{run.id}.0.operator.json").unlink()
+            path = next(place.glob("other*.json"))
+            path.write_text(path.read_text().replace("other", "digits"))
+            job.kill()
+            job.wait()
+            until(lambda: run.state == "failed")
+            assert "leads to another one now" in run.reason
+            path.write_text(path.read_text().replace("digits", "other"))
+            assert other.run.id.startswith("other")
+
+
+def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
+    script = tmp_path / "once"  # leads to the run the first time, hangs from then on
+    script.write_text(f"#!/bin/sh\nif [ -e {tmp_path}/twice ]; then exec sleep 60; fi\ntouch {tmp_path}/twice\n")
+    with script.open("a") as file:
+        file.write(f"exec {LOOPTAP} bridge digits\n")
+    script.chmod(0o700)
+    with looptap.Agent("digits"):
+        run = attach(f"command:{script}")
+        (bridge,) = bridges()
+        bridge.kill()
+        sleeping = lambda: [c for c in psutil.Process().children() if c.name() == "sleep"]  # noqa: E731
+        until(sleeping)
+        began = time.monotonic()
+        run.close()
+        until(lambda: not sleeping())
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "said"),
+    [
+        (f"{LOOPTAP} bridge nothing", NoSuchRun, "No run matches 'nothing'; alive: digits"),
+        (f"{LOOPTAP} bridge ssh://inner/digits", NoSuchRun, "of the machine it is started on"),
+        ("/no/such/program", NoAnswer, "'/no/such/program' cannot be started: No such file"),
+        ("sh -c 'echo looptap: not found >&2; exit 127'", NoAnswer, "said: looptap: not found .*name it in full"),
+        ("sh -c 'echo out of order >&2; exit 3'", NoAnswer, "ended with exit code 3 .*said: out of order"),
+        ("true", NoAnswer, "ended with exit code 0 and named no run"),
+        ("echo looptap-bridge/2 x", VersionMismatch, "version 2 of the bridge and this one 1"),
+        ("echo looptap-bridge/1 nonsense", NotLooptap, "cannot be understood: nonsense"),
+        ("echo 'looptap-bridge/1 {\"file\": 3}'", UnsafeFile, "is no connection file"),
+        ("echo 'looptap-bridge/1 {\"error\": \"RunEnded\", \"text\": \"a\\u001b[2Jb\"}'", RunEnded, r": a\[2Jb$"),
+        ("echo 'looptap-bridge/1 {\"error\": \"os\", \"text\": \"x\"}'", errors.LinkError, ": x$"),
+        ("'", NoSuchRun, "No closing quotation"),
+        ("", NoSuchRun, "names no command"),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence_with_the_words_of_the_far_side(agent, command, kind, said):
+    with pytest.raises(kind, match=said) as raised:
+        attach(f"command:{command}")
+    assert type(raised.value) is kind
+
+
+def test_a_way_that_the_far_side_proposes_goes_by_way_of_it():
+    line = b"""looptap-bridge/1 {"error": "NoAnswer", "text": "Go: looptap.attach('ssh://node7/x')"}"""
+    with pytest.raises(NoAnswer, match=r"attach\('ssh://login/node7/x'\)"):
+        heading_of(line, "ssh://login/digits")
+
+
+def test_a_command_that_says_nothing_is_given_up_and_ended(place):
+    remote = Remote("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
+    with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
+        remote.open(1.0)
+    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
+
+
+def test_another_rank_has_to_be_said_in_the_command(agent):
+    with pytest.raises(NoSuchRun, match="looptap bridge --rank 1"):
+        attach(BRIDGE, rank=1)
+
+
+def test_bytes_pass_as_lines_unchanged_and_a_line_that_is_none_ends_it():
+    payload = os.urandom(300_000) + b"\n\r\0" * 1000
+    ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()
+    with ours, theirs, open(reader, "rb", BUFFER) as source, open(writer, "wb", BUFFER) as sink:
+        back, received = socket.socketpair()
+        with back, received:
+            threads = [
+                threading.Thread(target=lambda: (outward(theirs, sink), sink.write(b"!\n"), sink.close())),
+                threading.Thread(target=lambda: (inward(source, back), back.shutdown(socket.SHUT_WR))),
+                threading.Thread(target=lambda: (ours.sendall(payload), ours.shutdown(socket.SHUT_WR))),
+            ]
+            for thread in threads:
+                thread.start()
+            got = b""
+            while more := received.recv(65_536):
+                got += more
+            for thread in threads:
+                thread.join()
+    assert got == payload
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "command"),
+    [
+        ("ssh://node/run", 0, ["node", "looptap bridge run"]),
+        ("ssh://node", 0, ["node", "looptap bridge"]),
+        ("ssh://node/run", 2, ["node", "looptap bridge --rank 2 run"]),
+        ("ssh://me@node:2222/run", 0, ["ssh://me@node:2222", "looptap bridge run"]),
+        ("ssh://login/node/run", 0, ["-J", "login", "node", "looptap bridge run"]),
+        ("ssh://a/me@b:22/node/run", 0, ["-J", "a,me@b:22", "node", "looptap bridge run"]),
+        ("ssh://node/it's; rm -r *", 0, ["node", """looptap bridge 'it'"'"'s; rm -r *'"""]),
+        ("ssh://node/-x", 0, ["node", "looptap bridge -- -x"]),
+    ],
+)
+def test_an_ssh_name_is_short_for_a_command(name, rank, command):
+    assert command_of(name, rank)[6:] == command
+
+
+@pytest.mark.parametrize("name", ["ssh://", "ssh:///run", "ssh://-oProxyCommand=x/run", "ssh://a b/run", "ssh://a//run"])
+def test_an_ssh_name_that_is_none_is_refused(name):
+    with pytest.raises(NoSuchRun, match="is no way to a run"):
+        command_of(name)
+
+
+# ---------------------------------------------------------------- through sshd
+
+
+def key(path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path.with_suffix(".pub").read_text()
+
+
+@pytest.fixture
+def sshd(tmp_path, place, monkeypatch):
+    """A real sshd on loopback, and an `ssh` on the PATH that knows it as the hosts login, node and stranger."""
+    binary = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if binary is None or shutil.which("ssh") is None:
+        pytest.skip("there is no sshd and ssh on this machine: apt-get install openssh-server openssh-client")
+    separation = Path("/run/sshd")  # where sshd goes without rights, if it was started with them
+    made = os.geteuid() == 0 and not separation.exists()
+    if made:
+        separation.mkdir(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host = key(tmp_path / "host")
+    (tmp_path / "authorized_keys").write_text(key(tmp_path / "user"))
+    key(tmp_path / "unknown")
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {host}")
+    programs, client = tmp_path / "far", tmp_path / "near"
+    for folder, name, line in [
+        (programs, "looptap", f"exec {LOOPTAP} "),
+        (client, "ssh", f"exec {shutil.which('ssh')} -F {tmp_path}/ssh_config "),
+    ]:
+        folder.mkdir()
+        (folder / name).write_text(f'#!/bin/sh\n{line}"$@"\n')
+        (folder / name).chmod(0o755)
+    far = {"PATH": f"{programs}:/usr/bin:/bin", "LOOPTAP_DIR": str(place)}
+    far |= {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    settings = {
+        "Port": port, "ListenAddress": "127.0.0.1", "HostKey": tmp_path / "host", "PidFile": "none", "UsePAM": "no",
+        "AuthorizedKeysFile": tmp_path / "authorized_keys", "StrictModes": "no", "PasswordAuthentication": "no",
+        "PermitRootLogin": "yes", "SetEnv": " ".join(f'{name}="{value}"' for name, value in far.items()),
+    }  # fmt: skip
+    (tmp_path / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    (tmp_path / "ssh_config").write_text(
+        f"Host stranger\n  IdentityFile {tmp_path}/unknown\nHost unheard-of\n  HostKeyAlias unheard-of\n"
+        f"Host * !stranger\n  IdentityFile {tmp_path}/user\nHost *\n  IdentitiesOnly yes\n"
+        f"  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
+        f"  UserKnownHostsFile {tmp_path}/known_hosts\n  StrictHostKeyChecking yes\n"
+    )
+    monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
+    server = subprocess.Popen(
+        [binary, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        for line in server.stderr:
+            if "Server listening" in line:
+                break
+        else:
+            pytest.fail("sshd ended before it listened")
+        drain = threading.Thread(target=server.stderr.read)
+        drain.start()
+        there = subprocess.run(["ssh", "node", "true"], capture_output=True, text=True)
+        if "Permission denied" in there.stderr:
+            pytest.skip(f"this user's account is locked: {there.stderr.strip()}")
+        assert there.returncode == 0, there.stderr
+        yield psutil.Process(server.pid)
+    finally:
+        server.terminate()
+        server.wait()
+        drain.join()
+        server.stderr.close()
+        if made:
+            separation.rmdir()
+
+
+@pytest.mark.parametrize("name", ["ssh://node/digits", "ssh://login/node/digits"])
+def test_a_run_is_reached_through_sshd_directly_and_by_way_of_another_host(sshd, agent, name):
+    with attach(name) as run:
+        assert run.id == agent.run.id
+        works(run)
+    until(lambda: not bridges())
+    until(lambda: not sshd.children())
+
+
+def test_a_broken_ssh_connection_is_restored(sshd, agent):
+    with attach("ssh://node/digits") as run:
+        stream = works(run)
+        for side in (bridges, lambda: sshd.children(recursive=True)):
+            before = len(stream.records)
+            old = {process.pid for process in bridges()}
+            for process in side():
+                with contextlib.suppress(psutil.NoSuchProcess):  # with another of them
+                    process.kill()
+            until(lambda old=old: [one for one in bridges() if one.pid not in old] and run.state == "live")
+            until(lambda n=before: len(stream.records) > n + 20)
+        assert stream.state == "live"
+
+
+def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent, capsys):
+    for arguments, said in [
+        (["watch", "ssh://node/digits", "step", "--count", "3", "--timeout", "30"], "3 values"),
+        (["call", BRIDGE, "step >= 0"], "True"),
+        (["stacks", BRIDGE], "looptap-io"),
+        (["ls", BRIDGE], agent.run.id),
+    ]:
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert (exit.value.code, said in out + err) == (0, True), out + err
+
+
+def test_what_ssh_or_the_far_side_says_is_passed_on(sshd, agent, tmp_path):
+    with pytest.raises(NoAnswer, match=r"exit code 255.*Permission denied \(publickey.*try it by hand"):
+        attach("ssh://stranger/digits")
+    with pytest.raises(NoAnswer, match=r"Host key verification failed|No .* host key is known"):
+        attach("ssh://unheard-of/digits")
+    with pytest.raises(NoSuchRun, match="ssh://node/nothing: No run matches 'nothing'; alive: digits"):
+        attach("ssh://node/nothing")
+    (tmp_path / "far" / "looptap").unlink()
+    with pytest.raises(NoAnswer, match=r"exit code 127.*looptap.*not found.*name it in full"):
+        attach("ssh://node/digits")
+    with attach(f"command:ssh node {LOOPTAP} bridge digits") as run:
+        assert run.id == agent.run.id
