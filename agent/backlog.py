@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from looptap.agent.outbox import Post
     from looptap.agent.taps import Plan
 
-GATHER = 0.015
-"""Seconds that an event waits for company."""
-STALLED = 0.018
-"""Seconds after which no further event has come to evaluate it: then the I/O thread does."""
 ENOUGH = 256
-"""Events that are company enough."""
+"""Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
 MOST = 2048
 """Events beyond which it even waits for the I/O thread, which is at work on them."""
 PIECE = 64
@@ -41,40 +39,32 @@ Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | None]
 class Backlog:
     """The events of an agent that wait for evaluation, of all types, in order."""
 
-    __slots__ = ("_lock", "due", "events", "gather", "post")
+    __slots__ = ("_lock", "enough", "events", "post")
 
     def __init__(self, post: Post) -> None:
         self.post = post
         self.events: deque[Waiting] = deque()
-        self.gather = GATHER
-        self.due = 0.0
-        """The time of an event from which on those that wait are to be evaluated."""
+        self.enough = ENOUGH
         self._lock = threading.Lock()
 
-    def look(self, now: float) -> None:
-        """See to what has just been appended: have the first one wait, and evaluate all when their time has come."""
-        events = self.events
-        if len(events) == 1:
-            self.due = now + self.gather
-        if now >= self.due or len(events) >= ENOUGH:
-            self.drain(blocking=len(events) >= MOST)
+    def look(self) -> None:
+        """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
+        waiting = len(self.events)
+        if waiting >= self.enough:
+            self.drain(blocking=waiting >= MOST)
         else:
             self.post.wake()
-
-    def rescue(self, now: float) -> None:
-        """Evaluate, on the I/O thread, what no further event has come for."""
-        events = self.events
-        try:
-            stalled = now >= events[0][2] + STALLED
-        except IndexError:
-            return
-        if stalled:
-            self.evaluate()
 
     def drain(self, blocking: bool = True) -> None:
         """Evaluate all that waits now, and wait for another thread that is at it if ``blocking``."""
         while self.events and self.evaluate(blocking):
             pass
+
+    def catch_up(self) -> None:
+        """Evaluate, on the I/O thread, what waits; of a flood as much as the training thread leaves to it."""
+        for _ in range(ENOUGH // PIECE):
+            if not self.evaluate() or len(self.events) < PIECE:
+                return
 
     def evaluate(self, blocking: bool = True) -> bool:
         """Evaluate up to 64 events; False if another thread is at it, or if nothing waits."""
@@ -82,9 +72,9 @@ class Backlog:
         if not events or not (self._lock.acquire(timeout=PATIENCE) if blocking else self._lock.acquire(False)):
             return False
         try:
-            for _ in range(min(len(events), PIECE)):
-                plan, number, now, dt, began, observables = events.popleft()
-                plan.evaluate(number, now, dt, began, observables)
+            piece = [events.popleft() for _ in range(min(len(events), PIECE))]
+            for plan, waiting in groupby(piece, itemgetter(0)):
+                plan.evaluate(list(waiting))
         finally:
             self._lock.release()
         return True

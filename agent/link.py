@@ -78,6 +78,9 @@ class Brain(Protocol):
     def flush(self) -> bool:
         """Send one small message's worth of what waits; True if more can be sent."""
 
+    def rest(self) -> bool:
+        """Have what comes next ring the bell; False if something is there to be flushed already."""
+
     def beat(self) -> None:
         """Send a sign of life."""
 

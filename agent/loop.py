@@ -5,10 +5,9 @@ Guarantees
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
 - Messages received and values sent take turns: a flood of either cannot keep the other waiting.
 
-Cold, it sleeps until the bell rings. Then it is warm: it no longer looks at the bell, serves its sockets
-while values gather for the linger, and flushes. If values come so fast that the bell would ring again within
-the linger, it stays warm and looks by itself: to wake a sleeping thread costs the training thread up to
-100 µs, to ring while nobody sleeps on the bell 0.2 µs.
+Cold, it sleeps until the bell rings. Then it is warm: nobody rings, it serves its sockets while values gather for the
+linger, and flushes, again and again until a linger has brought nothing. To wake a sleeping thread costs the training
+thread up to 100 µs; and each call that gives the GIL away here may make the training thread wait to have it back.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ class Loop:
         self._cold.register(link.bell.fd, zmq.POLLIN)
         self._due: float | None = None  # when to flush; None while cold
         self._why = _Why.RUNG
-        self._fast = False  # whether the bell rings within a linger of the last flush
-        self._flushed = float("-inf")
         self._retry = 0.0
         self._next_beat: float | None = None
         self._next_look = time.monotonic() + LOOK
@@ -110,17 +107,11 @@ class Loop:
 
     def _warm_up(self, now: float) -> None:
         self._link.wakes += 1
-        linger = self._brain.linger()
-        self._fast = now - self._flushed < linger
-        self._due, self._why = now + linger, _Why.RUNG
+        self._link.bell.clear()
+        self._due, self._why = now + self._brain.linger(), _Why.RUNG
 
     def _flush(self) -> None:
         """Flush a piece, and decide when to come back."""
-        rung = self._link.bell.clear()  # before looking, so that what comes later rings again
-        if self._why is _Why.HABIT and not rung:
-            self._fast = False
-            self._rest(time.monotonic())
-            return
         full, out = self._link.full, self._link.frames_out
         began = now = time.monotonic()
         worked = time.thread_time()
@@ -128,26 +119,20 @@ class Loop:
         while more and now < began + PIECE:
             more = self._brain.flush()
             now = time.monotonic()
-        self._flushed = now
-        if more and self._link.frames_out > out:
+        sent = self._link.frames_out > out
+        if more and sent:
             worked = time.thread_time() - worked
             if now - began < 2 * worked + SHORTEST_GAP:  # else this thread has waited for the GIL as long already
                 time.sleep(max(SHORTEST_GAP, worked))
             self._due, self._why = now, _Why.MORE
-            return
-        if more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
+        elif more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
             self._retry = min(2 * self._retry or self._brain.linger(), self._link.limits.heartbeat)
-        else:
-            self._retry = 0.0
-        self._rest(now)
-
-    def _rest(self, now: float) -> None:
-        if self._fast:
-            self._due, self._why = now + self._brain.linger(), _Why.HABIT
-        elif self._retry:
+            self._brain.rest()
             self._due, self._why = now + self._retry, _Why.RETRY
         else:
-            self._due = None
+            self._retry = 0.0
+            warm = sent or not self._brain.rest()
+            self._due, self._why = (now + self._brain.linger(), _Why.HABIT) if warm else (None, _Why.RUNG)
 
     # ------------------------------------------------------------ messages
 

@@ -123,6 +123,22 @@ class Outbox:
         if number == 1:  # somebody has just asked, and looks at an empty screen
             self._post.hurry()
 
+    def put_all(
+        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
+    ) -> None:
+        """Append the next values, or count those as dropped for which there is no room."""
+        room = self._room - sum(sizes)
+        if room < 0 or not self.number:
+            for one in zip(events, times, values, sizes, strict=True):
+                self.put(*one)
+            return
+        first = self.number + 1
+        items = list(zip(range(first, first + len(values)), events, times, values, sizes, strict=True))
+        self.number, self._room = self.number + len(values), room
+        self._items += items
+        if not self._post.rung:
+            self._post.wake()
+
     def ring(self) -> None:
         """Have the I/O thread look."""
         self._post.wake()

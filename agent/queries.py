@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 from looptap.agent.budget import Meter
 from looptap.agent.guard import LoopState
@@ -13,8 +14,11 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
-from looptap.streams.snapshots import take
+from looptap.streams.snapshots import NUMBERS, take
 from looptap.streams.syntax import format_error
+
+Happened: TypeAlias = tuple[Event | None, int, float, int]
+"""An event with its number, time and the number of the last one before its group; None ends the group."""
 
 TOO_MANY = 100
 """Errors in a row after which a query is detached."""
@@ -61,6 +65,7 @@ class AttachedQuery:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
         self.later: bool | None = None
         """Whether it is evaluated after its events; None until it has seen one."""
+        self.dear = 0  # how often in a row, a little later, it cost more than what is never limited
         self.started = 0.0
         self.meter = meter
         self.places = places
@@ -120,6 +125,43 @@ class AttachedQuery:
             if watch is not None and (changed := watch.changed()):
                 self.warning = f"{changed} changed in place at event {number:,}, while this query looked at it{MEANT}"
                 self._tell()
+
+    def take_in(self, batch: Sequence[Happened]) -> None:
+        """Evaluate the query at several events, and end windows between them; a Ctrl-C is passed on at the end."""
+        if self._feed is not None and self._in_bulk(self._feed, batch):
+            return
+        interrupt: KeyboardInterrupt | None = None
+        rest = iter(batch)
+        while True:
+            try:
+                for event, number, now, began in rest:
+                    if event is not None:
+                        self.post(event, number, now, began)
+                    elif self.grouped and self.events:
+                        self.close(number, now)
+                break
+            except KeyboardInterrupt as pressed:
+                interrupt = pressed
+        if interrupt is not None:
+            raise interrupt
+
+    def _in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[Happened]) -> bool:
+        """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""
+        happened = [one for one in batch if one[0] is not None]
+        try:
+            values = [feed(event) for event, _, _, _ in happened]
+        except Exception:  # one by one, the others get through
+            return False
+        kinds = set(map(type, values))
+        rows = kinds == {tuple} and NUMBERS.issuperset(map(type, chain.from_iterable(values)))
+        if not (rows or kinds <= NUMBERS):
+            return False
+        sizes = [SMALLEST * (len(value) or 1) for value in values] if rows else [SMALLEST] * len(values)
+        numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
+        self.outbox.put_all(numbers, times, values, sizes)
+        self.events += len(values)
+        self._in_a_row = 0
+        return True
 
     def close(self, number: int, now: float) -> None:
         """End the window: the host's group has ended."""

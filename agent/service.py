@@ -6,7 +6,6 @@ in three places only: taps (copy on write), outboxes, and the queue of command o
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import msgspec
 from looptap.agent import guard
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Commands, Outcome
+from looptap.agent.delivery import LARGE, RETRY, Delivery
 from looptap.agent.guests import Guests
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Post
@@ -31,18 +31,8 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send
 from looptap.streams.errors import LooptapError, QueryError
 
-BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
-"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
-of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
-
-WINDOW = 1_048_576
-"""Bytes that a client may have in flight, however many clients there are."""
-LARGE = 262_144
-"""Bytes that are worth a message of their own."""
 LEAVING, LAST_WORD = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
-RETRY = 0.01
-"""Seconds before another try to send to a client for which libzmq had no room."""
 
 
 class Service:
@@ -67,13 +57,12 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
-        self.sent_bytes = 0
-        self._leaving = False
         self._counts: dict[str, int] = {}
         self._cpu, self._beaten = 0.0, time.monotonic()
         self._moved: dict[str, float] = {}  # when a look last found that a type had new events
         self._began = time.monotonic()
-        self._streams: deque[ServedStream] = deque()
+        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
+        self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
         self._commands = Commands(limits.commands_per_second, self._finished)
 
@@ -123,40 +112,23 @@ class Service:
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
         for stream in self.guests.forget(peer):
-            self._remove(stream)
+            self.delivery.remove(stream)
 
     def flush(self) -> bool:
         """Send one message's worth of what waits; True if there is more to send now."""
         self.io_seconds = time.thread_time()
-        backlog = self.taps.backlog
-        backlog.rescue(time.monotonic())
-        self.post.rung = False
-        if backlog.events and not self._leaving:
-            self.post.wake()
+        self.taps.backlog.catch_up()
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
-        now, window, held = time.monotonic(), self._window(), False
-        for stream in list(self._streams):
-            if not self._streams or stream is not self._streams[0]:
-                continue  # its client was found to be gone
-            self._streams.rotate(-1)
-            if stream.client.holds_up(now, window):
-                held = held or (stream.waits() and not stream.client.away)
-                continue
-            if stream.query.state == "failed":
-                self.queries.drop(stream.query)
-            self._tell(stream)
-            if self._pump(stream):
-                return True
-            held = held or now < stream.client.full_until
-        return held
+        return self.delivery.flush()
 
-    def _window(self) -> int:
-        """Bytes that one client may have in flight; no bound at the end, when no answer will come in time."""
-        if self._leaving:
-            return sys.maxsize
-        return max(WINDOW, self.limits.in_flight_bytes // max(len(self.clients), 1))
+    def rest(self) -> bool:
+        """Have what comes next ring the bell; False if something is there to be sent already."""
+        self.post.rung = False
+        if self.taps.backlog.events or self._outcomes or self.delivery.news():
+            self.post.rung = True
+        return not self.post.rung
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
@@ -184,12 +156,12 @@ class Service:
         for stream in list(self._streams):
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason, stream.query.changed = "ended", self.farewell, True
-        self._leaving = True
+        self.delivery.leaving = True
         deadline, sent = time.monotonic() + LEAVING, -1
         while self.flush() and time.monotonic() < deadline:
-            if sent == self.sent_bytes:  # whoever is left reads slowly
+            if sent == self.delivery.sent_bytes:  # whoever is left reads slowly
                 time.sleep(RETRY)
-            sent = self.sent_bytes
+            sent = self.delivery.sent_bytes
         deadline = time.monotonic() + LAST_WORD
         last = [(s.client.peer, s.status()) for s in self._streams if s.query.changed]  # with what is lost now
         for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
@@ -210,7 +182,7 @@ class Service:
             self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
         for stream in [s for n, s in client.streams.items() if n not in hello.streams and client.token]:
-            self._remove(stream)
+            self.delivery.remove(stream)
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.taps.counts(), tuple(client.streams)))
         if client.streams:
             self.post.wake()
@@ -238,7 +210,7 @@ class Service:
             case m.Call():
                 self._call(client, message)
             case m.Got():
-                held = client.holds_up(time.monotonic(), self._window())
+                held = client.holds_up(time.monotonic(), self.delivery.window())
                 client.got_bytes = min(message.total, client.sent_bytes)
                 if held:
                     self.flush()
@@ -278,13 +250,6 @@ class Service:
             query.state, query.reason = "ended", reason
         query.changed = True
         self.flush()
-
-    def _remove(self, stream: ServedStream) -> None:
-        self.queries.drop(stream.query)
-        self.post.close(stream.query.outbox)
-        stream.client.streams.pop(stream.number, None)
-        if stream in self._streams:
-            self._streams.remove(stream)
 
     def _call(self, client: Client, call: m.Call) -> None:
         pipeline = self.queries.compiled(call.code)
@@ -363,41 +328,3 @@ class Service:
 
     def _fail(self, client: Client, message: m.Message, kind: str, text: str, detail: str = "") -> None:
         self._reply(client.peer, m.Failed(getattr(message, "request", 0), kind, text, detail))
-
-    # ------------------------------------------------------------ values
-
-    def _pump(self, first: ServedStream) -> bool:
-        """Send one frame of what the client of ``first`` waits for, its streams together; whether anything went."""
-        client, frames, taken, values = first.client, [], [], 0
-        for stream in [first, *(s for s in self._streams if s.client is client and s is not first)]:
-            count = max(BATCH_VALUES - values, min(len(stream.query.outbox) // 4, MOST_VALUES))
-            batch = stream.next(count, count * BATCH_BYTES)
-            if batch is None:
-                if stream.query.state != "live" and not stream.query.changed:
-                    self._remove(stream)
-                continue
-            frames.append(stream.packed(*batch, self.run.rank))
-            taken.append((stream, batch[0]))
-            values += len(batch[1])
-            if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
-                break
-        if not frames:
-            return False
-        frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
-        sent = self._send(client.peer, frame)
-        if sent is not Sent.OK:  # they stay in the bounded outbox, which counts what it has to drop
-            client.full_until = time.monotonic() + RETRY
-            return False
-        client.sent_bytes += len(frame)
-        self.sent_bytes += len(frame)
-        for stream, columns in taken:
-            stream.take(columns)
-        return True
-
-    def _tell(self, stream: ServedStream) -> None:
-        """Send the state of a stream if it changed; its end only after its last value."""
-        query = stream.query
-        if not query.changed or (query.state != "live" and (len(query.outbox) or stream.ready)):
-            return
-        if self._reply(stream.client.peer, stream.status()) is not Sent.FULL:
-            query.changed = False

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from looptap.agent.backlog import ENOUGH, Backlog
+from looptap.agent.backlog import Backlog, Waiting
+from looptap.agent.budget import GRACE
 from looptap.agent.guard import captures
 from looptap.agent.outbox import Post
-from looptap.agent.queries import AttachedQuery
+from looptap.agent.queries import AttachedQuery, Happened
 from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
@@ -31,7 +32,7 @@ EVENT_TYPES = 1000
 class Plan:
     """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
 
-    __slots__ = ("at_once", "begun", "later", "names", "queries", "source", "tensor")
+    __slots__ = ("at_once", "begun", "later", "names", "queries", "source", "stale", "tensor")
 
     def __init__(
         self, source: Source, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
@@ -40,14 +41,30 @@ class Plan:
         self.at_once = tuple(q for q in queries if q not in later)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
         self.tensor = tensor_type()
+        self.stale = False  # whether a query of ``later`` has turned out to be dear
         self.begun = False  # the first event is evaluated without delay: somebody has just asked
 
-    def evaluate(self, number: int, now: float, dt: float, began: int, observables: dict[str, Any] | None) -> None:
-        """Have the queries of ``later`` take in one event, or the end of a group."""
-        if observables is None:
-            end_group(self.later, number, now)
-        else:
-            evaluate(self.later, event_of(observables, self.source, number, now, dt), number, now, began, dt)
+    def evaluate(self, waiting: list[Waiting]) -> None:
+        """Have the queries of ``later`` take in these events and ends of groups; a Ctrl-C is passed on at the end."""
+        batch: list[Happened] = []
+        interrupt: KeyboardInterrupt | None = None
+        for _, number, now, dt, began, observables in waiting:
+            event = None if observables is None else event_of(observables, self.source, number, now, dt)
+            batch.append((event, number, now, began))
+        for query in self.later:
+            started = monotonic()
+            try:
+                query.take_in(batch)
+            except KeyboardInterrupt as pressed:
+                interrupt = pressed
+            cost = monotonic() - started
+            query.seconds += cost
+            query.dear = query.dear + 1 if cost > query.meter.cheap * len(batch) else 0
+            if query.dear >= GRACE:
+                query.later = False  # it is for the budget to judge, event by event
+                self.stale = True
+        if interrupt is not None:
+            raise interrupt
 
 
 class Tap:
@@ -95,7 +112,7 @@ class Tap:
             dt = now - self._last if self._last else 0.0
             self._last = now
             plan = self._plan
-            if plan.queries is not self.queries:
+            if plan.queries is not self.queries or plan.stale:
                 plan = self._decide(observables)
             if plan.later:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
                 numbers = {}
@@ -113,9 +130,8 @@ class Tap:
                 if plan.later:
                     backlog = self.backlog
                     backlog.events.append((plan, number, now, dt, self.began, numbers))
-                    waiting = len(backlog.events)
-                    if waiting == 1 or waiting >= ENOUGH or now >= backlog.due:
-                        backlog.look(now)
+                    if not backlog.post.rung or len(backlog.events) >= backlog.enough:
+                        backlog.look()
                     if not plan.begun:
                         plan.begun = True
                         backlog.drain()
@@ -167,7 +183,7 @@ class Tap:
             plan = self._plan
             if plan.later:
                 self.backlog.events.append((plan, self.number, now, 0.0, self.began, None))
-                self.backlog.look(now)
+                self.backlog.look()
             end_group(plan.at_once, self.number, now)
             if not self.queries:
                 self._last = 0.0

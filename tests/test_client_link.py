@@ -75,6 +75,9 @@ class Echo:
     def flush(self):
         return False
 
+    def rest(self):
+        return True
+
     def beat(self):
         pass
 

@@ -56,7 +56,7 @@ class _Link:
         return Sent.OK
 
     def wake(self) -> None:
-        while self.service.flush():
+        while self.service.flush() or not self.service.rest():
             pass
 
     def post(self, call: Callable[[], object]) -> None:
@@ -100,7 +100,7 @@ class _Agent(Agent):
         return True  # a test means it, wherever it runs
 
     def _listen(self, listen: str | None) -> None:
-        self._taps.backlog.gather = 0.0
+        self._taps.backlog.enough = 1
         self.memory = _Link(self._service)
         self._service.send = self.memory.send
         self._link = self.memory

@@ -73,6 +73,9 @@ class Echo:
                 self.send(peer, frame)
         return bool(self.values)
 
+    def rest(self) -> bool:
+        return not self.values
+
     def beat(self) -> None:
         self.beats += 1
 

@@ -160,6 +160,7 @@ class Brain:
     def receive(self, peer, role, frame): self.peers.add(peer); link.send(peer, b"pid %d" % os.getpid())
     def gone(self, peer): pass
     def flush(self): self.flushes += 1; return False
+    def rest(self): return True
     def beat(self): pass
     def linger(self): return 0.001
     def goodbye(self):

@@ -390,6 +390,7 @@ class Brain:
         except MessageError: pass
     gone = lambda self, peer: None
     flush = lambda self: False
+    rest = lambda self: True
     beat = goodbye = lambda self: None
     linger = lambda self: 0.001
 

@@ -1,0 +1,127 @@
+"""Values on their way to the clients: in frames of a bounded size, as fast as each client takes them in.
+
+Runs on the I/O thread alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from looptap.agent.guests import Guests
+from looptap.agent.link import Sent
+from looptap.agent.outbox import Post
+from looptap.agent.registry import Queries
+from looptap.agent.served import ServedStream
+from looptap.protocol import messages as m
+from looptap.protocol.codec import encode
+from looptap.protocol.limits import Limits
+
+BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
+"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
+of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
+
+WINDOW = 1_048_576
+"""Bytes that a client may have in flight, however many clients there are."""
+LARGE = 262_144
+"""Bytes that are worth a message of their own."""
+RETRY = 0.01
+"""Seconds before another try to send to a client for which libzmq had no room."""
+
+
+class Delivery:
+    """The streams of all clients; ``send`` hands a frame over for a peer and says what became of it."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        post: Post,
+        guests: Guests,
+        limits: Limits,
+        send: Callable[[bytes, bytes], Sent],
+        rank: int,
+    ) -> None:
+        self._queries, self._post, self._guests, self._limits = queries, post, guests, limits
+        self._send, self._rank = send, rank
+        self.streams: deque[ServedStream] = deque()
+        self.sent_bytes = 0
+        self.leaving = False
+        """Whether the run ends: no answer of a client will come in time."""
+
+    def window(self) -> int:
+        """Bytes that one client may have in flight."""
+        if self.leaving:
+            return sys.maxsize
+        return max(WINDOW, self._limits.in_flight_bytes // max(len(self._guests.clients), 1))
+
+    def flush(self) -> bool:
+        """Send one frame, and the states of streams that changed; True if more can be sent, or waits for a client."""
+        now, window, held = time.monotonic(), self.window(), False
+        for stream in list(self.streams):
+            if not self.streams or stream is not self.streams[0]:
+                continue  # its client was found to be gone
+            self.streams.rotate(-1)
+            if stream.client.holds_up(now, window):
+                held = held or (stream.waits() and not stream.client.away)
+                continue
+            if stream.query.state == "failed":
+                self._queries.drop(stream.query)
+            self._tell(stream)
+            if self._pump(stream):
+                return any(other.waits() and not other.client.holds_up(now, window) for other in self.streams)
+            held = held or now < stream.client.full_until
+        return held
+
+    def news(self) -> bool:
+        """Whether there is anything to be sent now."""
+        now, window = time.monotonic(), self.window()
+        return any((s.waits() or s.query.changed) and not s.client.holds_up(now, window) for s in self.streams)
+
+    def remove(self, stream: ServedStream) -> None:
+        """Forget a stream, and take its query off its events."""
+        self._queries.drop(stream.query)
+        self._post.close(stream.query.outbox)
+        stream.client.streams.pop(stream.number, None)
+        if stream in self.streams:
+            self.streams.remove(stream)
+
+    def _pump(self, first: ServedStream) -> bool:
+        """Send one frame of what the client of ``first`` waits for, its streams together; whether anything went."""
+        client, frames, taken, values = first.client, [], [], 0
+        for stream in [first, *(s for s in self.streams if s.client is client and s is not first)]:
+            count = max(BATCH_VALUES - values, min(len(stream.query.outbox) // 4, MOST_VALUES))
+            batch = stream.next(count, count * BATCH_BYTES)
+            if batch is None:
+                if stream.query.state != "live" and not stream.query.changed:
+                    self.remove(stream)
+                continue
+            frames.append(stream.packed(*batch, self._rank))
+            taken.append((stream, batch[0]))
+            values += len(batch[1])
+            if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
+                break
+        if not frames:
+            return False
+        frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
+        if self._send(client.peer, frame) is not Sent.OK:  # they stay in the outbox, which counts what it has to drop
+            client.full_until = time.monotonic() + RETRY
+            return False
+        client.sent_bytes += len(frame)
+        self.sent_bytes += len(frame)
+        for stream, columns in taken:
+            stream.take(columns)
+        return True
+
+    def _tell(self, stream: ServedStream) -> None:
+        """Send the state of a stream if it changed; its end only after its last value."""
+        query = stream.query
+        if not query.changed or (query.state != "live" and stream.waits()):
+            return
+        if self._send(stream.client.peer, encode(stream.status())) is Sent.FULL:
+            stream.client.full_until = time.monotonic() + RETRY
+        else:
+            query.changed = False
