@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
@@ -177,7 +178,7 @@ def show(rows: Iterable[Row], title: str = "") -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         verdict = {True: "[green]yes", False: "[red]no", None: ""}[row.holds]
-        table.add_row(row.what, row.baseline, row.ours, row.ratio, row.promise, verdict)
+        table.add_row(escape(row.what), row.baseline, row.ours, row.ratio, row.promise, verdict)
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 
