@@ -71,8 +71,10 @@ class Delivery:
             if stream.query.state == "failed":
                 self._queries.drop(stream.query)
             self._tell(stream)
-            if self._pump(stream):
-                return any(other.waits() and not other.client.holds_up(now, window) for other in self.streams)
+            sent = self._pump(stream)
+            if sent:
+                others = (s for s in self.streams if s.client is not stream.client and s.waits())
+                return sent >= BATCH_VALUES or any(not other.client.holds_up(now, window) for other in others)
             held = held or now < stream.client.full_until
         return held
 
@@ -89,8 +91,11 @@ class Delivery:
         if stream in self.streams:
             self.streams.remove(stream)
 
-    def _pump(self, first: ServedStream) -> bool:
-        """Send one frame of what the client of ``first`` waits for, its streams together; whether anything went."""
+    def _pump(self, first: ServedStream) -> int:
+        """Send one frame of what the client of ``first`` waits for, its streams together; the values that went.
+
+        A frame of many bytes counts for as many values: there may be more.
+        """
         client, frames, taken, values = first.client, [], [], 0
         for stream in [first, *(s for s in self.streams if s.client is client and s is not first)]:
             count = max(BATCH_VALUES - values, min(len(stream.query.outbox) // 4, MOST_VALUES))
@@ -105,16 +110,16 @@ class Delivery:
             if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
                 break
         if not frames:
-            return False
+            return 0
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         if self._send(client.peer, frame) is not Sent.OK:  # they stay in the outbox, which counts what it has to drop
             client.full_until = time.monotonic() + RETRY
-            return False
+            return 0
         client.sent_bytes += len(frame)
         self.sent_bytes += len(frame)
         for stream, columns in taken:
             stream.take(columns)
-        return True
+        return max(values, len(frame) // BATCH_BYTES)
 
     def _tell(self, stream: ServedStream) -> None:
         """Send the state of a stream if it changed; its end only after its last value."""

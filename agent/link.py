@@ -245,6 +245,7 @@ class Link:
                     self._fail(traceback.format_exc())
                     return
                 time.sleep(RESTARTS[strikes - 1])
+                loop.recover()
         self._take_leave()
 
     def _take_leave(self) -> None:

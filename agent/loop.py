@@ -94,6 +94,10 @@ class Loop:
                 self._next_touch = now + FRESH
             self._link.look_after(touch)
 
+    def recover(self) -> None:
+        """Look at everything anew, after a fault: nobody rings for what waits already."""
+        self._due, self._why = time.monotonic(), _Why.RUNG
+
     def _patience(self) -> int:
         """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
         if not self._brain.has_clients:

@@ -128,6 +128,8 @@ class AttachedQuery:
 
     def take_in(self, batch: Sequence[Happened]) -> None:
         """Evaluate the query at several events, and end windows between them; a Ctrl-C is passed on at the end."""
+        if self.every != 1:
+            batch = [one for one in batch if one[0] is None or not one[1] % self.every]
         if self._feed is not None and self._in_bulk(self._feed, batch):
             return
         interrupt: KeyboardInterrupt | None = None

@@ -97,6 +97,16 @@ def test_an_observable_that_hides_a_function_wins():
     assert stream.values == [2, 3]
 
 
+@pytest.mark.parametrize("query", ["step", "sum(e.step for e in events)"])
+def test_every_third_event_is_every_third(run, query):
+    agent, client = run
+    stream = client.stream(query, on="batch", every=3, window=1)
+    for step in range(1, 100):
+        agent.emit("batch", step=step)
+    assert stream.wait(33, timeout=10)
+    assert stream.values == list(range(3, 100, 3))
+
+
 def test_a_loop_that_pauses_need_not_go_on_for_its_last_values_to_come(run):
     agent, client = run
     stream = client.stream("step", on="batch")

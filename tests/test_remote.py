@@ -70,8 +70,9 @@ def agent(place):
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     """Neither a process nor a thread outlives its run."""
+    before = threading.enumerate()
     yield
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("looptap-")])
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("looptap-") and t not in before])
     until(lambda: not bridges())
 
 
