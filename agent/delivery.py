@@ -71,10 +71,10 @@ class Delivery:
             if stream.query.state == "failed":
                 self._queries.drop(stream.query)
             self._tell(stream)
-            sent = self._pump(stream)
-            if sent:
-                others = (s for s in self.streams if s.client is not stream.client and s.waits())
-                return sent >= BATCH_VALUES or any(not other.client.holds_up(now, window) for other in others)
+            sent, full = self._pump(stream)
+            if sent:  # what has come meanwhile to a client that got all is in time with the next flush
+                others = (s for s in self.streams if (full or s.client is not stream.client) and s.waits())
+                return any(not other.client.holds_up(now, window) for other in others)
             held = held or now < stream.client.full_until
         return held
 
@@ -91,10 +91,10 @@ class Delivery:
         if stream in self.streams:
             self.streams.remove(stream)
 
-    def _pump(self, first: ServedStream) -> int:
-        """Send one frame of what the client of ``first`` waits for, its streams together; the values that went.
+    def _pump(self, first: ServedStream) -> tuple[bool, bool]:
+        """Send one frame of what the client of ``first`` waits for, its streams together.
 
-        A frame of many bytes counts for as many values: there may be more.
+        Whether anything went, and whether there may be more, for which the frame had no room.
         """
         client, frames, taken, values = first.client, [], [], 0
         for stream in [first, *(s for s in self.streams if s.client is client and s is not first)]:
@@ -110,16 +110,16 @@ class Delivery:
             if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
                 break
         if not frames:
-            return 0
+            return False, False
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         if self._send(client.peer, frame) is not Sent.OK:  # they stay in the outbox, which counts what it has to drop
             client.full_until = time.monotonic() + RETRY
-            return 0
+            return False, False
         client.sent_bytes += len(frame)
         self.sent_bytes += len(frame)
         for stream, columns in taken:
             stream.take(columns)
-        return max(values, len(frame) // BATCH_BYTES)
+        return True, self.leaving or values >= BATCH_VALUES or len(frame) >= LARGE // 2
 
     def _tell(self, stream: ServedStream) -> None:
         """Send the state of a stream if it changed; its end only after its last value."""
