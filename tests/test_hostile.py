@@ -51,7 +51,7 @@ def dial(directory):
     context, made = zmq.Context(), []
 
     def connect(name="*", hello=True):
-        (path,) = directory.glob(f"{name}-*.json")
+        path = max(directory.glob(f"{name}-*.json"), key=lambda path: path.stat().st_mtime)  # os._exit leaves its own
         file = read(path)
         dealer = context.socket(zmq.DEALER)
         made.append(dealer)
