@@ -7,6 +7,7 @@ old one or the new one.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 
@@ -80,6 +81,8 @@ class Queries:
         if query.on not in seen:
             near = nearest(query.on, seen)
             notes.append(f"no {query.on!r} event so far, only {', '.join(seen) or 'none'}.{' ' * bool(near)}{near}")
+            if "torch._dynamo" in sys.modules:  # whose graphs have nothing of an event in them, not even a word
+                notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
         for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
             near = nearest(event, seen)
             notes.append(

@@ -34,6 +34,7 @@ def test_emit_adds_nothing_to_a_compiled_graph(attached):
 
     assert counters(step) == counters(lambda x: x.sin().cos())
     assert not any(stream.arrived for stream in streams)
+    assert all("torch.compile" in str(stream.notes) for stream in streams)
     agent.emit("batch", y=torch.ones(1))  # outside of the compiled part it is heard
     assert all(stream.arrived for stream in streams)
     agent.close()
