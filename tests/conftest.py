@@ -23,3 +23,11 @@ def progress(capsys):
                 print(f"\n{count:,} {what}", end="", flush=True)
 
     return tell
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """Where the runs of this test announce themselves."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path

@@ -28,13 +28,6 @@ from looptap.protocol.processes import Process
 
 
 @pytest.fixture
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
 def start(directory):
     """Start agents; they end with the test."""
     agents = []

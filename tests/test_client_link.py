@@ -7,14 +7,14 @@ import gc
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import zmq
+from relays import Proxy
+from waiting import soon
 
 from looptap.agent.link import Link as AgentLink
-from looptap.client.diagnosis import _GREETING
 from looptap.client.link import Link
 from looptap.protocol.errors import (
     LimitReached,
@@ -29,14 +29,6 @@ from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 
 QUICK = Limits(handshake=0.3)
-
-
-def soon(condition, seconds=10.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 class Ear:
@@ -398,51 +390,3 @@ def test_links_leave_no_descriptors_behind(agent):
         link.close()
         refusal(client(agent, keys=KeyPair.fresh()))
     soon(lambda: descriptors() <= before + 2)
-
-
-class Proxy:
-    """A TCP relay in front of an endpoint, whose connections can be cut."""
-
-    def __init__(self, target):
-        host, port = target.removeprefix("tcp://").rsplit(":", 1)
-        self._target = host, int(port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
-        self._open, self.greet_and_hang_up = [], 0
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self.cut()
-
-    def cut(self):
-        for end in self._open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._open = []
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                if self.greet_and_hang_up:
-                    self.greet_and_hang_up -= 1
-                    near.sendall(_GREETING)
-                    near.close()
-                    continue
-                far = socket.create_connection(self._target)
-                self._open += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _relay(source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)

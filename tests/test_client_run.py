@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import math
 import os
 import pickle
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +19,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+from relays import Proxy
+from waiting import soon
 
 import looptap
 from looptap.client.link import Link
@@ -39,14 +39,6 @@ from looptap.protocol.errors import (
 )
 from looptap.streams.buffers import Gap
 from looptap.streams.errors import QueryError, StreamEnded
-
-
-def soon(condition, seconds=10.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 class Job:
@@ -75,13 +67,6 @@ class Job:
         self._over = True
         self._thread.join(10)
         self.agent.close()
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture
@@ -461,51 +446,6 @@ def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(
 
 
 # ---------------------------------------------------------------- a lost link
-
-
-class Proxy:
-    """A TCP relay in front of an endpoint, whose connections can be cut."""
-
-    def __init__(self, target):
-        host, port = target.removeprefix("tcp://").rsplit(":", 1)
-        self._target, self._open, self.shut = (host, int(port)), [], False
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self.cut()
-
-    def cut(self):
-        for end in self._open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._open = []
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                if self.shut:
-                    near.close()
-                    continue
-                far = socket.create_connection(self._target)
-                self._open += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _relay(source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from array import array
 import msgspec
 import pytest
 import zmq
+from waiting import soon
 
 import looptap
 from looptap.agent import link as link_module
@@ -28,21 +29,6 @@ from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAns
 from looptap.streams.errors import QueryError
 
 SHORT, LONG = pytest.mark.timeout(300), [pytest.mark.soak, pytest.mark.timeout(7200)]
-
-
-def soon(condition, seconds=20.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture

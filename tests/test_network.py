@@ -7,7 +7,6 @@ import gc
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ import time
 from itertools import pairwise
 
 import pytest
+from relays import Proxy
+from waiting import soon
 
 import looptap
 from looptap.client.link import Link
@@ -28,73 +29,6 @@ from looptap.protocol.limits import Limits
 from looptap.testing import pair
 
 QUICK = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
-
-
-def soon(condition, seconds=20.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
-
-
-class Proxy:
-    """A TCP relay in front of an endpoint: its connections can be cut, it can be shut, it can swallow what comes."""
-
-    def __init__(self, target):
-        host, port = target.removeprefix("tcp://").rsplit(":", 1)
-        self._target, self._open = (host, int(port)), []
-        self.shut, self._deaf = False, set()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._deaf.clear()
-        self.cut()
-
-    def cut(self):
-        for end in self._open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._open = []
-
-    def swallow(self):
-        """From now on nothing passes over the connections that there are, and neither end is told when one closes."""
-        self._deaf.update(self._open)
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                if self.shut:
-                    near.close()
-                    continue
-                far = socket.create_connection(self._target)
-                self._open += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
-
-    def _relay(self, source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if source not in self._deaf:
-                    sink.sendall(data)
-            if source not in self._deaf:
-                sink.shutdown(socket.SHUT_RDWR)
 
 
 class Job:

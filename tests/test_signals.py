@@ -7,9 +7,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
+from waiting import soon
 
 import looptap
 
@@ -133,14 +133,6 @@ def test_a_sigterm_while_the_agent_closes_waits_for_its_goodbye():
         assert stream.arrived == 1000
         assert stream.state == "ended"
         run.close()
-
-
-def soon(condition, seconds=20.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 def test_off_the_main_thread_the_hook_is_refused_in_a_sentence_and_nothing_is_left(tmp_path):

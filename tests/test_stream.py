@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from waiting import soon
 
 from looptap.protocol import messages
 from looptap.streams import buffers, pipelines
@@ -35,14 +36,6 @@ def fed(*batches, **options) -> Stream:
     for one in batches:
         stream._push(one)
     return stream
-
-
-def soon(condition, seconds=10.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
 
 
 def in_background(function):
