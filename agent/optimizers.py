@@ -90,7 +90,10 @@ def _each(value: Any, groups: list[int]) -> list[float]:
 
 def _as(now: Any, value: float) -> Any:
     """``value`` as the optimizer keeps it: a learning rate that is a tensor stays that tensor."""
-    return now.detach().fill_(value) if hasattr(now, "fill_") else value
+    if not hasattr(now, "fill_"):
+        return value
+    now.detach().fill_(value)
+    return now
 
 
 # ---------------------------------------------------------------- under a schedule

@@ -88,21 +88,17 @@ class Steering(Session):
             ...
         looptap.streams.errors.ControlError: there is no control 'model.p'; there are: none.
         """
-        seen = self.controls.seen
         match expected:
             case ControlInfo():
                 version: int | None = expected.version
             case str():
-                version = seen.get(name)
+                version = self.controls.seen.get(name)
             case _:
                 version = expected
-        done = self._command(
+        return self._command(
             "set", name, value, timeout=timeout, id=id, on=on, schedule=schedule, checkpoint=checkpoint,
             expected=version,
         )  # fmt: skip
-        if name in seen and done.version is not None:
-            seen[name] = max(seen[name], done.version)
-        return done
 
     def trigger(
         self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None
@@ -162,7 +158,11 @@ class Steering(Session):
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
         message = m.Command(self._requests.number(), id, what, name, packed, on, **how)
         answer = self._requests.send(message)
-        return Outcome.of(self._awaited(answer, timeout, on, id, f"{what} {name}".strip()))
+        done = Outcome.of(self._awaited(answer, timeout, on, id, f"{what} {name}".strip()))
+        seen = self.controls.seen
+        if done.name in seen and done.version is not None:
+            seen[done.name] = max(seen[done.name], done.version)
+        return done
 
     def _awaited(self, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
         """The answer to a command. Raises CommandPending."""
