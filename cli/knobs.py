@@ -174,8 +174,8 @@ def stop(
       looptap stop digits-cnn
       looptap stop digits-cnn --checkpoint --on epoch
 
-    It is a request: the job ends if it looks at agent.stop_requested, or was started with looptap.Agent(..., on_stop=…),
-    an exception that is then raised out of its agent.emit.
+    It is a request: the job ends if it looks at agent.stop_requested, or was started with
+    looptap.Agent(..., on_stop=…), an exception that is then raised out of its agent.emit.
     """
     from looptap.cli import steering
 

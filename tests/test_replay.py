@@ -28,7 +28,7 @@ def train(agent, steps=300, ready=None, pace=0.0):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     agent.expose(model=model, optimizer=optimizer, scheduler=scheduler)
-    agent.trigger("forget", lambda: [nn.init.zeros_(model[3].bias) for _ in (0,)] and None)
+    agent.trigger("forget", lambda: bool(nn.init.zeros_(model[3].bias).sum()))
     checksum, taken = hashlib.sha256(), 0
     if ready is not None:
         ready.set()
