@@ -24,6 +24,8 @@ from looptap.streams.syntax import format_error
 
 REMEMBERED = 1000
 """Outcomes that can be asked for again, and records that are kept."""
+REMEMBERED_BYTES = 33_554_432
+"""Bytes of results and of code that are remembered; beyond, the oldest are let go of, but not that they have run."""
 TEXT = 4000
 """Characters of a traceback, an error or a text that a record keeps."""
 CALL = "call"
@@ -67,6 +69,13 @@ class Outcome:
     kind: str = CALL
     error: str = ""
     traceback: str = ""
+    size: int = 0
+    """Bytes of the result."""
+
+    def forget(self) -> None:
+        """Keep that it has run, and no longer what came of it."""
+        self.value, self.size, self.kind = None, 0, LimitReached.__name__
+        self.error = f"This command has run; of all results {REMEMBERED_BYTES:,} bytes are kept, and this is older."
 
     def reply(self, request: int, whole: bool) -> m.Message:
         """The answer to who asked."""
@@ -137,6 +146,16 @@ class Commands:
         self.records.append(record)
         while len(self._outcomes) > REMEMBERED:
             self._outcomes.popitem(last=False)
+        held = sum(one.size for one in self._outcomes.values())
+        for one in self._outcomes.values():
+            if held <= REMEMBERED_BYTES:
+                break
+            if one.over and one.size and not one.asked_by:
+                held -= one.size
+                one.forget()
+        code = sum(map(_length, self.records))
+        while code > REMEMBERED_BYTES:
+            code -= _length(self.records.popleft())
         return outcome
 
     def _run(self, work: Work, event: Event, outcome: Outcome, source: str) -> Then | None:
@@ -145,7 +164,7 @@ class Commands:
         try:
             with LoopState(randomness=record["what"] != CALL):
                 value, then = work(event)
-                outcome.value = take(value)[0]
+                outcome.value, outcome.size = take(value)
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt:
             outcome.error = "interrupted by the user of the job"
@@ -164,6 +183,11 @@ class Commands:
             outcome.over = True
             self._finished(outcome)
         return then
+
+
+def _length(record: dict[str, Any]) -> int:
+    value = record["value"]
+    return len(value) if isinstance(value, str) else 0
 
 
 def _with_notes(text: str, error: BaseException) -> str:

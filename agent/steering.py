@@ -24,6 +24,8 @@ from looptap.streams.snapshots import take
 from looptap.streams.syntax import nearest
 
 _RESULT = 10_000  # bytes of what a host's function returns that are kept on record
+_NAME = 200  # characters of a name, an id, an event
+_PLAIN = (type(None), bool, int, float, str)
 
 
 class Trigger(NamedTuple):
@@ -61,7 +63,7 @@ class Steering:
         """Have code run at the next event. Raises LooptapError."""
         if self.commands.known(call.id, asker):
             return
-        record = record_of(call.id, client, "call", call.on, checkpoint=call.checkpoint)
+        record = record_of(call.id, client[:_NAME], "call", call.on, checkpoint=call.checkpoint)
         work, text = self.calling(call.code, record)
         self.commands.count()
         self._queries.at_next(call.on, self.commands.accept(record, asker, work, text))
@@ -72,14 +74,19 @@ class Steering:
             return
         if command.what == "outcome":
             raise ControlError(f"no command with the id {command.id!r:.80} is remembered.")
+        for text in (command.id, command.what, command.name, command.on, command.schedule):
+            if len(text) > _NAME:
+                raise ControlError(f"{text[:40]!r}… has {len(text):,} characters; names and ids have up to {_NAME}.")
+        value = unpack(command.value)
+        if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > _RESULT):
+            raise ControlError(f"a value is a number, True, False or a text of up to {_RESULT:,} characters.")
         self.commands.count()
-        record = record_of(command.id, client, command.what, command.on, name=command.name)
-        record.update(schedule=command.schedule, checkpoint=command.checkpoint)
+        record = record_of(command.id, client[:_NAME], command.what, command.on, name=command.name)
+        record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint)
         try:
             if command.what == "resume":
                 self.commands.settle(record, asker, self.pause.resume())
                 return
-            record["value"] = unpack(command.value)
             work, on = self.prepared(record, command.expected)
             if command.what == "stop":
                 self.pause.resume()  # whoever wants an end does not want to wait for it

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from looptap.protocol import replays
 from looptap.protocol.errors import MessageError
@@ -94,13 +94,13 @@ class Outcome:
 
 
 class Controls(Mapping[str, ControlInfo]):
-    """The controls of a run by name, asked for at each look.
+    """The controls of the run ``run`` by name, asked for at each look.
 
     What was looked at is remembered: `Run.set` is refused if somebody else has changed it since.
     """
 
-    def __init__(self, told: Callable[[], dict[str, Any]]) -> None:
-        self._told = told
+    def __init__(self, told: Callable[[], dict[str, Any]], run: str) -> None:
+        self._told, self.run = told, run
         self.seen: dict[str, int] = {}
         """The version in which each control was looked at last."""
 
@@ -109,7 +109,8 @@ class Controls(Mapping[str, ControlInfo]):
         listed = self._told().get("controls")
         if not isinstance(listed, list):
             raise MessageError("The agent told of its controls in a way that is not understood.")
-        found = {str(one["name"]): ControlInfo(**_known(ControlInfo, one)) for one in listed if "name" in one}
+        infos = [ControlInfo(**known) for one in listed if "name" in (known := _known(ControlInfo, one))]
+        found = {str(info.name): info for info in infos}
         self.seen |= {n: info.version for n, info in found.items() if name in (None, n)}
         return found
 
@@ -158,6 +159,6 @@ def line_of(record: Mapping[str, Any]) -> str:
     if get("what") == "set":
         done = get("outcome") == "done"
         what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
-    where = f"{get('event')} {cast(int, get('number', 0)):,}" if get("event") else "–"
+    where = f"{get('event')} {get('number')}" if get("event") else "–"
     facts = [where, what, str(get("outcome", "")), str(get("error", "")), str(get("client", ""))]
     return "  ".join(filter(None, facts))

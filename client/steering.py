@@ -44,9 +44,13 @@ class Steering(Session):
         >>> list(run.controls)
         ['lr']
         """
-        if self._controls is None:
-            self._controls = Controls(lambda: self._inquire("controls", "The question for the controls", 5.0, dict))
+        if self._controls is None or self._controls.run != self.info.id:  # the next run has versions of its own
+            self._controls = Controls(self._told_controls, self.info.id)
         return self._controls
+
+    def _told_controls(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._inquire("controls", "The question for the controls", 5.0, dict)
+        return found
 
     @property
     def commands(self) -> Records:
@@ -54,7 +58,8 @@ class Steering(Session):
 
         ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
         """
-        records = Records(self._inquire("commands", "The question for the commands", 5.0, list))
+        found = self._inquire("commands", "The question for the commands", 5.0, list)
+        records = Records(record for record in found if isinstance(record, dict))
         records.run = self.info.id
         return records
 
@@ -160,7 +165,7 @@ class Steering(Session):
         answer = self._requests.send(message)
         done = Outcome.of(self._awaited(answer, timeout, on, id, f"{what} {name}".strip()))
         seen = self.controls.seen
-        if done.name in seen and done.version is not None:
+        if done.name in seen and isinstance(done.version, int):
             seen[done.name] = max(seen[done.name], done.version)
         return done
 

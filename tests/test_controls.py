@@ -508,3 +508,51 @@ def test_a_set_of_a_living_run_is_answered_within_a_few_steps(loop):
         took.append(time.monotonic() - began)
         time.sleep(0.02)
     assert sorted(took)[10] < 0.5
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job):
+    _, run = job
+    for ask, sentence in (
+        (lambda: run.set("n" * 201, 1), "names and ids have up to 200"),
+        (lambda: run.set("echo.factor", "v" * 10_001), "a text of up to 10,000 characters"),
+        (lambda: run.set("echo.factor", [1]), "a value is a number"),
+        (lambda: run.set("echo.factor", 3, id="i" * 201), "names and ids have up to 200"),
+    ):
+        with pytest.raises(ControlError, match=sentence):
+            ask()
+    assert run.commands == []
+
+
+def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeypatch):
+    agent, run = job
+    monkeypatch.setattr("looptap.agent.commands.REMEMBERED_BYTES", 25_000)
+    calls = []
+    agent.expose(calls=calls)
+    for n in range(4):
+        with pytest.raises(CommandPending):
+            run.call("calls.append(1) or b'0' * 10_000", timeout=0, id=f"id{n}")
+        agent.emit("batch")
+    with pytest.raises(looptap.LimitReached, match="This command has run; of all results 25,000 bytes are kept"):
+        run.call("calls.append(1)", id="id0")
+    assert len(run.call("calls.append(1)", id="id3")) == 10_000
+    agent.emit("batch")
+    assert len(calls) == 4
+
+
+def test_a_lost_answer_is_not_a_second_change(job):
+    """The same frame comes twice, as over a link that was cut between the two."""
+    agent, run = job
+    seen = []
+    agent.control("knob", lambda: len(seen), seen.append, type=int)
+    send, frames = run._transport.send, []
+    run._transport.send = lambda frame: (frames.append(frame), send(frame))
+    with pytest.raises(CommandPending):
+        run.set("knob", 1, timeout=0)
+    send(frames[-1])
+    agent.emit("batch")
+    send(frames[-1])
+    agent.emit("batch")
+    assert seen == [1]
