@@ -152,7 +152,7 @@ class Steering:
             try:
                 knob.set(knob.control.checked(value, name), schedule)
                 new = knob.value()
-            except Exception as error:
+            except BaseException as error:
                 error.add_note(_put_back(knob, old))
                 raise
             record.update(new=new, version=changes.note(name, client, new))
@@ -209,7 +209,7 @@ class Steering:
             try:
                 with LoopState():
                     record["saved"] = _short(save.function())
-            except Exception as error:
+            except BaseException as error:
                 error.add_note("This was the checkpoint before the change, which was not made.")
                 raise
             return work(event)

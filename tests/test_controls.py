@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -508,6 +510,44 @@ def test_a_set_of_a_living_run_is_answered_within_a_few_steps(loop):
         took.append(time.monotonic() - began)
         time.sleep(0.02)
     assert sorted(took)[10] < 0.5
+
+
+# ---------------------------------------------------------------- what must not reach the loop
+
+
+RAISED = [MemoryError, RecursionError, SystemExit, GeneratorExit, StopIteration, looptap.QueryError, ControlError,
+          AssertionError, BaseException, Enough, BaseExceptionGroup("several", [ValueError(1)])]  # fmt: skip
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=str)
+@pytest.mark.parametrize("what", ["set", "get", "trigger", "checkpoint", "before"])
+def test_no_exception_of_a_hosts_function_comes_out_of_emit(job, what, raised):
+    agent, run = job
+
+    def fail(*_):
+        raise raised("no") if isinstance(raised, type) else raised
+
+    agent.control("knob", fail if what == "get" else lambda: 1.0, fail if what == "set" else lambda value: None)
+    agent.trigger("trigger", fail)
+    agent.checkpoint(fail)
+    ask = {
+        "set": lambda **how: run.set("knob", 2, **how), "get": lambda **how: run.set("knob", 2, **how),
+        "trigger": lambda **how: run.trigger("trigger", **how), "checkpoint": run.checkpoint,
+        "before": lambda **how: run.set("knob", 2, checkpoint=True, **how),
+    }[what]  # fmt: skip
+    with pytest.raises(looptap.LooptapError) as caught:
+        done(agent, run, ask)
+    assert not isinstance(caught.value, CommandPending)
+    assert run.commands[-1]["outcome"] in ("failed", "refused")
+    assert done(agent, run, run.set, "echo.factor", 5).new == 5
+
+
+def test_the_declaration_needs_neither_an_agent_nor_torch_nor_numpy():
+    code = (
+        "import sys; from looptap.streams.control import Control; import looptap; assert looptap.Control is Control\n"
+        "print([m for m in ('torch', 'numpy', 'zmq', 'msgspec', 'looptap.agent') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 # ---------------------------------------------------------------- bounds
