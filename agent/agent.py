@@ -25,7 +25,8 @@ from looptap.agent.link import Link
 from looptap.agent.outbox import Post
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm, require_main_thread
-from looptap.agent.taps import Deaf, Taps
+from looptap.agent.steered import Steered
+from looptap.agent.taps import After, Deaf, Taps
 from looptap.protocol.connections import ConnectionFile, publish, remake, remove, runtime_dir, sweep
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
@@ -41,7 +42,7 @@ LEFT = 3600.0
 """Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
-class Agent:
+class Agent(Steered):
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -52,8 +53,12 @@ class Agent:
     needs no ``if``. No signal is handled, unless ``sigterm`` asks for it: then what waits is sent before SIGTERM does
     what it did before, and clients hear of it.
 
-    Raises ValueError for a bad name, groups or budget and for ``sigterm`` off the main thread, `EndpointError` if it
-    cannot listen, `UnsafeFile` for a directory that others can write. After that nothing it does raises into the loop.
+    ``on_stop`` is raised out of `emit` when a client asks the job to stop, beside `stop_requested`; ``may_pause`` lets
+    clients pause the loop, inside `emit`, for up to so many seconds; ``replay`` is a file of commands of another run
+    that are done at the same events in this one (or ``LOOPTAP_REPLAY`` names it).
+
+    Raises ValueError for a bad argument and for ``sigterm`` off the main thread, `EndpointError` if it cannot listen,
+    `UnsafeFile` for a directory that others can write. After that nothing it does raises into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -71,6 +76,9 @@ class Agent:
         ranks: Collection[int] | None = None,
         enabled: bool = True,
         sigterm: bool = False,
+        on_stop: type[BaseException] | None = None,
+        may_pause: float | None = None,
+        replay: str | os.PathLike[str] | None = None,
     ) -> None:
         _know_torch()
         self.name, self.groups = _checked_name(name), _checked_groups(groups)
@@ -91,6 +99,7 @@ class Agent:
         self._service = Service(
             self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=Budget(budget)
         )
+        self._allow(on_stop, may_pause, replay)
         if wanted:
             try:
                 self._listen(listen)
@@ -103,7 +112,7 @@ class Agent:
     # ------------------------------------------------------------ what the loop calls
 
     def emit(self, event: str, /, **observables: Any) -> None:
-        """Raise ``event`` with its observables, passed by reference. Never raises, from any thread.
+        """Raise ``event`` with its observables, passed by reference. Never raises, from any thread, but ``on_stop``.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).emit("batch", step=3, loss=0.1)
@@ -147,6 +156,7 @@ class Agent:
         try:
             taps = self._taps
             self._listen_to(Deaf())
+            self._service.steering.pause.resume()
             now = time.monotonic()
             for tap in list(taps.by_name.values()):
                 tap.end_group(now)
@@ -160,6 +170,7 @@ class Agent:
             for path in self._files:
                 remove(path)
             taps.standing.clear()
+            self._service.steering.close()
         except Exception as error:
             self._complain(error)
         atexit.unregister(self._at_exit)
@@ -233,13 +244,19 @@ class Agent:
         self._types = taps.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
-        """The slow way of `emit`: the first event of a type, or a mistake, which must not reach the loop."""
+        """The slow way of `emit`: the first event of a type, what comes after one, or a mistake, which ends here."""
+        after = error if type(error) is After else None
         try:
-            if not isinstance(error, KeyError | TypeError):
-                raise error
-            self._taps.open(event).deliver(observables)
+            if after is None:
+                if not isinstance(error, KeyError | TypeError):
+                    raise error
+                self._taps.open(event).deliver(observables)
+        except After as found:
+            after = found
         except Exception as unexpected:
             self._complain(unexpected)
+        if after is not None:
+            after.do()
 
     def _complain(self, error: Exception) -> None:
         """Say once per kind what went wrong; the loop goes on."""

@@ -1,4 +1,4 @@
-"""Commands: code that runs once, on the training thread, at a named event, and is answered.
+"""Commands: what runs once, on the training thread, at a named event, is answered, and is on record.
 
 An id never runs twice: whoever asks again is told the outcome of the first time.
 """
@@ -9,35 +9,83 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from looptap.agent.guard import LoopState
+from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
-from looptap.streams.errors import LooptapError
+from looptap.streams.errors import ControlError, LooptapError
 from looptap.streams.events import Event
-from looptap.streams.pipelines import Pipeline
 from looptap.streams.snapshots import Pending, take
 from looptap.streams.syntax import format_error
 
 REMEMBERED = 1000
-"""Outcomes that can be asked for again."""
-Asker = tuple[bytes, int]
+"""Outcomes that can be asked for again, and records that are kept."""
+REMEMBERED_BYTES = 33_554_432
+"""Bytes of results and of code that are remembered; beyond, the oldest are let go of, but not that they have run."""
+TEXT = 4000
+"""Characters of a traceback, an error or a text that a record keeps."""
+CALL = "call"
+PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
+"""What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run."""
+
+Asker: TypeAlias = tuple[bytes, int, bool]
+"""Peer, request, and whether it wants the record or only the result."""
+Then: TypeAlias = Callable[[], None]
+"""What the training thread has to do when the event is over: wait, or raise."""
+
+
+class Did(NamedTuple):
+    """What came of a command, and what is to be done when its event is over."""
+
+    value: Any = None
+    then: Then | None = None
+
+
+Work: TypeAlias = Callable[[Event], Did]
+
+
+def record_of(id: str, client: str, what: str, on: str = "", **more: Any) -> dict[str, Any]:
+    """The record of a command that has just come: all its fields are there, so that it can be read while it changes."""
+    record = {
+        "id": id, "client": client, "what": what, "name": "", "value": None, "on": on, "event": "", "number": 0,
+        "time": time.time(), "old": None, "new": None, "version": None, "schedule": "", "checkpoint": False,
+        "saved": None, "result": None, "outcome": PENDING, "error": "", "traceback": "",
+    }  # fmt: skip
+    return record | more
 
 
 @dataclass
 class Outcome:
-    """What has become of one command, and who wants to know (peer, request)."""
+    """What has become of one command, and who wants to know."""
 
+    record: dict[str, Any]
     asked_by: list[Asker] = field(default_factory=list)
     over: bool = False
     value: Any = None
+    kind: str = CALL
     error: str = ""
     traceback: str = ""
+    size: int = 0
+    """Bytes of the result."""
 
-    def packed(self) -> bytes:
-        """The result for the wire."""
-        return pack(self.value.resolve() if type(self.value) is Pending else self.value)
+    def forget(self) -> None:
+        """Keep that it has run, and no longer what came of it."""
+        self.value, self.size, self.kind = None, 0, LimitReached.__name__
+        self.error = f"This command has run; of all results {REMEMBERED_BYTES:,} bytes are kept, and this is older."
+
+    def reply(self, request: int, whole: bool) -> m.Message:
+        """The answer to who asked."""
+        if self.error:
+            return m.Failed(request, self.kind, self.error, self.traceback)
+        try:
+            value = self.value.resolve() if type(self.value) is Pending else self.value
+            return m.Done(request, msgspec.Raw(pack({**self.record, "result": value} if whole else value)))
+        except Exception as error:
+            return m.Failed(request, type(error).__name__, str(error))
 
 
 class Commands:
@@ -47,31 +95,21 @@ class Commands:
         self._per_second, self._finished = per_second, finished
         self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
         self._times: deque[float] = deque()
+        self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        """Plain data, in the order in which the commands came."""
 
-    def accept(self, id: str, pipeline: Pipeline, asker: Asker) -> Callable[[Event], None] | None:
-        """What the training thread has to do for this command; None if it was accepted before.
-
-        Raises LimitReached when more commands come in a second than `Limits.commands_per_second`.
-        """
+    def known(self, id: str, asker: Asker) -> bool:
+        """Whether a command of this id came before; then whoever asks is told its outcome."""
         known = self._outcomes.get(id)
-        if known is not None:
-            again = Outcome([asker], True, known.value, known.error, known.traceback)
-            if known.over:
-                self._finished(again)
-            else:
-                known.asked_by.append(asker)
-            return None
-        self._count()
-        outcome = self._outcomes[id] = Outcome([asker])
-        while len(self._outcomes) > REMEMBERED:
-            self._outcomes.popitem(last=False)
+        if known is None:
+            return False
+        known.asked_by.append(asker)
+        if known.over:  # else the training thread will tell; if it has just begun to, both do, and one is ignored
+            self._finished(known)
+        return True
 
-        def command(event: Event) -> None:
-            self._run(pipeline, event, outcome)
-
-        return command
-
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count one more. Raises LimitReached when more come in a second than `Limits.commands_per_second`."""
         now = time.monotonic()
         while self._times and self._times[0] < now - 1:
             self._times.popleft()
@@ -79,19 +117,78 @@ class Commands:
             raise LimitReached(f"{len(self._times)} commands in a second, the bound (Limits.commands_per_second).")
         self._times.append(now)
 
-    def _run(self, pipeline: Pipeline, event: Event, outcome: Outcome) -> None:
+    def accept(
+        self, record: dict[str, Any], asker: Asker | None, work: Work, source: str = ""
+    ) -> Callable[[Event], Then | None]:
+        """What the training thread has to do for this command, whose code is ``source``."""
+        outcome = self._remember(record, asker)
+
+        def command(event: Event) -> Then | None:
+            return self._run(work, event, outcome, source)
+
+        return command
+
+    def settle(self, record: dict[str, Any], asker: Asker | None, value: Any) -> None:
+        """Note a command that was done where it was accepted."""
+        outcome = self._remember(record, asker)
+        outcome.value, outcome.over = value, True
+        record.update(outcome=DONE, result=value)
+        self._finished(outcome)
+
+    def refuse(self, record: dict[str, Any], error: LooptapError) -> None:
+        """Note a command that will not run."""
+        outcome = self._remember(record, None)
+        outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
+        record.update(outcome=REFUSED, error=str(error)[:TEXT])
+
+    def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
+        outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])
+        self.records.append(record)
+        while len(self._outcomes) > REMEMBERED:
+            self._outcomes.popitem(last=False)
+        held = sum(one.size for one in self._outcomes.values())
+        for one in self._outcomes.values():
+            if held <= REMEMBERED_BYTES:
+                break
+            if one.over and one.size and not one.asked_by:
+                held -= one.size
+                one.forget()
+        code = sum(map(_length, self.records))
+        while code > REMEMBERED_BYTES:
+            code -= _length(self.records.popleft())
+        return outcome
+
+    def _run(self, work: Work, event: Event, outcome: Outcome, source: str) -> Then | None:
+        record, then = outcome.record, None
+        record.update(event=event._source.name, number=event._number, time=time.time())
         try:
-            with LoopState(randomness=False):
-                outputs = pipeline.post(event, event.event_number, event.event_time)
-            outcome.value = take(outputs[-1][1])[0] if outputs else None
+            with LoopState(randomness=record["what"] != CALL):
+                value, then = work(event)
+                outcome.value, outcome.size = take(value)
+            record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt:
             outcome.error = "interrupted by the user of the job"
             raise
         except LooptapError as error:
-            outcome.error = str(error)
+            outcome.error = _with_notes(str(error), error)
+            outcome.kind = type(error).__name__ if isinstance(error, ControlError) else CALL
         except BaseException as error:
-            outcome.error = f"{type(error).__name__}: {error}"
-            outcome.traceback = format_error(error, pipeline.text)
+            outcome.error = _with_notes(f"{type(error).__name__}: {error}", error)
+            outcome.traceback = format_error(error, source)
         finally:
+            if outcome.error:
+                refused = outcome.kind != CALL
+                record.update(outcome=REFUSED if refused else FAILED, error=outcome.error[:TEXT])
+                record["traceback"] = outcome.traceback[-TEXT:]
             outcome.over = True
             self._finished(outcome)
+        return then
+
+
+def _length(record: dict[str, Any]) -> int:
+    value = record["value"]
+    return len(value) if isinstance(value, str) else 0
+
+
+def _with_notes(text: str, error: BaseException) -> str:
+    return " ".join([text, *getattr(error, "__notes__", ())])

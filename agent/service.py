@@ -15,7 +15,7 @@ import msgspec
 
 from looptap.agent import guard
 from looptap.agent.budget import Budget
-from looptap.agent.commands import Commands, Outcome
+from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, RETRY, Delivery
 from looptap.agent.guests import Guests
 from looptap.agent.link import Sent
@@ -23,6 +23,7 @@ from looptap.agent.outbox import Post
 from looptap.agent.registry import Queries, granted
 from looptap.agent.served import Client, ServedStream, silent
 from looptap.agent.stacks import stacks
+from looptap.agent.steering import Steering
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, version_of
@@ -64,7 +65,7 @@ class Service:
         self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self._commands = Commands(limits.commands_per_second, self._finished)
+        self.steering = Steering(self.queries, taps, groups, limits.commands_per_second, self._finished)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -143,7 +144,7 @@ class Service:
         idle = now - max(self._moved.values(), default=self._began)
         for peer, client in list(self.clients.items()):
             if not client.away:
-                self._reply(peer, m.Beat(self.taps.counts(), idle))
+                self._reply(peer, m.Beat(self.taps.counts(), idle, self.steering.pause.seconds()))
             elif self.guests.given_up(client):
                 self.gone(peer)
         for stream in list(self._streams):
@@ -208,7 +209,9 @@ class Service:
                 self._stream(client, message.stream).query.granted(granted(message.budget))
                 self._done(client, message.request)
             case m.Call():
-                self._call(client, message)
+                self.steering.call(client.name, message, (client.peer, message.request, False))
+            case m.Command():
+                self.steering.command(client.name, message, (client.peer, message.request, True))
             case m.Got():
                 held = client.holds_up(time.monotonic(), self.delivery.window())
                 client.got_bytes = min(message.total, client.sent_bytes)
@@ -251,31 +254,25 @@ class Service:
         query.changed = True
         self.flush()
 
-    def _call(self, client: Client, call: m.Call) -> None:
-        pipeline = self.queries.compiled(call.code)
-        if not pipeline.mapped:
-            raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
-        command = self._commands.accept(call.id, pipeline, (client.peer, call.request))
-        if command is not None:
-            self.queries.at_next(call.on, command)
-
     def _finished(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self.post.wake()
+        self.post.hurry()
 
     def _report(self, outcome: Outcome) -> None:
-        for peer, request in outcome.asked_by:
-            if outcome.error:
-                self._reply(peer, m.Failed(request, "call", outcome.error, outcome.traceback))
-            else:
-                self._reply(peer, m.Done(request, msgspec.Raw(outcome.packed())))
+        asked, outcome.asked_by = outcome.asked_by, []
+        for peer, request, whole in asked:
+            self._reply(peer, outcome.reply(request, whole))
 
     def _answer(self, what: str) -> Any:
         if what == "stats":
             return self.stats()
         if what == "stacks":
-            return {"threads": stacks(), "events": self._ages()}
-        raise MessageError(f"there is nothing called {what!r} to ask for; try 'stats' or 'stacks'.")
+            return {"threads": stacks(), "events": self._ages(), "paused": self.steering.pause.seconds()}
+        if what == "controls":
+            return self.steering.told()
+        if what == "commands":
+            return list(self.steering.commands.records)
+        raise MessageError(f"there is no {what!r:.80} to ask for, only 'stats', 'stacks', 'controls' and 'commands'.")
 
     def _ages(self) -> dict[str, dict[str, float]]:
         """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
@@ -301,6 +298,8 @@ class Service:
             "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
             "events_in_cuda_graphs": guard.captured,
+            "paused": self.steering.pause.seconds(),
+            "paused_before": self.steering.pause.total,
             "io_seconds": self.io_seconds,
             "io_share": self.budget.io,
             "budget": self.budget.fraction,

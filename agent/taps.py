@@ -23,7 +23,8 @@ from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
 from looptap.streams.snapshots import take
 
-Command = Callable[[Event], None]
+Command = Callable[[Event], "Callable[[], None] | None"]
+"""What runs at an event; it returns what is to be done when the event is over."""
 
 EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
@@ -67,6 +68,18 @@ class Plan:
             raise interrupt
 
 
+class After(Exception):
+    """Raised out of an event when commands have left something to do after it, outside the lock: to wait, or to end."""
+
+    def __init__(self, thens: list[Callable[[], None]]) -> None:
+        self.thens = thens
+
+    def do(self) -> None:
+        """Do it; raises what the host wants to be stopped by."""
+        for then in self.thens:
+            then()
+
+
 class Tap:
     """One type of events."""
 
@@ -97,7 +110,7 @@ class Tap:
         self.busy = bool(self.closes or self.queries or self.latest or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
-        """Raise one event: close groups, run commands, evaluate queries. Nothing but KeyboardInterrupt comes out."""
+        """Raise one event: close groups, run commands, evaluate queries. KeyboardInterrupt comes out, and `After`."""
         if self.capturing is not None and self.capturing():
             self.number += 1  # counted as if nobody listened
             return
@@ -145,8 +158,12 @@ class Tap:
             event = event_of(observables, self.source, number, now, dt)
             try:
                 if self.commands or self.latest:
-                    self._prepare(event)
-                self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                    thens = self._prepare(event)
+                    self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                    if thens:
+                        raise After(thens)
+                else:
+                    self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
             finally:
                 observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
                 if type(event) is LazyEvent:
@@ -166,15 +183,18 @@ class Tap:
         self._plan = plan = Plan(self.source, queries, later)
         return plan
 
-    def _prepare(self, event: Event) -> None:
+    def _prepare(self, event: Event) -> list[Callable[[], None]]:
         """Run the commands, and note what queries on other events want of this one."""
-        while self.commands:
-            self.commands.popleft()(event)
+        thens = []
+        for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
+            if (then := self.commands.popleft()(event)) is not None:
+                thens.append(then)
         for place in self.latest:
             try:
                 place.value = take(getattr(event, place.name))[0]
             except Exception as error:  # the query that asked shows None, its stream why
                 place.value, place.problem = None, str(error)
+        return thens
 
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""
@@ -255,6 +275,13 @@ class Taps:
 
     def _new(self, event: str) -> Tap:
         return Tap(Source(event, self.standing, self.rank), self.lock, self.backlog)
+
+    def slept(self, seconds: float) -> None:
+        """The loop has paused for so long: that is no step's time."""
+        with self.lock:
+            for tap in list(self.by_name.values()):
+                if tap._last:
+                    tap._last += seconds
 
     def counts(self) -> dict[str, int]:
         """Events so far, by type; a name that was only asked for does not appear."""

@@ -37,6 +37,10 @@ class Reader:
         """What has arrived by now, its newest values, and the delays that `delays=True` measured."""
         return self._ask(do="seen", name=name)
 
+    def set(self, name: str, value: float) -> float:
+        """Set a control; the seconds until its outcome was there."""
+        return float(self._ask(do="set", name=name, value=value))
+
     def close(self, name: str) -> None:
         self._ask(do="close", name=name)
 
@@ -96,6 +100,10 @@ def _answer(
             stream.on_value(lambda value: came.set(), replay=True)
             assert came.wait(PATIENCE)
         return {"attached": took, "first": time.monotonic() - start}
+    if do == "set":
+        start = time.monotonic()
+        attached.set(name, how["value"])
+        return time.monotonic() - start
     stream = streams[name]
     if do == "when":
         deadline = time.monotonic() + PATIENCE

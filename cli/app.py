@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-RUN_HELP = (
-    "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
-    "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
-)
-Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+from looptap.cli import knobs
+from looptap.cli.names import RUN_HELP, Name
+
 On = Annotated[str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")]
 
 app = typer.Typer(
@@ -169,6 +167,9 @@ def call(
     from looptap.cli import calling
 
     return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
+
+
+knobs.install(app)
 
 
 @app.command("stacks", short_help="Show where every thread of a run is, also while it hangs.")

@@ -16,6 +16,8 @@ def stacks(name: str, *, timeout: float, as_json: bool) -> int:
             return DONE
         for event, seen in answer["events"].items():
             print(f"{event}: {seen['count']:,} events, none for {seen['idle']:.1f} s")
+        if answer.get("paused"):
+            print(f"paused for {answer['paused']:.1f} s; looptap resume {name} ends that")
         for thread in answer["threads"]:
             print(f"\n{thread['thread']}{' (daemon)' if thread['daemon'] else ''}:\n{thread['stack'].rstrip()}")
     return DONE

@@ -85,6 +85,8 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in report["events"].items() if count)
     yield _fact("events", f"{counts}, the last {duration(report['idle'])} ago" if counts else "none yet")
+    if report.get("paused"):
+        yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
     queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
     yield _fact("clients", f"{report['clients']} with {queries}")
     for query in report["queries"]:

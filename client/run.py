@@ -10,24 +10,17 @@ from typing import Any
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
-from looptap.client.session import _SILENT, LOST, Session
+from looptap.client.session import _SILENT, LOST
+from looptap.client.steering import Steering
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached, MessageError, NoAnswer
+from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import BUFFER, BUFFER_BYTES
 from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
 
 
-class CommandPending(NoAnswer, TimeoutError):
-    """A command was not answered in time and may still run; ``id`` asks for its outcome later."""
-
-    def __init__(self, text: str, id: str) -> None:
-        super().__init__(text)
-        self.id = id
-
-
-class Run(Session):
+class Run(Steering):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
@@ -59,28 +52,30 @@ class Run(Session):
         """The live streams of this client."""
         return [stream for _, stream in self._living()]
 
+    @property
+    def paused(self) -> float:
+        """For how many seconds the loop has paused, as the newest beat of the agent tells; 0 if it does not."""
+        return self._paused
+
     def events(self) -> dict[str, int]:
         """How many events of each type there were, as the newest beat of the agent tells: to about a second."""
         return dict(self._events)
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
-        return self._inquire("stats", "The question for the agent's counters", timeout)
+        answer: dict[str, Any] = self._inquire("stats", "The question for the agent's counters", timeout, dict)
+        return answer
 
     def stacks(self, timeout: float = 5.0) -> dict[str, Any]:
-        """Where each thread of the job is, answered even while the loop hangs: ``threads`` and ``events``.
+        """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
 
         ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
         traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
         new one came (``idle``), as far back as somebody has been attached. Raises NoAnswer after ``timeout`` s: a call
-        in C that keeps the interpreter lock, or a stopped process, answers nobody.
+        in C that keeps the interpreter lock, or a stopped process, answers nobody. ``paused`` is for how many seconds
+        the loop has waited because of `pause`, else 0.
         """
-        return self._inquire("stacks", "The question for the stacks of the job", timeout)
-
-    def _inquire(self, what: str, shown: str, timeout: float) -> dict[str, Any]:
-        answer = self._requests.wait(self._requests.send(m.Ask(self._requests.number(), what)), timeout, shown)
-        if not isinstance(answer, dict):
-            raise MessageError(f"{shown} was answered with something else.")
+        answer: dict[str, Any] = self._inquire("stacks", "The question for the stacks of the job", timeout, dict)
         return answer
 
     def __repr__(self) -> str:
@@ -90,7 +85,9 @@ class Run(Session):
             counts += f" and {len(events) - 8:,} more types"
         state = f"{self.state}: {self.reason}" if self.reason else self.state
         facts = [state, counts]
-        if self._events and self.alive:
+        if self.paused:
+            facts.append(f"paused for {self.paused:.0f} s")
+        elif self._events and self.alive:
             facts.append(f"the last {self.idle:.1f} s ago")
         if self.state in (LIVE, LOST) and self.silence > _SILENT:
             facts.append(f"no sign of life for {self.silence:.0f} s")
@@ -164,23 +161,23 @@ class Run(Session):
         return stream
 
     def call(
-        self, function: str | Callable[..., Any], *, on: str = "batch", timeout: float = 30.0, id: str | None = None
+        self,
+        function: str | Callable[..., Any],
+        *,
+        on: str = "batch",
+        checkpoint: bool = False,
+        timeout: float = 30.0,
+        id: str | None = None,
     ) -> Any:
         """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
 
+        With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
         """
         id = id or os.urandom(16).hex()
-        answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on))
-        try:
-            return self._requests.wait(answer, timeout, "The command")
-        except NoAnswer:
-            raise CommandPending(
-                f"The command was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at the next "
-                f"{on!r} event. To ask for its outcome, call again with id={id!r}: it never runs twice.",
-                id,
-            ) from None
+        answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
+        return self._awaited(answer, timeout, on, id, "code")
 
     def __enter__(self) -> Run:
         return self

@@ -62,7 +62,7 @@ class Session:
         """What the run says of itself: id, name, host, pid, rank, versions."""
         self._expected, self._follow = run, follow
         self._events: dict[str, int] = {}
-        self._idle = 0.0
+        self._idle = self._paused = 0.0
         self._heard = self._beaten = time.monotonic()  # the last frame, the last beat
         self._transport = transport
         self._requests = Requests(self._send)
@@ -160,6 +160,10 @@ class Session:
             return f" {self.reason}"
         if self.silence > _SILENT:
             return f" {_silent(self.silence)}"
+        if self._paused:
+            return " The loop pauses; run.resume() ends that."
+        if not on:
+            return ""
         count = self._events.get(on, 0)
         if not count:
             seen = ", ".join(map(repr, self._events)) or "none"
@@ -210,7 +214,7 @@ class Session:
         if len(message.events) > _EVENTS:
             raise MessageError(f"A beat that names {len(message.events)} types of events.")
         self._events = message.events
-        self._idle, self._beaten = max(0.0, message.idle), time.monotonic()
+        self._idle, self._paused, self._beaten = max(0.0, message.idle), max(0.0, message.paused), time.monotonic()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:

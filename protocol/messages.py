@@ -111,6 +111,25 @@ class Call(Message, tag="call", frozen=True):
     id: str
     code: Code
     on: str
+    checkpoint: bool = False
+
+
+class Command(Message, tag="command", frozen=True):
+    """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
+
+    ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
+    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``.
+    """
+
+    request: int
+    id: str
+    what: str
+    name: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+    on: str = ""
+    expected: int | None = None
+    schedule: str = ""
+    checkpoint: bool = False
 
 
 class Ask(Message, tag="ask", frozen=True):
@@ -228,10 +247,11 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """A sign of life, each second: events so far by type, and seconds since the last one."""
+    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began."""
 
     events: dict[str, int] = {}
     idle: float = 0.0
+    paused: float = 0.0
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
@@ -240,5 +260,5 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     reason: str = "the run ended"
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Ask | Got | Beat | Leave
+FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Ask | Got | Beat | Leave
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import get_args
 
 from looptap.protocol.keys import OPERATOR, VIEWER
-from looptap.protocol.messages import Ask, Attach, Beat, Call, CloseWindow, Detach, FromClient, Got, Grant, Hello, Leave
+from looptap.protocol.messages import (
+    Ask,
+    Attach,
+    Beat,
+    Call,
+    CloseWindow,
+    Command,
+    Detach,
+    FromClient,
+    Got,
+    Grant,
+    Hello,
+    Leave,
+)
 
 _BOTH = frozenset({OPERATOR, VIEWER})
 _OPERATOR = frozenset({OPERATOR})
@@ -20,6 +33,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     CloseWindow: _OPERATOR,
     Grant: _OPERATOR,
     Call: _OPERATOR,
+    Command: _OPERATOR,
     Ask: _OPERATOR,
 }
 """The roles that may send each type of message. A viewer reads what is exported to it, and sends no code."""

@@ -5,6 +5,8 @@ LooptapError
 ├── SnapshotError         a value that cannot leave the job (type and path)
 ├── StreamEnded           a stream that ended or failed before it yielded what somebody waits for
 ├── StreamTimeout         a stream that did not yield it in time
+├── ControlError          a change that a control does not admit
+│   └── ControlConflict   because somebody else has changed it meanwhile
 └── LinkError             looptap.protocol.errors: everything between two processes
 """
 
@@ -47,3 +49,11 @@ class StreamEnded(LooptapError):
 
 class StreamTimeout(LooptapError, TimeoutError):
     """A stream did not yield in time what somebody waits for; the message says what came."""
+
+
+class ControlError(LooptapError, ValueError):
+    """A change that a control does not admit: an unknown name, a wrong type, a value out of range, a wrong moment."""
+
+
+class ControlConflict(ControlError):
+    """A control that somebody else has changed since one looked at it."""

@@ -128,7 +128,10 @@ def objects(out):
 # ---------------------------------------------------------------- what a stranger reads first
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "demo"])
+STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
+
+
+@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "demo", *STEERING])
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0

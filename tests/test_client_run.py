@@ -24,7 +24,8 @@ from waiting import soon
 
 import looptap
 from looptap.client.link import Link
-from looptap.client.run import CommandPending, Run
+from looptap.client.run import Run
+from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.connections import read

@@ -156,7 +156,7 @@ class Owed:
         if not hello and not self.greeted:
             self.counts += 1
             self.answers += 1
-        elif not isinstance(message, m.Call | m.Got | m.Beat | m.Leave):  # a command is answered at its event
+        elif not isinstance(message, m.Call | m.Command | m.Got | m.Beat | m.Leave):  # commands: at their event
             self.answers += 1
         if hello and message.version[0] == m.VERSION[0]:
             self.greeted = True

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looptap.agent.agent import Agent
+    from looptap.client.controls import ControlInfo, Controls, Outcome
     from looptap.client.discover import attach, runs
     from looptap.client.live import LiveStream
-    from looptap.client.run import CommandPending, Run
+    from looptap.client.run import Run
+    from looptap.client.steering import CommandPending
     from looptap.protocol.errors import (
         BadEndpoint,
         EndpointBusy,
@@ -34,7 +36,16 @@ if TYPE_CHECKING:
         WrongServer,
     )
     from looptap.protocol.limits import Limits
-    from looptap.streams.errors import LooptapError, QueryError, SnapshotError, StreamEnded, StreamTimeout
+    from looptap.streams.control import Control
+    from looptap.streams.errors import (
+        ControlConflict,
+        ControlError,
+        LooptapError,
+        QueryError,
+        SnapshotError,
+        StreamEnded,
+        StreamTimeout,
+    )
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
@@ -42,7 +53,12 @@ if TYPE_CHECKING:
 _ROOMS = {
     "Agent": "agent.agent",
     "BadEndpoint": "protocol.errors",
-    "CommandPending": "client.run",
+    "CommandPending": "client.steering",
+    "Control": "streams.control",
+    "ControlConflict": "streams.errors",
+    "ControlError": "streams.errors",
+    "ControlInfo": "client.controls",
+    "Controls": "client.controls",
     "EndpointBusy": "protocol.errors",
     "EndpointError": "protocol.errors",
     "Gap": "streams.stream",
@@ -56,6 +72,7 @@ _ROOMS = {
     "NoDirectory": "protocol.errors",
     "NoSuchRun": "protocol.errors",
     "NotLooptap": "protocol.errors",
+    "Outcome": "client.controls",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
@@ -82,6 +99,11 @@ __all__ = [
     "Agent",
     "BadEndpoint",
     "CommandPending",
+    "Control",
+    "ControlConflict",
+    "ControlError",
+    "ControlInfo",
+    "Controls",
     "EndpointBusy",
     "EndpointError",
     "Gap",
@@ -95,6 +117,7 @@ __all__ = [
     "NoDirectory",
     "NoSuchRun",
     "NotLooptap",
+    "Outcome",
     "QueryError",
     "Record",
     "RefusedKey",

@@ -1,0 +1,209 @@
+"""The controls of an exposed torch optimizer, and what becomes of a schedule when its learning rate is set.
+
+``scale``: the schedule goes on from the new value, and is everywhere as many times higher as that is. ``freeze``: the
+learning rate stays, and the schedule goes on unseen, so that a later ``scale`` takes it up again where it is then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from looptap.streams.control import Control
+from looptap.streams.errors import ControlError
+
+SCALE, FREEZE = "scale", "freeze"
+"""What may become of a schedule."""
+
+_LR = Control(float, minimum=0, doc="the learning rate of all parameter groups, or of one")
+_DECAY = Control(float, minimum=0, doc="the weight decay of all parameter groups, or of one")
+_MOMENTUM = Control(float, minimum=0, maximum=1, doc="the momentum (of Adam and the like: the first beta)")
+_GROUP_SCALES = ("initial_lr", "max_lr", "min_lr")
+_LIST_SCALES = ("base_lrs", "max_lrs", "_last_lr")
+
+Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "str | None", str]
+"""Path, declaration, getter, setter, what drives it (None: nothing ever does), and why it cannot be set, if so."""
+
+
+def optimizer_knobs(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Found]:
+    """What can be set in ``thing``, if it is an optimizer: each for all groups, and for one where there are several."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):
+        return
+    schedulers = [
+        s for s in standing.values()
+        if isinstance(s, torch.optim.lr_scheduler.LRScheduler) and getattr(s, "optimizer", None) is thing
+    ]  # fmt: skip
+    drives = ", ".join(type(s).__name__ for s in schedulers)
+    hidden = not schedulers and hasattr(thing.step, "_wrapped_by_lr_sched")
+    refusal = (
+        f"a scheduler drives the learning rate of {name!r} and would overwrite it; have the job expose it too, as in "
+        "agent.expose(scheduler=scheduler)." if hidden else ""
+    )  # fmt: skip
+    count = len(thing.param_groups)
+    for label, control in (("lr", _LR), ("weight_decay", _DECAY), ("momentum", _MOMENTUM)):
+        if not all(_has(group, label) for group in thing.param_groups):
+            continue
+        picks = [list(range(count)), *([i] for i in range(count) if count > 1)]
+        for at, groups in enumerate(picks):
+            path = f"{name}.{label}" + (f"[{at - 1}]" if at else "")
+            get = _reader(thing, label, groups)
+            if label == "lr":
+                yield path, control, get, _lr_setter(thing, groups, schedulers), drives, refusal
+            else:
+                yield path, control, get, _setter(thing, label, groups), None, ""
+
+
+def _has(group: dict[str, Any], label: str) -> bool:
+    return label in group or (label == "momentum" and "betas" in group)
+
+
+def _read(group: dict[str, Any], label: str) -> float:
+    return float(group[label] if label in group else group["betas"][0])
+
+
+def _reader(optimizer: Any, label: str, groups: list[int]) -> Callable[[], Any]:
+    def get() -> Any:
+        values = [_read(optimizer.param_groups[i], label) for i in groups]
+        return values[0] if len(set(values)) == 1 else values
+
+    return get
+
+
+def _setter(optimizer: Any, label: str, groups: list[int]) -> Callable[[Any, str], object]:
+    def set(value: Any, schedule: str) -> None:
+        for one, i in zip(_each(value, groups), groups, strict=True):
+            group = optimizer.param_groups[i]
+            if label not in group:
+                group["betas"] = (one, *group["betas"][1:])
+            else:
+                group[label] = _as(group[label], one)
+
+    return set
+
+
+def _each(value: Any, groups: list[int]) -> list[float]:
+    """A value for each group; a list comes from who puts back what there was."""
+    return list(value) if isinstance(value, list) else [value] * len(groups)
+
+
+def _as(now: Any, value: float) -> Any:
+    """``value`` as the optimizer keeps it: a learning rate that is a tensor stays that tensor."""
+    if not hasattr(now, "fill_"):
+        return value
+    now.detach().fill_(value)
+    return now
+
+
+# ---------------------------------------------------------------- under a schedule
+
+
+def _lr_setter(optimizer: Any, groups: list[int], schedulers: list[Any]) -> Callable[[Any, str], object]:
+    def set(value: Any, schedule: str) -> None:
+        values = dict(zip(groups, _each(value, groups), strict=True))
+        now = {i: _read(optimizer.param_groups[i], "lr") for i in groups}
+        for scheduler in schedulers:
+            now |= {i: seen for i, seen in _unseen(scheduler).items() if i in now}
+        if schedulers and schedule != FREEZE:
+            if any(n == 0 != values[i] for i, n in now.items()):
+                raise ControlError(
+                    "the schedule has the learning rate at 0 now, and no factor leads from there to another one; set "
+                    f"it at a later event, or with schedule={FREEZE!r}."
+                )
+            factors = {i: values[i] / n if n else 1.0 for i, n in now.items()}
+            for scheduler in schedulers:
+                _thaw(scheduler, values)
+            for i, factor in factors.items():
+                _scale(optimizer.param_groups[i], factor)
+            whole = len(optimizer.param_groups) == len(factors) and len({*factors.values()}) == 1
+            for scheduler in schedulers:
+                _scale_all(scheduler, factors, whole)
+        elif not schedulers:
+            for i in groups:
+                group = optimizer.param_groups[i]
+                if "initial_lr" in group:
+                    group["initial_lr"] = values[i]
+        for i, one in values.items():
+            group = optimizer.param_groups[i]
+            group["lr"] = _as(group["lr"], one)
+        for scheduler in schedulers:
+            if schedule == FREEZE:
+                _freeze(scheduler, values, now)
+            _tell(scheduler, values)
+
+    return set
+
+
+def _scale(group: dict[str, Any], factor: float) -> None:
+    for key in _GROUP_SCALES:
+        if key in group:
+            group[key] = group[key] * factor
+
+
+def _scale_all(scheduler: Any, factors: dict[int, float], whole: bool) -> None:
+    """Scale what a scheduler computes from; a floor common to all groups only if they all get the same factor."""
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _scale_all(inner, factors, whole)
+    for name in _LIST_SCALES:
+        if isinstance(values := getattr(scheduler, name, None), list):
+            values[:] = [v * factors.get(i, 1.0) for i, v in enumerate(values)]
+    if whole and hasattr(scheduler, "eta_min"):
+        scheduler.eta_min *= next(iter(factors.values()))
+
+
+def _tell(scheduler: Any, values: dict[int, float]) -> None:
+    """Have `get_last_lr` say what the learning rates are."""
+    if isinstance(last := getattr(scheduler, "_last_lr", None), list):
+        for i, value in values.items():
+            last[i] = value
+
+
+class _Frozen:
+    """What a frozen scheduler does at a step: the schedule goes on, and the optimizer sees none of it.
+
+    It is a class that the scheduler is made an instance of, not an attribute: `state_dict` stays what it was.
+    """
+
+    _looptap_class: type
+    _looptap_lr: dict[int, tuple[float, float]]
+
+    def step(self, *arguments: Any, **options: Any) -> None:
+        this: Any = self
+        groups, held = this.optimizer.param_groups, type(self)._looptap_lr
+        for i, (_, seen) in held.items():
+            groups[i]["lr"] = _as(groups[i]["lr"], seen)
+        try:
+            type(self)._looptap_class.step(this, *arguments, **options)  # type: ignore[attr-defined]
+        finally:
+            for i, (shown, _) in list(held.items()):
+                held[i] = (shown, float(groups[i]["lr"]))
+                groups[i]["lr"] = _as(groups[i]["lr"], shown)
+            _tell(this, {i: shown for i, (shown, _) in held.items()})
+
+
+def _freeze(scheduler: Any, values: dict[int, float], now: dict[int, float]) -> None:
+    kind = type(scheduler)
+    if not issubclass(kind, _Frozen):
+        members = {"_looptap_class": kind, "_looptap_lr": {}, "__module__": kind.__module__}
+        kind = scheduler.__class__ = type(kind.__name__, (_Frozen, kind), members)
+    kind._looptap_lr.update({i: (value, now[i]) for i, value in values.items()})
+
+
+def _unseen(scheduler: Any) -> dict[int, float]:
+    """Where the schedule of the frozen groups is by now."""
+    kind = type(scheduler)
+    return {i: seen for i, (_, seen) in kind._looptap_lr.items()} if issubclass(kind, _Frozen) else {}
+
+
+def _thaw(scheduler: Any, groups: Any) -> None:
+    """Have the schedule drive these groups again, from where it is by now."""
+    kind = type(scheduler)
+    if not issubclass(kind, _Frozen):
+        return
+    for i in groups:
+        if i in kind._looptap_lr:
+            group = scheduler.optimizer.param_groups[i]
+            group["lr"] = _as(group["lr"], kind._looptap_lr.pop(i)[1])
+    if not kind._looptap_lr:
+        scheduler.__class__ = kind._looptap_class

@@ -1,0 +1,63 @@
+"""A pause: the training thread waits inside `emit`, because the host allows it, for a bounded time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from looptap.streams.errors import ControlError
+
+_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+
+
+class Pause:
+    """Whether the loop pauses, since when, and what ends that. ``bound`` is how long it may; None: not at all."""
+
+    def __init__(self) -> None:
+        self.bound: float | None = None
+        self.total = 0.0
+        """Seconds that the loop has paused so far, the open pause not counted."""
+        self.resumes = 0
+        self._began = self._ends = 0.0
+        self._changed = threading.Condition()
+
+    def seconds(self) -> float:
+        """For how long the loop has paused; 0 if it does not."""
+        began = self._began
+        return time.monotonic() - began if began else 0.0
+
+    def left(self) -> float:
+        """Seconds until it goes on by itself."""
+        return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
+
+    def allowed(self, seconds: float | None) -> float:
+        """The seconds that a pause may take, by default as many as the host allows. Raises ControlError."""
+        if self.bound is None:
+            raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
+        if seconds is None:
+            return self.bound
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= self.bound:
+            raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {self.bound:g} s (may_pause).")
+        return float(seconds)
+
+    def resume(self) -> float:
+        """End the pause, and call off one that has not begun; how long it lasted."""
+        with self._changed:
+            self.resumes += 1
+            lasted = self.seconds()
+            self._changed.notify_all()
+        return lasted
+
+    def wait(self, seconds: float, resumes: int) -> float:
+        """Wait for ``seconds``, or until it is resumed more often than ``resumes``; how long that took."""
+        with self._changed:
+            self._began = began = time.monotonic()
+            self._ends = began + seconds
+            try:
+                while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
+                    self._changed.wait(min(left, _TICK))
+            finally:
+                self._began = 0.0
+                lasted = time.monotonic() - began
+                self.total += lasted
+        return lasted

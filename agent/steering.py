@@ -1,0 +1,265 @@
+"""What a client may have done in the job: changes of controls, triggers, checkpoints, pauses, a polite stop.
+
+All is accepted, and refused, on the I/O thread, and done on the training thread at an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from looptap.agent.commands import Asker, Commands, Did, Outcome, Work, record_of
+from looptap.agent.guard import LoopState
+from looptap.agent.knobs import Knob, Knobs
+from looptap.agent.optimizers import FREEZE, SCALE
+from looptap.agent.pauses import Pause
+from looptap.agent.registry import Queries
+from looptap.agent.taps import Taps
+from looptap.protocol import messages as m
+from looptap.protocol.codec import unpack
+from looptap.streams.control import Control
+from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError
+from looptap.streams.events import Event
+from looptap.streams.snapshots import take
+from looptap.streams.syntax import nearest
+
+_RESULT = 10_000  # bytes of what a host's function returns that are kept on record
+_NAME = 200  # characters of a name, an id, an event
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class Trigger(NamedTuple):
+    """A function of the host that can be asked for."""
+
+    function: Callable[[], Any]
+    at: tuple[str, ...]
+    doc: str
+
+
+class Steering:
+    """Makes work of each command, and keeps what the host allows."""
+
+    def __init__(
+        self, queries: Queries, taps: Taps, groups: tuple[str, ...], per_second: int,
+        finished: Callable[[Outcome], None],
+    ) -> None:  # fmt: skip
+        self._queries, self._taps = queries, taps
+        self._usual = groups[0] if groups else "batch"
+        self.commands = Commands(per_second, finished)
+        self.knobs = Knobs(lambda: taps.standing)
+        self.triggers: dict[str, Trigger] = {}
+        self.checkpoint: Trigger | None = None
+        self.pause = Pause()
+        self.on_stop: Callable[[], BaseException] | None = None
+        self.stop_requested = False
+        self._works = {
+            "set": self._set, "trigger": self._trigger, "checkpoint": self._save, "stop": self._stop,
+            "pause": self._pause,
+        }  # fmt: skip
+
+    # ------------------------------------------------------------ what a client asks
+
+    def call(self, client: str, call: m.Call, asker: Asker) -> None:
+        """Have code run at the next event. Raises LooptapError."""
+        if self.commands.known(call.id, asker):
+            return
+        record = record_of(call.id, client[:_NAME], "call", call.on, checkpoint=call.checkpoint)
+        work, text = self.calling(call.code, record)
+        self.commands.count()
+        self._queries.at_next(call.on, self.commands.accept(record, asker, work, text))
+
+    def command(self, client: str, command: m.Command, asker: Asker) -> None:
+        """Have a command done at the next event that suits it. Raises LooptapError where it may not be."""
+        if self.commands.known(command.id, asker):
+            return
+        if command.what == "outcome":
+            raise ControlError(f"no command with the id {command.id!r:.80} is remembered.")
+        for text in (command.id, command.what, command.name, command.on, command.schedule):
+            if len(text) > _NAME:
+                raise ControlError(f"{text[:40]!r}… has {len(text):,} characters; names and ids have up to {_NAME}.")
+        value = unpack(command.value)
+        if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > _RESULT):
+            raise ControlError(f"a value is a number, True, False or a text of up to {_RESULT:,} characters.")
+        self.commands.count()
+        record = record_of(command.id, client[:_NAME], command.what, command.on, name=command.name)
+        record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint)
+        try:
+            if command.what == "resume":
+                self.commands.settle(record, asker, self.pause.resume())
+                return
+            work, on = self.prepared(record, command.expected)
+            if command.what == "stop":
+                self.pause.resume()  # whoever wants an end does not want to wait for it
+            self._queries.at_next(on, self.commands.accept(record, asker, work))
+        except LooptapError as error:
+            self.commands.refuse(record, error)
+            raise
+
+    def prepared(self, record: dict[str, Any], expected: int | None = None) -> tuple[Work, str]:
+        """What is to be done for a command on record, and at which event. Raises LooptapError."""
+        prepare = self._works.get(record["what"])
+        if prepare is None:
+            raise ControlError(f"there is no command {record['what']!r:.80}; there are: {', '.join(self._works)}.")
+        work, safe = prepare(record, expected)
+        on = record["on"] = self._event(safe, record["on"], record["name"] or record["what"])
+        return self._after_saving(work, record), on
+
+    def calling(self, code: m.Code, record: dict[str, Any]) -> tuple[Work, str]:
+        """The work of a call on record, and its text. Raises LooptapError."""
+        pipeline = self._queries.compiled(code)
+        if not pipeline.mapped:
+            raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
+
+        def work(event: Event) -> Did:
+            outputs = pipeline.post(event, event.event_number, event.event_time)
+            return Did(outputs[-1][1] if outputs else None)
+
+        record.update(name=pipeline.text[:200], value=code.text or None)
+        return self._after_saving(work, record), pipeline.text
+
+    def told(self) -> dict[str, Any]:
+        """What can be done in this job, as plain data."""
+        return {
+            "controls": self.knobs.told(),
+            "triggers": {name: trigger.doc for name, trigger in self.triggers.items()},
+            "checkpoint": self.checkpoint is not None,
+            "may_pause": self.pause.bound,
+        }
+
+    def close(self) -> None:
+        """Let go of what is the host's."""
+        self.pause.resume()
+        self.triggers.clear()
+        self.knobs = Knobs(dict)
+        self.checkpoint = None
+
+    # ------------------------------------------------------------ the work of each
+
+    def _set(self, record: dict[str, Any], expected: int | None) -> tuple[Work, tuple[str, ...]]:
+        name, schedule, client = record["name"], record["schedule"], record["client"]
+        knob = self.knobs.find(name)
+        value = record["value"] = knob.control.checked(record["value"], name)
+        _check_schedule(knob, schedule)
+        changes = self.knobs.changes
+        if conflict := changes.conflict(name, expected):
+            raise ControlConflict(conflict)
+
+        def work(event: Event) -> Did:
+            if conflict := changes.conflict(name, expected):
+                raise ControlConflict(conflict)
+            knob = self.knobs.find(name)  # what is exposed may be another object by now
+            record["old"] = old = knob.value()
+            try:
+                knob.set(knob.control.checked(value, name), schedule)
+                new = knob.value()
+            except BaseException as error:
+                error.add_note(_put_back(knob, old))
+                raise
+            record.update(new=new, version=changes.note(name, client, new))
+            return Did()
+
+        return work, knob.control.at
+
+    def _trigger(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
+        name = record["name"]
+        trigger = self.triggers.get(name)
+        if trigger is None:
+            near = nearest(name, self.triggers)
+            raise ControlError(
+                f"this job has no trigger {name!r:.80}; there are: {', '.join(self.triggers) or 'none'}."
+                f"{' ' * bool(near)}{near}"
+            )
+        return lambda event: Did(_short(trigger.function())), trigger.at
+
+    def _save(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
+        save = self._saving()
+        record["checkpoint"] = False  # it is one itself
+        return lambda event: Did(_short(save.function())), save.at
+
+    def _saving(self) -> Trigger:
+        if self.checkpoint is None:
+            raise ControlError("this job has not said how to make a checkpoint: agent.checkpoint(function).")
+        return self.checkpoint
+
+    def _stop(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
+        def work(event: Event) -> Did:
+            self.stop_requested = True
+            return Did(None, None if self.on_stop is None else self._leave)
+
+        return work, ()
+
+    def _leave(self) -> None:
+        assert self.on_stop is not None
+        raise self.on_stop()
+
+    def _pause(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
+        seconds = record["value"] = self.pause.allowed(record["value"])
+        resumes = self.pause.resumes
+        return lambda event: Did(seconds, lambda: self._taps.slept(self.pause.wait(seconds, resumes))), ()
+
+    # ------------------------------------------------------------ common to all
+
+    def _after_saving(self, work: Work, record: dict[str, Any]) -> Work:
+        """``work``, after a checkpoint if that was asked for; without one it is not done."""
+        if not record["checkpoint"]:
+            return work
+        save = self._saving()
+
+        def both(event: Event) -> Did:
+            try:
+                with LoopState():
+                    record["saved"] = _short(save.function())
+            except BaseException as error:
+                error.add_note("This was the checkpoint before the change, which was not made.")
+                raise
+            return work(event)
+
+        return both
+
+    def _event(self, safe: tuple[str, ...], wanted: str, name: str) -> str:
+        """The event at which it is done. Raises ControlError for one at which it is not safe."""
+        if wanted and safe and wanted not in safe:
+            allowed = " or ".join(map(repr, safe))
+            raise ControlError(f"{name} may be done at {allowed} events only, not at {wanted!r:.80}.")
+        return wanted or (safe[0] if safe else self._usual)
+
+
+def _check_schedule(knob: Knob, schedule: str) -> None:
+    if knob.refusal:
+        raise ControlError(f"{knob.name}: {knob.refusal}")
+    if schedule and (knob.schedules is None or schedule not in (SCALE, FREEZE)):
+        drives = "no schedule drives it" if knob.schedules is None else f"it is {SCALE!r} or {FREEZE!r}"
+        raise ControlError(f"{knob.name}: schedule={schedule!r:.80}, but {drives}.")
+    if knob.schedules and not schedule:
+        raise ControlError(
+            f"{knob.name} is driven by {knob.schedules}. Say what is to become of the schedule: {SCALE!r}, it goes on "
+            f"from the new value, scaled by the same factor to its end; {FREEZE!r}, the new value stays."
+        )
+
+
+def _put_back(knob: Knob, old: Any) -> str:
+    """Undo a change that failed halfway, where that can be told; a sentence on how it is now."""
+    try:
+        if knob.value() != old:
+            knob.set(old, FREEZE if knob.schedules else "")
+        if knob.value() == old:
+            return f"The value is as it was: {old!r:.80}."
+        return f"The value was {old!r:.80} and is {knob.value()!r:.80} now."
+    except Exception as error:
+        return f"The value was {old!r:.80}; whether it still is cannot be told ({type(error).__name__}: {error})."
+
+
+def _short(value: Any) -> Any:
+    """What a function of the host returned, if it can leave the job and is small; else how it calls itself."""
+    try:
+        return take(value, _RESULT)[0]
+    except LooptapError:
+        return f"{value!r:.200}"
+
+
+def declared(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
+    """A function of the host as a trigger. Raises ControlError."""
+    if not callable(function):
+        raise ControlError(f"{what} is a function without arguments, not {function!r:.80}.")
+    doc = doc or (getattr(function, "__doc__", None) or "").strip().split("\n")[0]
+    return Trigger(function, Control(at=at).at, doc)

@@ -1,0 +1,52 @@
+"""How long from `run.set(…)` to its outcome, in a loop of a millisecond a step, beside the time to the next event."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+from harness import Row, in_units, main
+from loops import Mlp
+from reader import reader, run
+
+
+def rows() -> Iterator[Row]:
+    mlp, stop = Mlp(), threading.Event()
+    took: list[float] = []
+    steps: list[float] = []
+    with run() as agent, reader() as client:
+        agent.expose(optimizer=mlp.optimizer)
+
+        def ask() -> None:
+            for number in range(200):
+                took.append(client.set("optimizer.lr", 0.01 + number / 1e6))
+                time.sleep(0.021 + 0.001 * (number % 7))  # the bound on commands in a second
+            stop.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        step = 0
+        while not stop.is_set():
+            start = time.perf_counter()
+            loss = mlp.step()
+            steps.append(time.perf_counter() - start)
+            agent.emit("batch", step=step, loss=loss)
+            step += 1
+        thread.join()
+    gap, median = statistics.median(steps), statistics.median(took)
+    worst = statistics.quantiles(took, n=100)[98]
+    yield Row(
+        "outcome of run.set(…) (baseline: a step of the loop)",
+        in_units(gap),
+        f"{in_units(median)}, p99 {in_units(worst)}",
+        "",
+        "≤ 5 ms + a step",
+        median <= 0.005 + gap,
+        figures={"set": took},
+    )
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

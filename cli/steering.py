@@ -1,0 +1,88 @@
+"""`looptap set`, `controls`, `stop`, `pause`, `resume`, `checkpoint`, `trigger`, `commands` and `replay`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looptap.cli.formats import json_of
+from looptap.cli.start import DONE, FAILED, complain
+from looptap.client.controls import Outcome
+from looptap.client.discover import attach
+from looptap.client.run import Run
+from looptap.client.steering import CommandPending
+from looptap.protocol import replays
+from looptap.protocol.errors import RemoteError
+from looptap.streams.errors import ControlError
+
+
+def value_of(text: str) -> Any:
+    """A value as it is written: a number, True, False, or else text.
+
+    >>> value_of("1e-3"), value_of("True"), value_of("cosine"), value_of("'3'")
+    (0.001, True, 'cosine', '3')
+    """
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}.get(text.lower(), text)
+    return found if isinstance(found, int | float | str) else text
+
+
+def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
+    """Have the run ``name`` do something and print what came of it; returns the exit code."""
+    try:
+        with attach(name) as run:
+            outcome = ask(run)
+    except (RemoteError, ControlError, CommandPending) as error:
+        if as_json:
+            trace, id = getattr(error, "traceback", ""), getattr(error, "id", None)
+            print(json_of({"outcome": type(error).__name__, "error": str(error), "traceback": trace, "id": id}))
+            return FAILED
+        if getattr(error, "traceback", ""):
+            print(error.traceback.rstrip(), file=sys.stderr)  # type: ignore[union-attr]  # it has one
+        return complain(str(error))
+    print(json_of(dataclasses.asdict(outcome)) if as_json else outcome)
+    return DONE
+
+
+def controls(name: str, as_json: bool) -> int:
+    """Print what can be set in the run ``name``; returns the exit code."""
+    with attach(name) as run:
+        found = run.controls.look()
+    if as_json:
+        print(json_of([dataclasses.asdict(info) for info in found.values()]))
+        return DONE
+    for info in found.values():
+        print(info)
+    if not found:
+        print(
+            "This job has no controls. It has them once it calls agent.control(...), or exposes an optimizer or an "
+            "object with looptap.Control attributes."
+        )
+    return DONE
+
+
+def commands(name: str, as_json: bool, as_yaml: bool) -> int:
+    """Print what was done to the run ``name``; returns the exit code."""
+    with attach(name) as run:
+        records = run.commands
+    if as_yaml:
+        print(replays.text_of(records, records.run), end="")
+    elif as_json:
+        print(json_of(list(records)))
+    else:
+        print(records if records else "No commands so far.")
+    return DONE
+
+
+def replay(path: str, job: Sequence[str]) -> int:
+    """Become ``job``, in which the commands in ``path`` are done at the same events."""
+    entries = replays.load(path)
+    print(f"looptap: {len(entries)} commands of {path} are done again.", file=sys.stderr, flush=True)
+    environment = {**os.environ, "LOOPTAP_REPLAY": os.path.abspath(path)}
+    os.execvpe(job[0], list(job), environment)

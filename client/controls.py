@@ -1,0 +1,164 @@
+"""The controls and the recorded commands of a run, as its client looks at them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from looptap.protocol import replays
+from looptap.protocol.errors import MessageError
+from looptap.streams.syntax import nearest
+
+
+def _known(kind: type[Any], told: Any) -> dict[str, Any]:
+    """What a message of the agent says of the fields of ``kind``."""
+    if not isinstance(told, dict):
+        raise MessageError("The agent told of a control or a command in a way that is not understood.")
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in told.items() if name in names}
+
+
+@dataclass(frozen=True)
+class ControlInfo:
+    """One control: its value when it was looked at, what it admits, what it means, how often it was changed."""
+
+    name: str
+    value: Any = None
+    type: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Any = ()
+    unit: str = ""
+    doc: str = ""
+    at: Any = ()
+    """The events at which it is safe to change; none: any."""
+    driven: str = ""
+    """The schedule that drives it, if one does."""
+    version: int = 0
+    """How often it was changed by commands."""
+    problem: str = ""
+    """Why its value cannot be read, if so."""
+
+    def __str__(self) -> str:
+        low, high = self.minimum, self.maximum
+        span = ""
+        if self.choices:
+            span = f"one of {', '.join(map(repr, self.choices))}"
+        elif low is not None or high is not None:
+            span = f"{'…' if low is None else low} to {'…' if high is None else high}"
+        facts = [self.type, span, f"driven by {self.driven}" if self.driven else "", self.doc, self.problem]
+        value = f"{self.value!r:.80}{f' {self.unit}' if self.unit else ''}"
+        return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command: where it ran, and what it changed. `looptap.Run.outcome` asks for it again."""
+
+    id: str
+    what: str
+    name: str = ""
+    outcome: str = ""
+    event: str = ""
+    """The type of the event at which it ran."""
+    number: int = 0
+    """The number of that event."""
+    time: float = 0.0
+    """When, in seconds since the epoch by the host's clock."""
+    old: Any = None
+    new: Any = None
+    version: int | None = None
+    """Of the control, after the change."""
+    result: Any = None
+    """What a function of the host returned; of a pause, for how many seconds it is."""
+    saved: Any = None
+    """What the checkpoint before the change returned."""
+
+    def __str__(self) -> str:
+        what = f"{self.what} {self.name}".strip()
+        change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what == "set" else ""
+        result = f": {self.result!r:.80}" if self.result is not None else ""
+        where = f", at {self.event} {self.number:,}" if self.event else ""
+        return f"{what}{change}{result}{where}"
+
+    @classmethod
+    def of(cls, told: Any) -> Outcome:
+        """What the agent tells. Raises MessageError."""
+        known = _known(cls, told)
+        if "id" not in known or "what" not in known:
+            raise MessageError("The agent answered a command in a way that is not understood.")
+        return cls(**known)
+
+
+class Controls(Mapping[str, ControlInfo]):
+    """The controls of the run ``run`` by name, asked for at each look.
+
+    What was looked at is remembered: `Run.set` is refused if somebody else has changed it since.
+    """
+
+    def __init__(self, told: Callable[[], dict[str, Any]], run: str) -> None:
+        self._told, self.run = told, run
+        self.seen: dict[str, int] = {}
+        """The version in which each control was looked at last."""
+
+    def look(self, name: str | None = None) -> dict[str, ControlInfo]:
+        """All controls as they are now; those that are shown (``name``: that one) count as looked at."""
+        listed = self._told().get("controls")
+        if not isinstance(listed, list):
+            raise MessageError("The agent told of its controls in a way that is not understood.")
+        infos = [ControlInfo(**known) for one in listed if "name" in (known := _known(ControlInfo, one))]
+        found = {str(info.name): info for info in infos}
+        self.seen |= {n: info.version for n, info in found.items() if name in (None, n)}
+        return found
+
+    def __getitem__(self, name: str) -> ControlInfo:
+        found = self.look(name)
+        if name not in found:
+            raise KeyError(
+                f"there is no control {name!r}; there are: {', '.join(found) or 'none'}. {nearest(name, found)}".strip()
+            )
+        return found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.look(""))
+
+    def __len__(self) -> int:
+        return len(self.look(""))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.look().values())) or "<no controls>"
+
+
+class Records(list[dict[str, Any]]):
+    """The commands of a run in the order in which they came, each a dict; pandas makes a table of them."""
+
+    run: str = ""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
+        return replays.save(path, self, self.run)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(line_of, self)) or "<no commands>"
+
+
+def line_of(record: Mapping[str, Any]) -> str:
+    """One command on one line.
+
+    >>> line_of({"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"})
+    'batch 7  set lr 0.1 → 0.2  done'
+    """
+    get = record.get
+    what = f"{get('what', '')} {get('name', '')}".strip()
+    if get("what") == "set":
+        done = get("outcome") == "done"
+        what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
+    where = f"{get('event')} {get('number')}" if get("event") else "–"
+    facts = [where, what, str(get("outcome", "")), str(get("error", "")), str(get("client", ""))]
+    return "  ".join(filter(None, facts))

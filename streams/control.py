@@ -1,0 +1,131 @@
+"""`Control`: declares that an attribute may be set from outside while the job runs, and within which bounds.
+
+It knows no agent and needs nothing: a class that declares one is useful without looptap, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import Any
+
+from looptap.streams.errors import ControlError
+
+KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+"""The types that a control may have, and how a sentence calls them."""
+
+
+class Control:
+    """Declares an attribute that may be set from outside: its type, default, bounds, unit and meaning.
+
+    ``type`` is int, float, bool or str; without one it is that of the first choice, of the default, else float.
+    ``at`` names the events at which it is safe to change: one, several, or "" for any, where the innermost group of the
+    job (its batches) is the usual one. Whoever assigns it, the host too, is told of a wrong value by `ControlError`.
+
+    >>> class Loader:
+    ...     factor = Control(int, default=2, minimum=1, maximum=16, doc="how often each batch is used")
+    >>> loader = Loader()
+    >>> loader.factor = 3
+    >>> loader.factor
+    3
+    >>> loader.factor = 20
+    Traceback (most recent call last):
+        ...
+    looptap.streams.errors.ControlError: factor = 20: it is a whole number from 1 to 16.
+    """
+
+    def __init__(
+        self,
+        type: type | None = None,
+        *,
+        default: Any = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        choices: Collection[Any] = (),
+        unit: str = "",
+        doc: str = "",
+        at: str | Collection[str] = "",
+    ) -> None:
+        self.choices = tuple(choices)
+        self.type = type or _type_of(self.choices[0] if self.choices else default)
+        self.minimum, self.maximum, self.unit, self.doc = minimum, maximum, unit, doc
+        self.at: tuple[str, ...] = ((at,) if at else ()) if isinstance(at, str) else tuple(at)
+        self.name = ""
+        if self.type not in KINDS:
+            raise ControlError(f"a control of type {self.type!r}: it is one of int, float, bool and str.")
+        for bound in (minimum, maximum):
+            if bound is not None and (self.type not in (int, float) or bound != bound):
+                raise ControlError(f"a bound of {bound!r} for a control that is {KINDS[self.type]}.")
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise ControlError(f"a control from {minimum!r} to {maximum!r} has no value.")
+        self.choices = tuple(self.checked(choice, "choices", self._typed) for choice in self.choices)
+        self.default = default if default is None else self.checked(default, "default")
+
+    # ------------------------------------------------------------ as an attribute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        return instance.__dict__.get(self.name, self.default)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self.name] = self.checked(value, self.name)
+
+    # ------------------------------------------------------------ what it admits
+
+    def checked(self, value: Any, name: str = "", check: Any = None) -> Any:
+        """``value`` as this control has it, such as 3 as 3.0. Raises ControlError with the value and the range."""
+        found = (check or self._admitted)(value)
+        if found is None:
+            raise ControlError(f"{name or self.name or 'value'} = {value!r:.80}: it is {self.range()}.")
+        return found
+
+    def range(self) -> str:
+        """What values there are, in words.
+
+        >>> Control(float, minimum=0, unit="s").range()
+        'a number, 0 s or more'
+        """
+        unit = f" {self.unit}" if self.unit else ""
+        if self.choices:
+            return f"one of {', '.join(map(repr, self.choices))}"
+        kind, low, high = KINDS[self.type], self.minimum, self.maximum
+        if low is not None and high is not None:
+            return f"{kind} from {low!r} to {high!r}{unit}"
+        if low is not None:
+            return f"{kind}, {low!r}{unit} or more"
+        return kind if high is None else f"{kind}, {high!r}{unit} or less"
+
+    def _admitted(self, value: Any) -> Any:
+        value = self._typed(value)
+        if value is None or (self.choices and value not in self.choices):
+            return None
+        low, high = self.minimum, self.maximum
+        return None if (low is not None and value < low) or (high is not None and value > high) else value
+
+    def _typed(self, value: Any) -> Any:
+        kind = self.type
+        if kind in (bool, str):
+            return value if type(value) is kind else None
+        if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+            return None
+        if kind is int:
+            return int(value) if isinstance(value, Integral) else None
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+
+    def told(self) -> dict[str, Any]:
+        """The declaration as plain data."""
+        return {
+            "type": self.type.__name__, "minimum": self.minimum, "maximum": self.maximum, "choices": list(self.choices),
+            "unit": self.unit, "doc": self.doc, "at": list(self.at),
+        }  # fmt: skip
+
+
+def _type_of(value: Any) -> type:
+    return type(value) if type(value) in KINDS else float

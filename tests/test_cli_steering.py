@@ -1,0 +1,103 @@
+"""Steering a job from the shell: what is printed, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import looptap
+from looptap.cli import main
+from looptap.protocol import replays
+
+
+class Echo:
+    factor = looptap.Control(int, default=2, minimum=1, maximum=16, doc="how often a batch is used", at="batch")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    with looptap.Agent("small", may_pause=20.0) as agent:
+        agent.expose(echo=Echo(), settings={"rate": 0.5, "name": "a"})
+        agent.checkpoint(lambda: "step.pt")
+        agent.trigger("evaluate", lambda: {"error": 0.25})
+        agent.trigger("fail", lambda: 1 / 0)
+        over = threading.Event()
+
+        def train():
+            while not over.wait(0.003):
+                agent.emit("batch", step=1)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        yield agent
+        over.set()
+        agent._service.steering.pause.resume()
+        thread.join(10)
+
+
+@pytest.fixture
+def here(capsys):
+    """Run `looptap` in this process: exit code, stdout, stderr."""
+
+    def finish(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        return exit.value.code, *capsys.readouterr()
+
+    return finish
+
+
+def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
+    code, out, _ = here("controls", "small")
+    assert (code, out) == (0, "echo.factor = 2  (int; 1 to 16; how often a batch is used)\n")
+    code, out, _ = here("set", "small", "echo.factor", "3", "--checkpoint", "--json")
+    outcome = json.loads(out)
+    assert (code, outcome["old"], outcome["new"], outcome["event"], outcome["saved"]) == (0, 2, 3, "batch", "step.pt")
+    assert json.loads(here("controls", "small", "--json")[1])[0]["value"] == 3
+    assert here("set", "small", "settings['rate']", "--", "-1.5")[1].startswith("set settings['rate']: 0.5 → -1.5, at")
+    code, out, err = here("set", "small", "echo.factor", "99")
+    assert (code, out, err) == (1, "", "looptap: echo.factor = 99: it is a whole number from 1 to 16.\n")
+    code, out, _ = here("set", "small", "echo.facto", "3", "--json")
+    assert (code, json.loads(out)["outcome"]) == (1, "ControlError")
+    assert here("set", "small", "echo.factor", "9", "--id", outcome["id"])[1].startswith("set echo.factor: 2 → 3")
+    lines = here("commands", "small")[1].splitlines()
+    assert [line.split("  ")[1:3] for line in lines[:2]] == [
+        ["set echo.factor 2 → 3", "done"], ["set settings['rate'] 0.5 → -1.5", "done"]
+    ]  # fmt: skip
+    records = json.loads(here("commands", "small", "--json")[1])
+    assert [record["outcome"] for record in records] == ["done", "done", "refused", "refused"]
+    path = tmp_path / "c.yaml"
+    path.write_text(here("commands", "small", "--yaml")[1])
+    assert [entry["value"] for entry in replays.load(path)] == [3, -1.5]
+
+
+def test_checkpoint_trigger_pause_resume_and_stop(job, here):
+    assert here("checkpoint", "small")[1].startswith("checkpoint: 'step.pt', at batch ")
+    assert json.loads(here("trigger", "small", "evaluate", "--json")[1])["result"] == {"error": 0.25}
+    code, _, err = here("trigger", "small", "fail")
+    assert code == 1
+    assert "1 / 0" in err
+    assert err.endswith("ZeroDivisionError: division by zero\n")
+    assert here("pause", "small", "15")[0] == 0
+    assert "looptap resume small ends that" in here("ls", "small")[1]
+    assert "paused for" in here("stacks", "small")[1]
+    code, out, _ = here("set", "small", "echo.factor", "4", "--timeout", "0.05", "--json")
+    late = json.loads(out)
+    assert (code, late["outcome"]) == (1, "CommandPending")
+    assert here("resume", "small")[1].startswith("resume: ")
+    assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
+    assert here("stop", "small")[0] == 0
+    assert job.stop_requested
+    assert "the commands in nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
+
+
+def test_a_job_without_controls_says_how_to_get_some(tmp_path, monkeypatch, here):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    with looptap.Agent("bare"):
+        assert "has no controls. It has them once it calls agent.control(...)" in here("controls", "bare")[1]
+        assert here("commands", "bare")[1] == "No commands so far.\n"

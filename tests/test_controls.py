@@ -1,0 +1,598 @@
+"""Knobs of a running job: declared, found, bounded, set once at a safe event, and on record."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedulers
+
+import looptap
+from looptap import CommandPending, Control, ControlConflict, ControlError, RemoteError
+from looptap.client.run import Run
+from looptap.testing import _Transport, pair
+
+
+class Loader:
+    factor = Control(int, default=2, minimum=1, maximum=16, unit="times", doc="how often a batch is used", at="batch")
+    order = Control(choices=("random", "sorted"), default="random")
+    drop = Control(float, minimum=0.0, at=("epoch", "batch"))
+    verbose = Control(bool, default=False)
+
+
+@pytest.fixture
+def job():
+    """An agent, an attached run, and what happens to a command at the next event."""
+    agent, run = pair("job", may_pause=30.0)
+    agent.expose(echo=Loader())
+    yield agent, run
+    run.close()
+    agent.close()
+
+
+def done(agent, run, ask, *arguments, event="batch", **how):
+    """The outcome of a command in a loop that raises one event."""
+    with pytest.raises(CommandPending) as pending:
+        ask(*arguments, timeout=0, **how)
+    agent.emit(event, step=1)
+    return run.outcome(pending.value.id)
+
+
+def soon(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+# ---------------------------------------------------------------- declarations
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("factor", 0, "factor = 0: it is a whole number from 1 to 16 times."),
+        ("factor", 17, "factor = 17: it is a whole number from 1 to 16 times."),
+        ("factor", 2.5, "factor = 2.5: it is a whole number"),
+        ("factor", True, "factor = True: it is a whole number"),
+        ("factor", "3", "factor = '3': it is a whole number"),
+        ("order", "up", "order = 'up': it is one of 'random', 'sorted'."),
+        ("drop", float("nan"), "drop = nan: it is a number, 0.0 or more."),
+        ("drop", -1e-9, "drop = -1e-09: it is a number, 0.0 or more."),
+        ("drop", None, "drop = None: it is a number"),
+        ("verbose", 1, "verbose = 1: it is True or False."),
+    ],
+)
+def test_a_wrong_value_is_a_sentence_for_host_and_client_alike(job, name, value, sentence):
+    _, run = job
+    with pytest.raises(ControlError) as caught:
+        setattr(Loader(), name, value)
+    assert str(caught.value).startswith(sentence)
+    with pytest.raises(ControlError) as caught:
+        run.set(f"echo.{name}", value)
+    assert str(caught.value).startswith(f"echo.{sentence}")
+    assert run.commands[-1]["outcome"] == "refused"
+
+
+def test_a_declaration_that_cannot_be_met_is_refused():
+    for how in ({"type": list}, {"minimum": 2, "maximum": 1}, {"type": str, "minimum": 1}, {"choices": (1, "a")}):
+        with pytest.raises(ControlError):
+            Control(**how)
+    with pytest.raises(ControlError, match=r"default = 9: it is a whole number"):
+        Control(int, default=9, maximum=3)
+
+
+def test_a_control_is_found_on_an_exposed_object_and_told_with_all_that_is_known(job):
+    _, run = job
+    info = run.controls["echo.factor"]
+    assert (info.value, info.minimum, info.maximum, info.unit, info.version) == (2, 1, 16, "times", 0)
+    assert (info.doc, info.at, info.type) == ("how often a batch is used", ["batch"], "int")
+    assert list(run.controls) == ["echo.factor", "echo.order", "echo.drop", "echo.verbose"]
+    assert run.controls._ipython_key_completions_() == list(run.controls)
+    assert "echo.factor = 2 times  (int; 1 to 16; how often a batch is used)" in repr(run.controls)
+    with pytest.raises(KeyError, match=r"Did you mean 'echo.factor'"):
+        run.controls["echo.facto"]
+
+
+def test_a_change_is_made_at_the_next_safe_event_and_its_outcome_tells_where(job):
+    agent, run = job
+    agent.emit("batch", step=0)
+    before = time.time()
+    outcome = done(agent, run, run.set, "echo.factor", 5)
+    assert (outcome.old, outcome.new, outcome.event, outcome.number, outcome.version) == (2, 5, "batch", 2, 1)
+    assert before <= outcome.time <= time.time()
+    assert run.controls["echo.factor"].value == 5
+    with pytest.raises(ControlError, match="may be done at 'batch' events only, not at 'epoch'"):
+        run.set("echo.factor", 3, on="epoch")
+    assert done(agent, run, run.set, "echo.drop", 1, event="epoch").event == "epoch"
+
+
+def test_changes_happen_in_order_and_each_once(job):
+    agent, run = job
+    seen = []
+    agent.control("knob", lambda: len(seen), seen.append, type=int)
+    ids = [f"id{n}" for n in range(5)]
+    for n, id in enumerate(ids):
+        for _ in range(3):
+            with pytest.raises(CommandPending, match=r"run\.outcome\('id"):
+                run.set("knob", n, timeout=0, id=id)
+    agent.emit("batch")
+    for id in ids:
+        assert run.set("knob", 99, id=id).id == id
+    agent.emit("batch")
+    assert seen == [0, 1, 2, 3, 4]
+    assert [record["number"] for record in run.commands] == [1] * 5
+    with pytest.raises(ControlError, match="no command with the id 'other' is remembered"):
+        run.outcome("other")
+
+
+def test_a_setter_that_raises_leaves_the_value_as_it_was(job):
+    agent, run = job
+    held = {"a": 1.0, "b": 1.0}
+
+    def halfway(value):
+        held["a"] = value
+        if value > 2:
+            raise RuntimeError("no more of it")
+
+    agent.control("half", lambda: held["a"], halfway)
+    with pytest.raises(RemoteError, match=r"no more of it The value is as it was: 1\.0\.") as caught:
+        done(agent, run, run.set, "half", 3.0)
+    assert caught.value.kind == "RuntimeError"
+    assert "held" in caught.value.traceback or "halfway" in caught.value.traceback
+    assert held["a"] == 1.0
+    record = run.commands[-1]
+    assert (record["outcome"], record["old"], record["new"]) == ("failed", 1.0, None)
+    agent.emit("batch")
+
+
+def test_a_second_clients_change_since_one_looked_is_a_conflict(job):
+    agent, run = job
+    other = Run(_Transport(agent.memory), run=agent.run)
+    assert run.controls["echo.factor"].value == 2
+    done(agent, other, other.set, "echo.factor", 4)
+    with pytest.raises(ControlConflict, match=r"'echo.factor' was set to 4 by .+ since you looked"):
+        run.set("echo.factor", 5)
+    assert done(agent, run, run.set, "echo.factor", 6, expected=None).new == 6
+    assert done(agent, run, run.set, "echo.factor", 7).new == 7  # one's own changes are known
+    seen = run.controls["echo.factor"]
+    with pytest.raises(CommandPending) as late:  # both want the same event: the second finds what the first has done
+        other.set("echo.factor", 8, expected=None, timeout=0)
+    with pytest.raises(CommandPending) as later:
+        run.set("echo.factor", 9, expected=seen, timeout=0)
+    agent.emit("batch")
+    assert other.outcome(late.value.id).new == 8
+    with pytest.raises(ControlConflict):
+        run.outcome(later.value.id)
+    other.close()
+
+
+def test_an_attribute_of_what_is_exposed_is_set_by_its_path(job):
+    agent, run = job
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    agent.expose(model=model, settings={"clip": 1.0, "name": "a", "on": True, "none": None, "deep": [1, 2]})
+    assert done(agent, run, run.set, "model[1].p", 0.2).old == 0.5
+    assert done(agent, run, run.set, "model.1.p", 0.25).new == model[1].p == 0.25
+    assert done(agent, run, run.set, "settings['clip']", 2).new == 2.0
+    assert done(agent, run, run.set, "settings.deep[0]", 7).new == 7
+    assert done(agent, run, run.set, "settings.none", "b").new == "b"
+    for name, value, sentence in [
+        ("model[1].q", 1, "a Dropout has no 'q'"),
+        ("model[7].p", 1, "a Sequential has no 7"),
+        ("model[0]", 1, "is of type Linear"),
+        ("settings.on", 1, "True or False"),
+        ("settings.name", 1, "it is text"),
+        ("modl.p", 1, "no control 'modl.p'"),
+        ("model..p", 1, "is no name of a control"),
+        ("", 1, "there is no control ''"),
+    ]:
+        with pytest.raises(ControlError, match=sentence.replace("[", r"\[")):
+            run.set(name, value)
+
+
+def test_a_change_leaves_random_numbers_and_modes_alone(job):
+    agent, run = job
+
+    def unruly(value):
+        random.random(), np.random.rand(), torch.rand(3)
+        torch.set_grad_enabled(False)
+
+    agent.control("unruly", lambda: 0.0, unruly)
+    agent.trigger("evaluate", lambda: unruly(0) or 0.75)
+    agent.checkpoint(lambda: unruly(0) or "now.pt")
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    done(agent, run, run.set, "unruly", 1.0, checkpoint=True)
+    assert done(agent, run, run.trigger, "evaluate").result == 0.75
+    assert done(agent, run, run.checkpoint).result == "now.pt"
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert torch.is_grad_enabled()
+
+
+# ---------------------------------------------------------------- optimizers and their schedules
+
+
+def optimizer_of(groups=1, kind=torch.optim.SGD, **how):
+    parameters = [{"params": [nn.Parameter(torch.ones(1))], "lr": 0.1 * (n + 1)} for n in range(groups)]
+    return kind(parameters, **({"lr": 0.1, "momentum": 0.9} | how))
+
+
+SCHEDULES = {
+    "StepLR": lambda o: schedulers.StepLR(o, 4, 0.5),
+    "CosineAnnealingLR": lambda o: schedulers.CosineAnnealingLR(o, 15, eta_min=0.01),
+    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, max_lr=1.0, total_steps=40),
+    "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.1, 0.5, step_size_up=5),
+    "SequentialLR": lambda o: schedulers.SequentialLR(
+        o, [schedulers.ConstantLR(o, 0.5, 30), schedulers.ExponentialLR(o, 0.9)], milestones=[9]
+    ),
+}
+
+
+def rates(make, groups=1, change=None, steps=30):
+    """The learning rates of a schedule, step by step; ``change`` is (step, how) with how(agent, run)."""
+    optimizer = optimizer_of(groups)
+    scheduler = make(optimizer) if make else None
+    agent, run = pair("schedule")
+    agent.expose(optimizer=optimizer, **({"scheduler": scheduler} if scheduler else {}))
+    seen = []
+    for step in range(steps):
+        for at, how in change or ():
+            if step == at:
+                how(agent, run)
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+            assert scheduler.get_last_lr() == pytest.approx([group["lr"] for group in optimizer.param_groups])
+            assert "optimizer" not in scheduler.state_dict()
+            assert not [key for key in scheduler.state_dict() if "looptap" in key]
+    agent.close()
+    return np.array(seen)
+
+
+def to(value, name="optimizer.lr", **how):
+    def change(agent, run):
+        outcome = done(agent, run, run.set, name, value, **how)
+        assert outcome.new == value
+
+    return change
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_scaled_schedule_goes_on_from_the_new_value_by_the_same_factor(name, groups):
+    bare = rates(SCHEDULES[name], groups)
+    lr = "optimizer.lr" if groups == 1 else "optimizer.lr[1]"
+    steered = rates(SCHEDULES[name], groups, [(6, to(0.7, lr, schedule="scale"))])
+    factor = 0.7 / bare[6, -1]
+    if name == "CosineAnnealingLR" and groups == 2:  # the floor is common to all groups: it stays, and is gone towards
+        assert steered[6, 1] == 0.7
+        assert steered[15, 1] == pytest.approx(0.01)
+    else:
+        assert steered[6:, -1] == pytest.approx(bare[6:, -1] * factor)
+    assert np.array_equal(steered[:6], bare[:6])
+    if groups == 2:
+        assert np.array_equal(steered[:, 0], bare[:, 0])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_frozen_rate_stays_and_the_schedule_is_taken_up_where_it_would_be(name):
+    bare = rates(SCHEDULES[name])
+    steered = rates(SCHEDULES[name], 1, [(6, to(0.7, schedule="freeze")), (20, to(0.3, schedule="scale"))])
+    assert set(steered[6:20, 0]) == {0.7}
+    assert steered[20:] == pytest.approx(bare[20:] * (0.3 / bare[20]))
+
+
+def test_without_a_scheduler_the_rate_is_set_and_both_words_mean_the_same():
+    for schedule in ("", "scale", "freeze"):
+        assert set(rates(None, 1, [(3, to(0.5, schedule=schedule))])[3:, 0]) == {0.5}
+
+
+def test_who_sets_a_driven_rate_has_to_say_what_becomes_of_the_schedule(job):
+    agent, run = job
+    optimizer = optimizer_of()
+    scheduler = schedulers.LambdaLR(optimizer, lambda epoch: float(epoch))
+    agent.expose(optimizer=optimizer)
+    with pytest.raises(ControlError, match="have the job expose it too"):
+        run.set("optimizer.lr", 0.5)
+    agent.expose(scheduler=scheduler)
+    assert run.controls["optimizer.lr"].driven == "LambdaLR"
+    with pytest.raises(ControlError, match="Say what is to become of the schedule"):
+        run.set("optimizer.lr", 0.5)
+    with pytest.raises(ControlError, match="schedule='keep'"):
+        run.set("optimizer.lr", 0.5, schedule="keep")
+    with pytest.raises(ControlError, match="no schedule drives it"):
+        run.set("optimizer.momentum", 0.5, schedule="scale")
+    with pytest.raises(ControlError, match="at 0 now"):
+        done(agent, run, run.set, "optimizer.lr", 0.5, schedule="scale")
+    assert run.controls["optimizer.lr"].value == 0.0
+
+
+def test_weight_decay_and_momentum_are_set_for_all_groups_or_one(job):
+    agent, run = job
+    sgd = optimizer_of(2)
+    adam = torch.optim.AdamW([nn.Parameter(torch.ones(1))], lr=torch.tensor(0.1), capturable=False, foreach=False)
+    agent.expose(optimizer=sgd, adam=adam)
+    assert run.controls["optimizer.lr"].value == [0.1, 0.2]
+    done(agent, run, run.set, "optimizer.momentum", 0.5)
+    done(agent, run, run.set, "optimizer.weight_decay[1]", 0.01)
+    assert [(g["momentum"], g["weight_decay"]) for g in sgd.param_groups] == [(0.5, 0), (0.5, 0.01)]
+    done(agent, run, run.set, "adam.momentum", 0.8)
+    assert adam.param_groups[0]["betas"] == (0.8, 0.999)
+    rate = adam.param_groups[0]["lr"]
+    done(agent, run, run.set, "adam.lr", 0.5)
+    assert adam.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.5
+
+
+# ---------------------------------------------------------------- triggers, checkpoints, stop
+
+
+def test_a_trigger_and_a_checkpoint_run_once_in_the_loop(job):
+    agent, run = job
+    calls = []
+    agent.trigger("evaluate", lambda: calls.append(threading.current_thread().name), at="epoch")
+    with pytest.raises(ControlError, match=r"no trigger 'evaluat'; there are: evaluate\. Did you mean 'evaluate'"):
+        run.trigger("evaluat")
+    with pytest.raises(ControlError, match="has not said how to make a checkpoint"):
+        run.checkpoint()
+    with pytest.raises(ControlError, match="has not said how to make a checkpoint"):
+        run.set("echo.factor", 3, checkpoint=True)
+    assert done(agent, run, run.trigger, "evaluate", event="epoch").event == "epoch"
+    assert calls == ["MainThread"]
+
+
+def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
+    agent, run = job
+    saved = []
+
+    def save():
+        saved.append(agent._taps.standing["echo"].factor)
+        if len(saved) == 2:
+            raise OSError("disk full")
+        return f"{len(saved)}.pt"
+
+    agent.checkpoint(save)
+    assert done(agent, run, run.set, "echo.factor", 3, checkpoint=True).saved == "1.pt"
+    with pytest.raises(RemoteError, match="disk full This was the checkpoint before the change, which was not made"):
+        done(agent, run, run.set, "echo.factor", 4, checkpoint=True)
+    assert run.controls["echo.factor"].value == 3
+    with pytest.raises(CommandPending):
+        run.call("step", checkpoint=True, timeout=0)
+    agent.emit("batch", step=1)
+    assert saved == [2, 3, 3]
+
+
+def test_a_polite_stop_is_a_flag(job):
+    agent, run = job
+    assert not agent.stop_requested
+    done(agent, run, run.stop)
+    assert agent.stop_requested
+
+
+class Enough(Exception):
+    """What the host wants to be stopped by."""
+
+
+@pytest.mark.parametrize("kind", [Enough, KeyboardInterrupt])
+def test_only_a_host_that_wants_it_is_stopped_by_an_exception_after_the_queries_have_seen_the_event(kind):
+    agent, run = pair("stops", on_stop=kind)
+    steps = run.stream("step", on="batch")
+    with pytest.raises(CommandPending) as pending:
+        run.stop(timeout=0)
+    with pytest.raises(kind) as caught:
+        agent.emit("batch", step=1)
+    assert caught.value.__context__ is None or type(caught.value.__context__).__name__ == "After"
+    assert run.outcome(pending.value.id).number == 1
+    agent.emit("batch", step=2)
+    assert steps.values == [1, 2]
+    with pytest.raises(ValueError, match="class of exceptions"):
+        looptap.Agent("x", on_stop=3)
+
+
+# ---------------------------------------------------------------- pause
+
+
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    """A job with sockets and an I/O thread, whose loop runs in a thread of its own."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    agent = looptap.Agent("loop", may_pause=20.0, limits=looptap.Limits(heartbeat=0.05))
+    agent.expose(echo=Loader())
+    over = threading.Event()
+
+    def train():
+        step = 0
+        while not over.wait(0.002):
+            agent.emit("batch", step=step)
+            step += 1
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    with looptap.attach("loop") as run:
+        yield agent, run
+    over.set()
+    agent.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_paused_loop_stands_still_while_its_agent_answers_and_the_pause_is_no_step(loop):
+    agent, run = loop
+    steps = run.stream("step, event_dt", on="batch")
+    steps.wait(5)
+    paused = run.pause()
+    assert (paused.event, paused.result) == ("batch", 20.0)
+    soon(lambda: run.paused > 0.3)
+    assert run.silence < 5
+    assert run.stacks()["paused"] > 0
+    assert "paused for" in repr(run)
+    with pytest.raises(CommandPending, match=r"The loop pauses; run\.resume\(\) ends that"):
+        run.set("echo.factor", 9, timeout=0.05)
+    assert agent.stats()["events"]["batch"] == paused.number
+    assert run.resume().result > 0.3
+    soon(lambda: run.controls["echo.factor"].value == 9)
+    soon(lambda: agent.stats()["events"]["batch"] > paused.number + 3)
+    steps.wait(5)
+    assert agent.stats()["paused_before"] > 0.3
+    longest = max(dt for _, dt in steps.values)
+    assert longest < agent.stats()["paused_before"]
+    assert [r["what"] for r in run.commands] == ["pause", "set", "resume"]
+
+
+def test_a_pause_ends_by_itself_and_is_refused_beyond_what_the_host_allows(loop):
+    agent, run = loop
+    for seconds in (21, 0, -1, "long", float("nan")):
+        with pytest.raises(ControlError, match="this job allows up to 20 s"):
+            run.pause(seconds)
+    at = run.pause(0.1).number
+    soon(lambda: agent.stats()["events"]["batch"] > at)
+    strict, other = pair("strict")
+    with pytest.raises(ControlError, match=r"may not be paused; its host allows it by looptap\.Agent"):
+        other.pause()
+    strict.close()
+
+
+def test_a_stop_and_the_end_of_the_agent_end_a_pause(loop):
+    agent, run = loop
+    run.pause()
+    run.stop()
+    assert agent.stop_requested
+    run.pause()
+    began = time.monotonic()
+    agent.close()
+    assert time.monotonic() - began < 10
+
+
+def test_a_ctrl_c_works_in_a_pause():
+    agent, run = pair("interrupted", may_pause=60.0)
+    with pytest.raises(CommandPending):
+        run.pause(timeout=0)
+    def press():
+        soon(lambda: agent.stats()["paused"] > 0)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        agent.emit("batch")
+    presser.join(10)
+    assert agent.stats()["paused"] == 0
+    agent.emit("batch")
+    assert agent.stats()["events"] == {"batch": 2}
+    agent.close()
+
+
+def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
+    agent = looptap.Agent("off", enabled=False, on_stop=Enough, may_pause=3.0)
+    agent.control("lr", lambda: 1.0, lambda value: None)
+    agent.trigger("evaluate", lambda: None)
+    agent.checkpoint(lambda: None)
+    assert not agent.stop_requested
+    assert agent._service.steering.told() == {"controls": [], "triggers": {}, "checkpoint": False, "may_pause": 3.0}
+
+
+def test_a_set_of_a_living_run_is_answered_within_a_few_steps(loop):
+    _, run = loop
+    took = []
+    for n in range(20):
+        began = time.monotonic()
+        run.set("echo.factor", 1 + n % 16)
+        took.append(time.monotonic() - began)
+        time.sleep(0.02)
+    assert sorted(took)[10] < 0.5
+
+
+# ---------------------------------------------------------------- what must not reach the loop
+
+
+RAISED = [MemoryError, RecursionError, SystemExit, GeneratorExit, StopIteration, looptap.QueryError, ControlError,
+          AssertionError, BaseException, Enough, BaseExceptionGroup("several", [ValueError(1)])]  # fmt: skip
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=str)
+@pytest.mark.parametrize("what", ["set", "get", "trigger", "checkpoint", "before"])
+def test_no_exception_of_a_hosts_function_comes_out_of_emit(job, what, raised):
+    agent, run = job
+
+    def fail(*_):
+        raise raised("no") if isinstance(raised, type) else raised
+
+    agent.control("knob", fail if what == "get" else lambda: 1.0, fail if what == "set" else lambda value: None)
+    agent.trigger("trigger", fail)
+    agent.checkpoint(fail)
+    ask = {
+        "set": lambda **how: run.set("knob", 2, **how), "get": lambda **how: run.set("knob", 2, **how),
+        "trigger": lambda **how: run.trigger("trigger", **how), "checkpoint": run.checkpoint,
+        "before": lambda **how: run.set("knob", 2, checkpoint=True, **how),
+    }[what]  # fmt: skip
+    with pytest.raises(looptap.LooptapError) as caught:
+        done(agent, run, ask)
+    assert not isinstance(caught.value, CommandPending)
+    assert run.commands[-1]["outcome"] in ("failed", "refused")
+    assert done(agent, run, run.set, "echo.factor", 5).new == 5
+
+
+def test_the_declaration_needs_neither_an_agent_nor_torch_nor_numpy():
+    code = (
+        "import sys; from looptap.streams.control import Control; import looptap; assert looptap.Control is Control\n"
+        "print([m for m in ('torch', 'numpy', 'zmq', 'msgspec', 'looptap.agent') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job):
+    _, run = job
+    for ask, sentence in (
+        (lambda: run.set("n" * 201, 1), "names and ids have up to 200"),
+        (lambda: run.set("echo.factor", "v" * 10_001), "a text of up to 10,000 characters"),
+        (lambda: run.set("echo.factor", [1]), "a value is a number"),
+        (lambda: run.set("echo.factor", 3, id="i" * 201), "names and ids have up to 200"),
+    ):
+        with pytest.raises(ControlError, match=sentence):
+            ask()
+    assert run.commands == []
+
+
+def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeypatch):
+    agent, run = job
+    monkeypatch.setattr("looptap.agent.commands.REMEMBERED_BYTES", 25_000)
+    calls = []
+    agent.expose(calls=calls)
+    for n in range(4):
+        with pytest.raises(CommandPending):
+            run.call("calls.append(1) or b'0' * 10_000", timeout=0, id=f"id{n}")
+        agent.emit("batch")
+    with pytest.raises(looptap.LimitReached, match="This command has run; of all results 25,000 bytes are kept"):
+        run.call("calls.append(1)", id="id0")
+    assert len(run.call("calls.append(1)", id="id3")) == 10_000
+    agent.emit("batch")
+    assert len(calls) == 4
+
+
+def test_a_lost_answer_is_not_a_second_change(job):
+    """The same frame comes twice, as over a link that was cut between the two."""
+    agent, run = job
+    seen = []
+    agent.control("knob", lambda: len(seen), seen.append, type=int)
+    send, frames = run._transport.send, []
+    run._transport.send = lambda frame: (frames.append(frame), send(frame))
+    with pytest.raises(CommandPending):
+        run.set("knob", 1, timeout=0)
+    send(frames[-1])
+    agent.emit("batch")
+    send(frames[-1])
+    agent.emit("batch")
+    assert seen == [1]
