@@ -106,7 +106,7 @@ class Session:
             raise self._refusal
 
     def _say_hello(self) -> None:
-        run, streams = self._expected, tuple(number for number, _ in self._living())
+        run, streams = self._expected, tuple(n for n, s in self._living() if s.standing is None)
         self._transport.send(encode(m.Hello(m.VERSION, self._client, run.id if run else "", self._token, streams)))
 
     @property
