@@ -128,7 +128,9 @@ class Queries:
         self._taps.quiet.drain()
 
     def drop(self, query: AttachedQuery) -> None:
-        """Take a query off its events; no harm if it is off already."""
+        """Take a query off its events; no harm if it is off already, or has none."""
+        if not query.on:
+            return
         query.meter.forget()
         with self._moving:
             tap = self._taps.open(query.on)

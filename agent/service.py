@@ -246,6 +246,8 @@ class Service:
             raise LimitReached(f"stream {attach.stream} is in use.")
         if attach.named and (standing := self.standing.by_name.get(attach.code.text)) is not None:
             return self._read(client, attach, standing)
+        if attach.named and not attach.on:
+            raise QueryError(f"the job declares no stream {attach.code.text!r:.120} so far.")
         base = self.guests.base(client, attach)
         outbox = Outbox(self.post, limits.outbox_values)
         query = self.queries.attached(attach, outbox)

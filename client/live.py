@@ -113,6 +113,8 @@ class LiveStream(Stream):
             self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
             self._expected = after + 1  # what the history had given up before is not missing here
+        else:
+            self._attach = msgspec.structs.replace(self._attach, named=False)
         self._explanation = _text(told.get("explain"))
         fields = told.get("fields")
         if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
@@ -149,7 +151,8 @@ class LiveStream(Stream):
             if self.standing is not None:  # the next run numbers its values from 1
                 self._offset = self._expected - 1
         above = min(max(0, self._expected - 1 - self._offset), _LARGEST)
-        return msgspec.structs.replace(self._attach, request=request, above=above)
+        on = self._attach.on if self.standing is None else ""
+        return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
 
     def _bridge(self, batch: Batch) -> None:
         """Go on with the numbers after the query was attached anew."""
@@ -204,7 +207,7 @@ class LiveStream(Stream):
         self._limits = self.notes[before:]
 
     def _outlook(self) -> str:
-        return self._failures() + self.run._outlook(self.on)
+        return self._failures() + (self.run._outlook(self.on) if self.on else "")
 
     # ------------------------------------------------------------ callbacks
 

@@ -64,7 +64,8 @@ class Attach(Message, tag="attach", frozen=True):
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
     ``named``: if the code is the name of a standing stream, that is meant, and nothing else of this message counts;
-    its values have the numbers that they have for every reader, and those up to ``above`` are not sent.
+    its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
+    is empty, it is no query if there is no such stream.
     """
 
     request: int

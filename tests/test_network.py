@@ -415,6 +415,7 @@ while not over.wait(0.001):
         agent.emit("epoch")
 agent.close("the job is done")
 """
+LATER = JOB.replace("    step += 1", "    step += 1\n    if step == 50: agent.stream('all', 'step')")
 DECLARED = JOB.replace("over, step =", "agent.stream('all', 'step', history=100_000)\nover, step =")
 
 
@@ -445,6 +446,10 @@ def test_a_standing_stream_moves_on_to_the_next_run_and_misses_nothing_of_its_hi
         after = [r for r in steps.records if r.number > total]
         assert [r.number - total for r in after] == [r.value for r in after] == list(range(1, len(after) + 1))
         assert (steps.dropped, steps.gaps) == (0, [])
+        total = steps.arrived
+    with child(LATER):  # it declares the stream when the client is there already
+        soon(lambda: len(steps.seams) == 2 and steps.arrived > total + 50)
+        assert [r.number - steps.seams[1].after for r in steps.records][-1] == steps.latest - 49
         run.close()
 
 
