@@ -71,18 +71,18 @@ class Ring:
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value; the oldest one makes room for it."""
-        history = self._history
+        history, capacity = self._history, self.capacity
         with history.lock:
             self._made = number = self._made + 1
-            if number - self.first >= self.capacity:
-                self.forget()
-            self._slots[number % self.capacity] = (number, event, time, value, size)
-            size += OVERHEAD
-            self.held += size
-            history.held += size
+            place, growth = number % capacity, size + OVERHEAD
+            if number - self.first >= capacity:
+                self.first += 1
+                if (old := self._slots[place]) is not None:
+                    growth -= old[4] + OVERHEAD
+            self._slots[place] = (number, event, time, value, size)
             self.number = self._made
-            if self.held > history.each or history.held > history.peak:
-                history.shrink(self)
+            if growth:
+                self._grow(growth)
         if self.readers:
             self._tell(number)
 
@@ -99,24 +99,30 @@ class Ring:
             first = self._made + 1
             items = list(zip(range(first, first + count), events, times, values, sizes, strict=True))
             self._made += count
-            for _ in range(self._made - self.capacity + 1 - self.first):
-                self.forget()
             start = first % self.capacity
-            until_end = self.capacity - start
-            slots[start : start + count] = items[:until_end]
-            slots[: count - len(items[:until_end])] = items[until_end:]
-            size = sum(sizes) + count * OVERHEAD
-            self.held += size
-            history.held += size
+            end = min(start + count, self.capacity)
+            rest = count - (end - start)
+            growth = sum(sizes) + count * OVERHEAD
+            growth -= sum([old[4] + OVERHEAD for old in slots[start:end] + slots[:rest] if old is not None])
+            slots[start:end] = items[: end - start]
+            slots[:rest] = items[end - start :]
+            self.first = max(self.first, self._made + 1 - self.capacity)
             self.number = self._made
-            if self.held > history.each or history.held > history.peak:
-                history.shrink(self)
+            if growth:
+                self._grow(growth)
         if self.readers:
             self._tell(first)
 
     def ring(self) -> None:
         """Have the I/O thread look, also while nobody reads: the query's state has changed."""
         self._history.post.wake()
+
+    def _grow(self, growth: int) -> None:
+        history = self._history
+        self.held += growth
+        history.held += growth
+        if self.held > history.each or history.held > history.peak:
+            history.shrink(self)
 
     def _tell(self, number: int) -> None:
         post = self._history.post
