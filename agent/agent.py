@@ -150,7 +150,7 @@ class Agent:
         >>> agent.stream("loss", "step, loss", on="batch")
         >>> agent.emit("batch", step=0, loss=0.5)
         >>> run.stream("loss").latest
-        (0, 0.5)
+        (step=0, loss=0.5)
         """
         if not isinstance(self._taps, Deaf):
             self._service.standing.declare(
