@@ -54,7 +54,8 @@ class Plan:
         for query in self.later:
             started = monotonic()
             try:
-                query.take_in(batch)
+                every = query.every
+                query.take_in(batch if every == 1 else [one for one in batch if one[0] is None or not one[1] % every])
             except KeyboardInterrupt as pressed:
                 interrupt = pressed
             cost = monotonic() - started
