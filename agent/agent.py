@@ -6,14 +6,10 @@ import atexit
 import contextlib
 import logging
 import os
-import platform
-import secrets
-import socket
 import sys
 import time
 import weakref
 from collections.abc import Callable, Collection
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,17 +17,18 @@ from typing import Any
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
+from looptap.agent.identity import run_info
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm, require_main_thread
+from looptap.agent.standing import HISTORY, MAX_BYTES
 from looptap.agent.steered import Steered
 from looptap.agent.taps import After, Deaf, Taps
 from looptap.protocol.connections import ConnectionFile, publish, remake, remove, runtime_dir, sweep
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
-from looptap.protocol.messages import RunInfo
 
 AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
@@ -90,7 +87,7 @@ class Agent(Steered):
         self._at_exit = _calls(self, Agent.close)
         self._sigterm: OnSigterm | None = None
         self._leaving: AnyLink | None = None
-        self.run = _run_info(name)
+        self.run = run_info(name)
         wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
         if wanted and sigterm:
             require_main_thread()
@@ -137,6 +134,55 @@ class Agent(Steered):
         _know_torch()
         if not isinstance(self._taps, Deaf):
             self._taps.standing.update(observables)
+
+    def stream(
+        self,
+        name: str,
+        query: str | Callable[..., Any],
+        *,
+        on: str = "batch",
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        history: int = HISTORY,
+        unit: str = "",
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Declare a standing stream: the query runs from now on, and its newest ``history`` values are kept.
+
+        Clients read it by its name, the history first. The query and its arguments are those of `Run.stream`; no budget
+        limits it, since the host has written it. Raises QueryError for a bad query, ValueError for another bad argument
+        or a name that is taken, LimitReached beyond ``Limits.standing_streams``; no value of it ever raises.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.stream("loss", "step, loss", on="batch")
+        >>> agent.emit("batch", step=0, loss=0.5)
+        >>> run.stream("loss").latest
+        (step=0, loss=0.5)
+        """
+        if not isinstance(self._taps, Deaf):
+            self._service.standing.declare(
+                name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
+                max_bytes=max_bytes,
+            )  # fmt: skip
+
+    def log(self, /, **values: Any) -> None:
+        """Append each value to the standing stream of its name, which keeps the newest 10,000. Never raises.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.log(lr=0.1)
+        >>> run.stream("lr").values
+        [0.1]
+        """
+        if _compiling():
+            return
+        try:
+            if not isinstance(self._taps, Deaf):
+                self._service.standing.log(values)
+        except Exception as error:
+            self._complain(error)
 
     def end_group(self, event: str) -> None:
         """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
@@ -337,33 +383,3 @@ def _checked_groups(groups: Collection[str]) -> tuple[str, ...]:
     if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
         raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
     return names
-
-
-def _run_info(name: str) -> RunInfo:
-    started = time.time()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
-    return RunInfo(
-        id=f"{name}-{stamp}-{secrets.token_hex(3)}",
-        name=name,
-        host=socket.gethostname() or platform.node(),
-        pid=os.getpid(),
-        started=started,
-        rank=_environment_int("RANK", 0),
-        ranks=_environment_int("WORLD_SIZE", 1),
-        python=sys.version_info[:2],
-        looptap=_version(),
-    )
-
-
-def _environment_int(name: str, default: int) -> int:
-    try:
-        return int(os.environ.get(name, default))
-    except ValueError:
-        return default
-
-
-def _version() -> str:
-    try:
-        return version("looptap")
-    except PackageNotFoundError:
-        return ""

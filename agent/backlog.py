@@ -36,16 +36,31 @@ Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | None]
 """The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group."""
 
 
+class Silence:
+    """In place of the bell where nobody waits: it has always been rung already."""
+
+    rung = True
+
+    def wake(self) -> None:
+        """Nobody is woken."""
+
+
 class Backlog:
     """The events of an agent that wait for evaluation, of all types, in order."""
 
     __slots__ = ("_lock", "enough", "events", "post")
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post | Silence) -> None:
         self.post = post
         self.events: deque[Waiting] = deque()
         self.enough = ENOUGH
         self._lock = threading.Lock()
+
+    def quiet_twin(self) -> Backlog:
+        """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
+        twin = Backlog(Silence())
+        twin._lock = self._lock
+        return twin
 
     def look(self) -> None:
         """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""

@@ -81,12 +81,16 @@ class Delivery:
     def news(self) -> bool:
         """Whether there is anything to be sent now."""
         now, window = time.monotonic(), self.window()
-        return any((s.waits() or s.query.changed) and not s.client.holds_up(now, window) for s in self.streams)
+        return any((s.waits() or s.changed) and not s.client.holds_up(now, window) for s in self.streams)
 
     def remove(self, stream: ServedStream) -> None:
-        """Forget a stream, and take its query off its events."""
-        self._queries.drop(stream.query)
-        self._post.close(stream.query.outbox)
+        """Forget a stream, and take its query off its events, unless that is the host's."""
+        if stream.reader is not None:
+            stream.reader.leave()
+            self._queries.heed(stream.query)
+        else:
+            self._queries.drop(stream.query)
+            self._post.close(stream.source)
         stream.client.streams.pop(stream.number, None)
         if stream in self.streams:
             self.streams.remove(stream)
@@ -98,10 +102,10 @@ class Delivery:
         """
         client, frames, taken, values = first.client, [], [], 0
         for stream in [first, *(s for s in self.streams if s.client is client and s is not first)]:
-            count = max(BATCH_VALUES - values, min(len(stream.query.outbox) // 4, MOST_VALUES))
+            count = max(BATCH_VALUES - values, min(len(stream.source) // 4, MOST_VALUES))
             batch = stream.next(count, count * BATCH_BYTES)
             if batch is None:
-                if stream.query.state != "live" and not stream.query.changed:
+                if stream.state != "live" and not stream.changed:
                     self.remove(stream)
                 continue
             frames.append(stream.packed(*batch, self._rank))
@@ -123,10 +127,10 @@ class Delivery:
 
     def _tell(self, stream: ServedStream) -> None:
         """Send the state of a stream if it changed; its end only after its last value."""
-        query = stream.query
-        if not query.changed or (query.state != "live" and stream.waits()):
+        changes = stream.query.changes
+        if not stream.changed or (stream.state != "live" and stream.waits()):
             return
         if self._send(stream.client.peer, encode(stream.status())) is Sent.FULL:
             stream.client.full_until = time.monotonic() + RETRY
         else:
-            query.changed = False
+            stream.told = changes

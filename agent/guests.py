@@ -41,7 +41,7 @@ class Guests:
             known.peer, known.away, known.full_until = peer, False, 0.0
             known.sent_bytes = known.got_bytes = 0
             for stream in known.streams.values():  # who knows what of it has arrived
-                stream.query.changed = True
+                stream.touch()
         known.heard = time.monotonic()
         self.clients[peer] = known
         return known

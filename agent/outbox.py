@@ -7,7 +7,7 @@ time for each outbox (the agent's event lock) and one consumer (the I/O thread).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 SMALLEST = 64
 """Bytes that every value counts for, at least."""
@@ -47,6 +47,58 @@ class Columns(NamedTuple):
         return cls(*zip(*items, strict=True)) if items else None
 
 
+def leading(items: Sequence[Item], size: int) -> Columns | None:
+    """The first of ``items`` that are consecutively numbered, of ``size`` bytes together (one at least)."""
+    columns = Columns.of(items)
+    if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
+        return columns
+    first, total = items[0][0], 0
+    for i, item in enumerate(items):
+        total += item[4]
+        if item[0] != first + i or (i and total > size):
+            return Columns.of(items[:i])
+    return columns
+
+
+class Sink(Protocol):
+    """Where a query puts its values: an `Outbox`, or the ring of a standing stream."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody waits for them."""
+
+    def put(self, event: int, time: float, value: Any, size: int) -> None:
+        """Append the next value."""
+
+    def put_all(
+        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
+    ) -> None:
+        """Append the next values."""
+
+    def ring(self) -> None:
+        """Have the I/O thread look."""
+
+
+class Source(Protocol):
+    """Where the I/O thread takes the values of one client's stream: an `Outbox`, or a reader of a ring."""
+
+    @property
+    def number(self) -> int:
+        """Of the newest value."""
+
+    @property
+    def dropped(self) -> int:
+        """Values that were lost."""
+
+    def peek(self, count: int, size: int) -> Columns | None:
+        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+
+    def take(self, columns: Columns) -> None:
+        """Go on behind what `peek` gave."""
+
+    def __len__(self) -> int: ...
+
+
 class Post:
     """What all outboxes of an agent share: the bell that wakes the I/O thread once, and the bound on bytes.
 
@@ -61,11 +113,9 @@ class Post:
         self.peak = 0
         self._outboxes: tuple[Outbox, ...] = ()
 
-    def open(self, values: int) -> Outbox:
-        """A new outbox that holds up to ``values`` values."""
-        outbox = Outbox(self, values)
+    def open(self, outbox: Outbox) -> None:
+        """Count what an outbox holds."""
         self._outboxes = (*self._outboxes, outbox)
-        return outbox
 
     def wake(self) -> None:
         """Have the I/O thread look, if nobody has asked it to since it last did."""
@@ -73,7 +123,7 @@ class Post:
             self.rung = True
             self.ring()
 
-    def close(self, outbox: Outbox) -> None:
+    def close(self, outbox: Source) -> None:
         """Forget an outbox and what it holds."""
         self._outboxes = tuple(o for o in self._outboxes if o is not outbox)
 
@@ -91,6 +141,7 @@ class Post:
 class Outbox:
     """The values of one stream that wait for the I/O thread."""
 
+    quiet = False  # somebody waits for them
     # Byte counters with one writer each are exact without a lock: the difference is what waits.
     __slots__ = (
         "_granted", "_held", "_items", "_post", "_room", "_taken_bytes", "dropped", "number", "values",
@@ -161,16 +212,7 @@ class Outbox:
         if not self._held:
             self._held = self._items[:SLICE]
             del self._items[: len(self._held)]
-        items = self._held[:count]
-        columns = Columns.of(items)
-        if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
-            return columns
-        first, total = items[0][0], 0
-        for i, item in enumerate(items):
-            total += item[4]
-            if item[0] != first + i or (i and total > size):
-                return Columns.of(items[:i])
-        return columns
+        return leading(self._held[:count], size)
 
     def take(self, columns: Columns) -> None:
         """Remove what `peek` gave."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from looptap.agent.budget import Meter
 from looptap.agent.guard import LoopState
 from looptap.agent.mutations import Versions
-from looptap.agent.outbox import SMALLEST, Item, Marked, Outbox
+from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
@@ -34,18 +34,17 @@ class AttachedQuery:
     def __init__(
         self,
         pipeline: Pipeline,
-        outbox: Outbox,
+        outbox: Sink,
         *,
         on: str,
         name: str = "",
         max_bytes: int,
         recorder: FlightRecorder[Item] | None = None,
-        low_latency: bool = False,
         meter: Meter,
         places: Sequence[Latest] = (),
     ) -> None:
         self.pipeline, self.outbox, self.on, self.name = pipeline, outbox, on, name or pipeline.text
-        self.max_bytes, self.recorder, self.low_latency = max_bytes, recorder, low_latency
+        self.max_bytes, self.recorder = max_bytes, recorder
         self.state, self.reason = "live", ""
         self.errors = self.events = 0
         self.seconds = 0.0
@@ -53,8 +52,8 @@ class AttachedQuery:
         self.traceback = ""
         self.warning = ""
         """A sentence on what the query does to the loop."""
-        self.changed = True
-        """Whether the client has yet to hear of a change of state or of a first error."""
+        self.changes = 1
+        """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
         self.grouped, self.every = needs_group(pipeline), pipeline.every
         self.numbers, self.language = pipeline.numbers, pipeline.language
         """What it reads of an event if it is arithmetic, else None; the names of the language that it uses."""
@@ -165,6 +164,20 @@ class AttachedQuery:
         self._in_a_row = 0
         return True
 
+    def log(self, value: Any, now: float) -> None:
+        """Put a value that the host hands over; its event is the call. Raises nothing but KeyboardInterrupt."""
+        if self.state != "live":
+            return
+        try:
+            self.events += 1
+            copy, size = take(value, self.max_bytes)
+            self.outbox.put(self.events, now, copy, size)
+            self._in_a_row = 0
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._failed(error)
+
     def close(self, number: int, now: float) -> None:
         """End the window: the host's group has ended."""
         try:
@@ -207,7 +220,7 @@ class AttachedQuery:
         if self.suspended:
             self.pipeline.begin(partial=True)
             self.suspended = False
-        self.changed = True
+        self.changes += 1
 
     def remarks(self) -> list[str]:
         """What whoever reads the stream should know of it at present."""
@@ -230,7 +243,7 @@ class AttachedQuery:
         self._tell()
 
     def _tell(self) -> None:
-        self.changed = True
+        self.changes += 1
         self.outbox.ring()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:

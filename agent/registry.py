@@ -1,19 +1,21 @@
 """The queries of a run: compiled for a client, put on the events they ask about, taken off again.
 
-Runs on the I/O thread alone, which only ever replaces a tap's tuple of queries as a whole: the training thread sees the
-old one or the new one.
+Runs on the I/O thread, and where the host declares streams. A tap's tuple of queries is only ever replaced as a whole:
+the training thread sees the old one or the new one.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from looptap.agent.budget import Budget, Meter
 from looptap.agent.functions import code_of
-from looptap.agent.outbox import Item, Post
+from looptap.agent.outbox import Item, Outbox, Sink
 from looptap.agent.queries import AttachedQuery
 from looptap.agent.taps import Command, Tap, Taps
 from looptap.protocol import messages as m
@@ -31,45 +33,58 @@ class Queries:
     """Compiles queries and commands, and moves them on and off the taps."""
 
     def __init__(
-        self, taps: Taps, groups: tuple[str, ...], post: Post, limits: Limits, budget: Budget
+        self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: Budget
     ) -> None:
-        self._taps, self._groups, self._post, self._limits, self._budget = taps, groups, post, limits, budget
+        self._taps, self._groups, self._limits, self._budget = taps, groups, limits, budget
+        self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
 
     def compiled(
-        self, code: m.Code, window: Window | None = None, every: int = 1, throttle: float = 0.0
+        self,
+        code: str | Callable[..., Any],
+        window: Window | None = None,
+        every: int = 1,
+        throttle: float = 0.0,
     ) -> Pipeline:
-        """The pipeline of a client's code, which may use the functions that the host exposed."""
+        """The pipeline of some code, which may use the functions that the host exposed. Raises QueryError."""
         standing = self._taps.standing
         functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
         known = frozenset(set(standing) - set(functions))
         limits = self._limits
         bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
         return compile_query(
-            QuerySpec(code_of(code), window or Group(), every, throttle, "events", known, functions, bounds)
+            QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds)
         )
 
-    def attached(self, attach: m.Attach) -> AttachedQuery:
-        """The query that ``attach`` asks for, not yet on its events. Raises QueryError."""
-        pipeline = self.compiled(attach.code, window_of(attach.window), attach.every, attach.throttle)
+    def declared(self, name: str, pipeline: Pipeline, on: str, sink: Sink, max_bytes: int) -> AttachedQuery:
+        """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
+        for event in (on, *(place.event for place in pipeline.latest)) if on else ():
+            self._open(event)
+        meter = Meter(self._budget, math.inf, pipeline.every)
+        return AttachedQuery(
+            pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest
+        )
+
+    def attached(self, attach: m.Attach, outbox: Outbox) -> AttachedQuery:
+        """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""
+        pipeline = self.compiled(code_of(attach.code), window_of(attach.window), attach.every, attach.throttle)
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
             if not pipeline.mapped:
                 raise QueryError(
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
-            recorder = FlightRecorder(self.compiled(attach.when), attach.before, attach.after)
+            recorder = FlightRecorder(self.compiled(code_of(attach.when)), attach.before, attach.after)
         meter = Meter(self._budget, granted(attach.budget), attach.every)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
         return AttachedQuery(
             pipeline,
-            self._post.open(self._limits.outbox_values),
+            outbox,
             on=attach.on,
             name=attach.name,
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
             recorder=recorder,
-            low_latency=attach.latency == "low",
             meter=meter,
             places=places,
         )
@@ -97,25 +112,39 @@ class Queries:
 
     def install(self, query: AttachedQuery) -> None:
         """Put a query on its events."""
-        for place in query.places:
-            other = self._taps.open(place.event)
-            other.latest = (*other.latest, place)
-            other.update()
-        tap = self._taps.open(query.on)
-        tap.queries = (*tap.queries, query)
-        tap.update()
+        with self._moving:
+            for place in query.places:
+                other = self._taps.open(place.event)
+                other.latest = (*other.latest, place)
+                other.update()
+            tap = self._taps.open(query.on)
+            tap.queries = (*tap.queries, query)
+            tap.update()
+
+    def heed(self, query: AttachedQuery) -> None:
+        """Have the next event look anew at whether somebody waits for the values of ``query``."""
+        if not query.on:
+            return
+        with self._moving:
+            tap = self._taps.open(query.on)
+            tap.queries = tuple([*tap.queries])
+        self._taps.quiet.drain()
 
     def drop(self, query: AttachedQuery) -> None:
-        """Take a query off its events; no harm if it is off already."""
+        """Take a query off its events; no harm if it is off already, or has none."""
+        if not query.on:
+            return
         query.meter.forget()
-        tap = self._taps.open(query.on)
-        tap.queries = tuple(q for q in tap.queries if q is not query)
-        tap.update()
-        self._taps.backlog.drain()
-        for place in query.places:
-            other = self._taps.open(place.event)
-            other.latest = tuple(p for p in other.latest if p is not place)
-            other.update()
+        with self._moving:
+            tap = self._taps.open(query.on)
+            tap.queries = tuple(q for q in tap.queries if q is not query)
+            tap.update()
+        self._taps.drain()
+        with self._moving:
+            for place in query.places:
+                other = self._taps.open(place.event)
+                other.latest = tuple(p for p in other.latest if p is not place)
+                other.update()
 
     def at_next(self, on: str, command: Command) -> None:
         """Have ``command`` run at the next event of type ``on``."""
@@ -137,7 +166,7 @@ class Queries:
             later()
             return
         try:
-            self._taps.backlog.drain()
+            self._taps.drain()
             now(self._taps.open(on).number, time.monotonic())
         finally:
             lock.release()

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.outbox import Columns, Item, Marked
+from looptap.agent.outbox import Columns, Item, Marked, Source
 from looptap.agent.queries import TOO_MANY, AttachedQuery
+from looptap.agent.ring import Reader
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values
 from looptap.protocol.limits import Limits
@@ -56,10 +57,27 @@ def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: flo
 
 
 class ServedStream:
-    """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``."""
+    """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``.
 
-    def __init__(self, number: int, client: Client, query: AttachedQuery, base: int = 0) -> None:
-        self.number, self.client, self.query, self.base = number, client, query, base
+    ``source`` has the values: the outbox of a query of this client alone, or its reader of a standing stream's ring.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        client: Client,
+        query: AttachedQuery,
+        source: Source,
+        base: int = 0,
+        *,
+        low_latency: bool = False,
+    ) -> None:
+        self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
+        self.low_latency = low_latency
+        self.reader = source if isinstance(source, Reader) else None
+        self._ended = ""  # why, if only this client's reading has
+        self.told = 0
+        """Of the changes of the query's state, those that the client has heard of."""
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
         self._reached = base
@@ -68,12 +86,35 @@ class ServedStream:
 
     def waits(self) -> bool:
         """Whether there is something to send."""
-        return bool(len(self.query.outbox) or self.ready)
+        return bool(len(self.source) or self.ready)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the client has yet to hear of a change of state or of a first error."""
+        return self.told != self.query.changes
+
+    def touch(self) -> None:
+        """Have the client told once more how the stream is."""
+        self.told = 0
+
+    @property
+    def state(self) -> str:
+        """The state of the query, unless only this client's reading has ended."""
+        return "ended" if self._ended else self.query.state
+
+    def end(self, reason: str) -> None:
+        """End the stream for this client, behind the newest value of now."""
+        if self.reader is not None:
+            self.reader.stop()
+            self._ended = reason
+        elif self.query.state == "live":
+            self.query.state, self.query.reason = "ended", reason
+        self.touch()
 
     def next(self, count: int, size: int) -> tuple[Columns, list[Any], bytearray] | None:
         """What to send next, its values, and their flags if any has some; it stays until `take`."""
         if self.query.recorder is None:
-            columns = self.query.outbox.peek(count, size)
+            columns = self.source.peek(count, size)
         else:
             self._record(count, size)
             columns = Columns.of(list(islice(self.ready, count)))
@@ -92,7 +133,7 @@ class ServedStream:
         self.sent += count
         self._reached = self.base + columns.numbers[-1]
         if self.query.recorder is None:
-            self.query.outbox.take(columns)
+            self.source.take(columns)
         else:
             for _ in range(count):
                 self.ready.popleft()
@@ -119,14 +160,15 @@ class ServedStream:
     @property
     def last(self) -> int:
         """The number of the newest value."""
-        return self.base + (self._released if self.query.recorder is not None else self.query.outbox.number)
+        return self.base + (self._released if self.query.recorder is not None else self.source.number)
 
     @property
     def reached(self) -> int:
         """The number up to which every value was sent or dropped."""
-        outbox = self.query.outbox
-        settled = self.sent + outbox.dropped  # looked at before the number, which the training thread raises first
-        number = outbox.number
+        if self.reader is not None:
+            return self.reader.position
+        settled = self.sent + self.source.dropped  # looked at before the number, which the training thread raises first
+        number = self.source.number
         return self.base + number if self.query.recorder is None and settled == number else self._reached
 
     def status(self) -> m.Status:
@@ -134,8 +176,8 @@ class ServedStream:
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
         return m.Status(
-            self.number, query.state, query.reason, self.last, query.outbox.dropped, query.pipeline.skipped,
-            query.errors, query.traceback, tuple(query.remarks()),
+            self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
+            query.pipeline.skipped, query.errors, query.traceback, tuple(query.remarks()),
             1e9 * query.seconds / query.events if query.events else 0.0,
             query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
         )  # fmt: skip
@@ -155,10 +197,10 @@ class ServedStream:
         """Show the recorder what has come."""
         recorder = self.query.recorder
         assert recorder is not None
-        columns = self.query.outbox.peek(count, size)
+        columns = self.source.peek(count, size)
         if columns is None:
             return
-        self.query.outbox.take(columns)
+        self.source.take(columns)
         for _, event, when, marked, size in zip(*columns, strict=True):
             kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.kept.items()}
             shown = Marked(*_finished(marked))
@@ -171,7 +213,7 @@ class ServedStream:
                 self.query.errors += 1
                 if not self.query.traceback:
                     self.query.traceback = str(error) if told else format_error(error, recorder.condition.text)
-                    self.query.changed = True
+                    self.query.changes += 1
                 if self._blind == TOO_MANY:
                     self.query.fail(f"when= failed {TOO_MANY} times in a row: {self.query.traceback.splitlines()[-1]}")
                 continue

@@ -19,10 +19,13 @@ from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, RETRY, Delivery
 from looptap.agent.guests import Guests
 from looptap.agent.link import Sent
-from looptap.agent.outbox import Post
+from looptap.agent.outbox import Outbox, Post
+from looptap.agent.queries import AttachedQuery
 from looptap.agent.registry import Queries, granted
+from looptap.agent.ring import Reader
 from looptap.agent.served import Client, ServedStream, silent
 from looptap.agent.stacks import stacks
+from looptap.agent.standing import Standing, StandingStreams
 from looptap.agent.steering import Steering
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
@@ -51,7 +54,8 @@ class Service:
     ) -> None:
         self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
         self.post = post
-        self.queries = Queries(taps, groups, self.post, limits, budget)
+        self.queries = Queries(taps, groups, limits, budget)
+        self.standing = StandingStreams(self.queries, taps, post, limits)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
         self.guests = Guests(limits)
         self.clients = self.guests.clients
@@ -76,7 +80,7 @@ class Service:
 
     def linger(self) -> float:
         """Seconds to wait for more values before a flush; large ones gain nothing from company."""
-        hurried = self.post.waiting() > LARGE or any(s.query.low_latency for s in self._streams)
+        hurried = self.post.waiting() > LARGE or any(s.low_latency for s in self._streams)
         return 0.001 if hurried else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
@@ -122,6 +126,8 @@ class Service:
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
+        if self.standing.by_name:
+            self.standing.drop_failed()
         return self.delivery.flush()
 
     def rest(self) -> bool:
@@ -148,15 +154,18 @@ class Service:
             elif self.guests.given_up(client):
                 self.gone(peer)
         for stream in list(self._streams):
-            stream.query.changed = True
+            stream.touch()
+        self.taps.quiet.drain()
         self.flush()
 
     def goodbye(self) -> None:
         """Send what waits, end every stream, take leave, with `farewell` as the reason."""
-        self.taps.backlog.drain()
+        self.taps.drain()
+        self.standing.finish(self.farewell)
         for stream in list(self._streams):
-            if stream.query.state == "live":
-                stream.query.state, stream.query.reason, stream.query.changed = "ended", self.farewell, True
+            if stream.state == "live":
+                stream.query.state, stream.query.reason = "ended", self.farewell
+                stream.touch()
         self.delivery.leaving = True
         deadline, sent = time.monotonic() + LEAVING, -1
         while self.flush() and time.monotonic() < deadline:
@@ -164,7 +173,7 @@ class Service:
                 time.sleep(RETRY)
             sent = self.delivery.sent_bytes
         deadline = time.monotonic() + LAST_WORD
-        last = [(s.client.peer, s.status()) for s in self._streams if s.query.changed]  # with what is lost now
+        last = [(s.client.peer, s.status()) for s in self._streams if s.changed]  # with what is lost now
         for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
             while self._reply(peer, message) is Sent.FULL and time.monotonic() < deadline:
                 time.sleep(RETRY)
@@ -197,16 +206,18 @@ class Service:
         match message:
             case m.Attach():
                 self._done(client, message.request, self._attach(client, message))
+                if client.streams[message.stream].waits():  # a history
+                    self.post.wake()
             case m.Detach():
                 stream = self._stream(client, message.stream)
                 self._done(client, message.request)
                 self._detach(stream, "closed by the client")
             case m.CloseWindow():
-                query = self._stream(client, message.stream).query
+                query = self._own(client, message.stream)
                 self.queries.between_events(query.on, query.close, query.close_soon)
                 self._done(client, message.request)
             case m.Grant():
-                self._stream(client, message.stream).query.granted(granted(message.budget))
+                self._own(client, message.stream).granted(granted(message.budget))
                 self._done(client, message.request)
             case m.Call():
                 self.steering.call(client.name, message, (client.peer, message.request, False))
@@ -235,23 +246,49 @@ class Service:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if attach.stream in client.streams:
             raise LimitReached(f"stream {attach.stream} is in use.")
+        if attach.named and (standing := self.standing.by_name.get(attach.code.text)) is not None:
+            return self._read(client, attach, standing)
+        if attach.named and not attach.on:
+            raise QueryError(f"the job declares no stream {attach.code.text!r:.120} so far.")
         base = self.guests.base(client, attach)
-        query = self.queries.attached(attach)
-        client.streams[attach.stream] = stream = ServedStream(attach.stream, client, query, base)
+        outbox = Outbox(self.post, limits.outbox_values)
+        query = self.queries.attached(attach, outbox)
+        self.post.open(outbox)
+        client.streams[attach.stream] = stream = ServedStream(
+            attach.stream, client, query, outbox, base, low_latency=attach.latency == "low"
+        )
         self._streams.append(stream)
         pipeline = query.pipeline
         notes = [*pipeline.notes, *self.queries.notes(query)]
         self.queries.install(query)
         return {"fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes}
 
+    def _read(self, client: Client, attach: m.Attach, standing: Standing) -> dict[str, Any]:
+        """Have the client read a standing stream, from what is held above the number that it has come to."""
+        self.taps.quiet.drain()
+        reader, query, pipeline = Reader(standing.ring, attach.above), standing.query, standing.query.pipeline
+        client.streams[attach.stream] = stream = ServedStream(
+            attach.stream, client, query, reader, low_latency=attach.latency == "low"
+        )
+        self._streams.append(stream)
+        self.queries.heed(query)
+        told = standing.told()
+        return {
+            "fields": pipeline.fields, "mapped": pipeline.mapped,
+            "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
+            "notes": [] if standing.logged else [*pipeline.notes, *self.queries.notes(query)],
+            "standing": {name: told[name] for name in ("name", "query", "on", "unit")}, "after": reader.position,
+        }  # fmt: skip
+
     def _detach(self, stream: ServedStream, reason: str) -> None:
         query = stream.query
-        self.queries.drop(query)
-        if query.events and query.state == "live":
-            self.queries.between_events(query.on, query.cut, lambda: None)
-        if query.state == "live":
-            query.state, query.reason = "ended", reason
-        query.changed = True
+        if stream.reader is None:
+            self.queries.drop(query)
+            if query.events and query.state == "live":
+                self.queries.between_events(query.on, query.cut, lambda: None)
+        else:
+            self.taps.quiet.drain()
+        stream.end(reason)
         self.flush()
 
     def _finished(self, outcome: Outcome) -> None:
@@ -272,7 +309,10 @@ class Service:
             return self.steering.told()
         if what == "commands":
             return list(self.steering.commands.records)
-        raise MessageError(f"there is no {what!r:.80} to ask for, only 'stats', 'stacks', 'controls' and 'commands'.")
+        if what == "streams":
+            return self.standing.list()
+        known = "'stats', 'stacks', 'streams', 'controls' and 'commands'"
+        raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
 
     def _ages(self) -> dict[str, dict[str, float]]:
         """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
@@ -292,10 +332,14 @@ class Service:
             "run": self.run.id,
             "events": self.taps.counts(),
             "clients": self.guests.stats(),
-            "queries": [s.stats() for s in list(self._streams)],
+            "queries": [s.stats() for s in list(self._streams) if s.reader is None],
+            "streams": self.standing.list(),
+            "readers": [s.stats() for s in list(self._streams) if s.reader is not None],
+            "history_bytes": self.standing.history.held,
+            "history_peak": self.standing.history.peak,
             "outbox_bytes": self.post.waiting(),
             "outbox_peak": self.post.peak,
-            "dropped": sum(s.query.outbox.dropped for s in list(self._streams)),
+            "dropped": sum(s.source.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
             "events_in_cuda_graphs": guard.captured,
             "paused": self.steering.pause.seconds(),
@@ -312,6 +356,13 @@ class Service:
         if stream is None:
             raise MessageError(f"there is no stream {number}; it may have ended.")
         return stream
+
+    def _own(self, client: Client, number: int) -> AttachedQuery:
+        """The query of a client's stream that is not the host's."""
+        stream = self._stream(client, number)
+        if stream.reader is not None:
+            raise QueryError(f"{stream.query.name!r} is declared by the job, for all; attach a query of your own.")
+        return stream.query
 
     def _reply(self, peer: bytes, message: m.Message) -> Sent:
         return self._send(peer, encode(message))

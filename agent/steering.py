@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from looptap.agent.commands import Asker, Commands, Did, Outcome, Work, record_of
+from looptap.agent.functions import code_of
 from looptap.agent.guard import LoopState
 from looptap.agent.knobs import Knob, Knobs
 from looptap.agent.optimizers import FREEZE, SCALE
@@ -106,7 +107,7 @@ class Steering:
 
     def calling(self, code: m.Code, record: dict[str, Any]) -> tuple[Work, str]:
         """The work of a call on record, and its text. Raises LooptapError."""
-        pipeline = self._queries.compiled(code)
+        pipeline = self._queries.compiled(code_of(code))
         if not pipeline.mapped:
             raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
 

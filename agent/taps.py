@@ -84,14 +84,16 @@ class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands", "latest",
-        "number", "queries", "source",
+        "_backlogs", "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands",
+        "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(
-        self, source: Source, lock: threading.RLock, backlog: Backlog, closes: tuple[Tap, ...] = ()
+        self, source: Source, lock: threading.RLock, backlogs: tuple[Backlog, Backlog], closes: tuple[Tap, ...] = ()
     ) -> None:
-        self.source, self._lock, self.backlog, self.closes = source, lock, backlog, closes
+        self.source, self._lock, self.closes = source, lock, closes
+        self._backlogs = backlogs  # where somebody waits for the values, and where nobody does
+        self.backlog = backlogs[0]
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
@@ -180,6 +182,7 @@ class Tap:
         )  # fmt: skip
         for query in queries:
             query.later = query in later
+        self.backlog = self._backlogs[bool(later) and all(q.outbox.quiet for q in later)]
         self._plan = plan = Plan(self.source, queries, later)
         return plan
 
@@ -256,11 +259,13 @@ class Taps:
 
     def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: Backlog) -> None:
         self.standing, self.rank, self.backlog = standing, rank, backlog
+        self.quiet = backlog.quiet_twin()
+        """The events of the queries whose values nobody waits for: no bell is rung for them."""
         self.lock = threading.RLock()
         self.by_name: dict[str, Tap] = {}
         for name in groups:
             closes = tuple(self.by_name.values())
-            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, backlog, closes)
+            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, (backlog, self.quiet), closes)
 
     def open(self, event: str) -> Tap:
         """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
@@ -274,7 +279,12 @@ class Taps:
         return tap
 
     def _new(self, event: str) -> Tap:
-        return Tap(Source(event, self.standing, self.rank), self.lock, self.backlog)
+        return Tap(Source(event, self.standing, self.rank), self.lock, (self.backlog, self.quiet))
+
+    def drain(self) -> None:
+        """Evaluate all that waits."""
+        self.backlog.drain()
+        self.quiet.drain()
 
     def slept(self, seconds: float) -> None:
         """The loop has paused for so long: that is no step's time."""
@@ -293,7 +303,7 @@ class Deaf(Taps):
 
     def __init__(self) -> None:
         super().__init__((), {}, 0, Backlog(Post(0, _nobody, _nobody)))
-        self._tap = Tap(Source("inert"), self.lock, self.backlog)
+        self._tap = Tap(Source("inert"), self.lock, (self.backlog, self.quiet))
 
     def _new(self, event: str) -> Tap:
         return self._tap

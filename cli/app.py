@@ -76,7 +76,15 @@ def watch(
     queries: Annotated[
         list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
     ],
-    on: On = "batch",
+    on: Annotated[
+        str | None,
+        Option(
+            metavar="EVENT",
+            help="The type of event, as the job calls it in agent.emit; batch if not given. With it a text is a query, "
+            "also where the job has a stream of that name.",
+            show_default=False,
+        ),
+    ] = None,
     window: Annotated[
         str | None,
         Option(
@@ -117,6 +125,11 @@ def watch(
       looptap watch digits-cnn "layer_norms(model, 'grad')" --every 20
       looptap watch digits-cnn "epoch, error" --on epoch --count 1
 
+    The name of a stream that the job declares shows that one, its history first (looptap streams RUN lists them):
+
+    \b
+      looptap watch digits-cnn loss
+
     Which batches led to the NaN? Nothing is sent until the condition comes true:
 
     \b
@@ -139,6 +152,25 @@ def watch(
     how = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
     how |= {"when": when, "before": before, "after": after}
     return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow)
+
+
+@app.command("streams", short_help="List the streams that a run declares itself, with their history.")
+def streams(
+    run: Name,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each stream.")] = False,
+) -> int:
+    """List the standing streams of a run: those that the job declares, with a history that begins before you came.
+
+    \b
+      looptap streams digits-cnn
+      looptap watch digits-cnn loss
+
+    Told of each: its name, what it asks of which events, how many values there were, how many of them the job still
+    holds, how many come in a second, and what the query costs.
+    """
+    from looptap.cli import standing
+
+    return standing.streams(run, as_json=as_json)
 
 
 @app.command("call", short_help="Run code once inside a run and print the result.")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from looptap.cli.formats import cost, duration, json_of, several, size
+from looptap.cli.standing import described
 from looptap.client.discover import RunListing, find, runs
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.streams.errors import LooptapError
@@ -89,6 +90,8 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
     queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
     yield _fact("clients", f"{report['clients']} with {queries}")
+    for stream in report.get("streams", ()):
+        yield _fact("stream", described(stream))
     for query in report["queries"]:
         yield _fact("query", _query(query))
     dropped, waiting = several(report["dropped"], "value"), size(report["outbox_bytes"])

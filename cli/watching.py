@@ -74,6 +74,8 @@ def _came(tail: Tail) -> str:
 
 
 def _events(tail: Tail) -> str:
+    if not tail.stream.on:
+        return "the job has logged nothing more under this name"
     events = tail.stream.run.events()
     if count := events.get(tail.stream.on):
         return f"the run has raised {several(count, 'event')} of type {tail.stream.on!r}"

@@ -45,6 +45,10 @@ class LiveStream(Stream):
         self.run = run
         self.mapped = False
         """Whether the query yields at events, not at the ends of windows."""
+        self.standing: str | None = None
+        """The name of the standing stream that this one reads, None for a query of its own."""
+        self.unit = ""
+        """The unit of the values, where the host has told one."""
         self.skipped = 0
         """Values that ``throttle`` held back."""
         self._attach = attach
@@ -104,6 +108,13 @@ class LiveStream(Stream):
         """The agent has attached the query and says how it understands it."""
         told = reply if isinstance(reply, dict) else {}
         self.mapped = told.get("mapped") is True
+        standing, after = told.get("standing"), told.get("after")
+        if self._attach.named and isinstance(standing, dict) and isinstance(after, int) and 0 <= after <= _LARGEST:
+            self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
+            self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
+            self._expected = after + 1  # what the history had given up before is not missing here
+        else:
+            self._attach = msgspec.structs.replace(self._attach, named=False)
         self._explanation = _text(told.get("explain"))
         fields = told.get("fields")
         if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
@@ -126,18 +137,22 @@ class LiveStream(Stream):
 
     def _again(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
-        self._earlier_errors = self.error_count
-        self._told_dropped = self._told_errors = 0
+        if self.standing is None:
+            self._earlier_errors = self.error_count
+            self._told_dropped = self._told_errors = 0
         if moved is None:
-            self._relinked = True
+            self._relinked = self.standing is None  # else the numbers tell
         else:
             self._go_on_after(0, unknown=not self._accounted)
             self._relinked = self._accounted = False
             self._first_place, self._last_place = None, (self._expected - 1, 0)
             with self._changed:
                 self._seams.append(Seam(self._expected - 1, *moved))
+            if self.standing is not None:  # the next run numbers its values from 1
+                self._offset = self._expected - 1
         above = min(max(0, self._expected - 1 - self._offset), _LARGEST)
-        return msgspec.structs.replace(self._attach, request=request, above=above)
+        on = self._attach.on if self.standing is None else ""
+        return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
 
     def _bridge(self, batch: Batch) -> None:
         """Go on with the numbers after the query was attached anew."""
@@ -192,7 +207,7 @@ class LiveStream(Stream):
         self._limits = self.notes[before:]
 
     def _outlook(self) -> str:
-        return self._failures() + self.run._outlook(self.on)
+        return self._failures() + (self.run._outlook(self.on) if self.on else "")
 
     # ------------------------------------------------------------ callbacks
 

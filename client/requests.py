@@ -29,6 +29,7 @@ class _Asked:
     answer: Future[Any]
     frame: bytes
     again: bool
+    first: Callable[[Any], None] | None = None
 
 
 class Requests:
@@ -45,13 +46,16 @@ class Requests:
         """A number for a new request."""
         return next(self._numbers)
 
-    def send(self, request: Any, *, again: bool = True) -> Future[Any]:
+    def send(
+        self, request: Any, *, again: bool = True, first: Callable[[Any], None] | None = None
+    ) -> Future[Any]:
         """Send a request, once more over a new link if ``again``; the future holds its answer.
 
+        ``first`` is called with the answer before anything that came after it is looked at.
         Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there is no link.
         """
         frame = bounded(request)
-        asked = _Asked(Future(), frame, again)
+        asked = _Asked(Future(), frame, again, first)
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)
@@ -89,7 +93,10 @@ class Requests:
         if asked is None:
             return
         try:
-            asked.answer.set_result(unpack(message.value))
+            value = unpack(message.value)
+            if asked.first is not None:
+                asked.first(value)
+            asked.answer.set_result(value)
         except LooptapError as error:
             asked.answer.set_exception(error)
 

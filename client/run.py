@@ -11,6 +11,7 @@ from typing import Any
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
 from looptap.client.session import _SILENT, LOST
+from looptap.client.standing import StandingStream, standing_streams
 from looptap.client.steering import Steering
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
@@ -48,7 +49,20 @@ class Run(Steering):
         return self.state == LIVE
 
     @property
-    def streams(self) -> list[LiveStream]:
+    def streams(self) -> list[StandingStream]:
+        """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.stream("loss", "step, loss", unit="nats")
+        >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
+        [('loss', 'step, loss', 'nats')]
+        """
+        question = self._requests.send(m.Ask(self._requests.number(), "streams"))
+        return standing_streams(self._requests.wait(question, 5.0, "The question for the standing streams"))
+
+    @property
+    def attached(self) -> list[LiveStream]:
         """The live streams of this client."""
         return [stream for _, stream in self._living()]
 
@@ -104,7 +118,7 @@ class Run(Steering):
         self,
         query: str | Callable[..., Any],
         *,
-        on: str = "batch",
+        on: str | None = None,
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
@@ -119,8 +133,10 @@ class Run(Steering):
         name: str = "",
         timeout: float = 5.0,
     ) -> LiveStream:
-        """Attach ``query`` to the events ``on`` and return the stream of what it yields.
+        """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
+        A text that is the name of a standing stream of the run, without ``on`` or another argument of a query,
+        reads that one: what its history holds, then each new value.
         ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or
         `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds.
         With ``when``, values are held back and come only around events where this condition is true: ``before``
@@ -131,11 +147,12 @@ class Run(Steering):
         """
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
+        plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
         attach = m.Attach(
             self._requests.number(),
             next(self._numbers),
             code_of(query),
-            on,
+            "batch" if on is None else on,
             window=_window(window),
             every=every,
             throttle=throttle,
@@ -146,13 +163,15 @@ class Run(Steering):
             latency=latency,
             name=name,
             budget=budget,
+            named=plain and isinstance(query, str),
         )
         text = name_of(query)
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
         self._streams[attach.stream] = weakref.ref(stream)
         try:
-            answer = self._requests.send(attach, again=False)  # a new link attaches all streams anew
-            stream._attached(self._requests.wait(answer, timeout, f"The query {text[:60]!r}"))
+            # A new link attaches all streams anew.
+            answer = self._requests.send(attach, again=False, first=stream._attached)
+            self._requests.wait(answer, timeout, f"The query {text[:60]!r}")
         except BaseException as error:
             self._forget(attach.stream)
             if not isinstance(error, QueryError | LimitReached):

@@ -32,6 +32,7 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
+from looptap.streams.errors import QueryError
 from looptap.streams.feed import ENDED, FAILED, LIVE
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Session:
         self._callbacks = Callbacks()
         self._streams: dict[int, weakref.ref[LiveStream]] = {}
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
+        self._early: list[weakref.ref[LiveStream]] = []  # those that the next run has not declared yet
         self._numbers = itertools.count(1)
         self._client, self._token = _client_name(), secrets.token_hex(16)
         self._welcomed = threading.Event()
@@ -106,7 +108,7 @@ class Session:
             raise self._refusal
 
     def _say_hello(self) -> None:
-        run, streams = self._expected, tuple(number for number, _ in self._living())
+        run, streams = self._expected, tuple(n for n, s in self._living() if s.standing is None)
         self._transport.send(encode(m.Hello(m.VERSION, self._client, run.id if run else "", self._token, streams)))
 
     @property
@@ -213,6 +215,10 @@ class Session:
     def _on_beat(self, message: m.Beat) -> None:
         if len(message.events) > _EVENTS:
             raise MessageError(f"A beat that names {len(message.events)} types of events.")
+        early, self._early = self._early, []
+        for stream in early:
+            if (living := stream()) is not None:
+                self._attach_again(living)
         self._events = message.events
         self._idle, self._paused, self._beaten = max(0.0, message.idle), max(0.0, message.paused), time.monotonic()
 
@@ -261,9 +267,12 @@ class Session:
                 self._detach(number)
         for number, stream in living.items():
             if number not in served:
-                answer = self._requests.send(stream._again(self._requests.number(), moved), again=False)
-                answer.add_done_callback(_Verdict(stream))
+                self._attach_again(stream, moved)
         self._requests.repeat()
+
+    def _attach_again(self, stream: LiveStream, moved: tuple[str, str] | None = None) -> None:
+        answer = self._requests.send(stream._again(self._requests.number(), moved), again=False)
+        answer.add_done_callback(_Verdict(stream))
 
     def _on_lost(self, error: LinkError) -> None:
         if self.state in (LIVE, LOST):
@@ -339,7 +348,11 @@ class _Verdict:
 
     def __call__(self, answer: Any) -> None:
         stream, error = self._stream(), answer.exception()
-        if stream is not None and error is not None and not isinstance(error, NoAnswer):  # lost once more
+        if stream is None or error is None or isinstance(error, LinkError):  # lost once more
+            return
+        if stream.standing is not None and isinstance(error, QueryError):
+            stream.run._early.append(self._stream)
+        else:
             stream._finish(FAILED, str(error))
 
 

@@ -28,6 +28,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes sent, over all clients, that they have not yet said to have taken in; for one client at least 1 MiB."""
     outbox_values: int = 200_000
     """Values that wait, per stream, for the I/O thread."""
+    standing_streams: int = 256
+    """Streams that the host declares, names of `Agent.log` included."""
+    history_bytes: int = 16_777_216
+    """Bytes that the history of one standing stream may hold."""
+    history_bytes_in_all: int = 67_108_864
+    """Bytes that the histories of all standing streams may hold."""
     high_water_mark: int = 64
     """Messages that libzmq queues for one client."""
     handshake: float = 2.0

@@ -63,6 +63,9 @@ class Attach(Message, tag="attach", frozen=True):
     """Start stream ``stream`` (a number the client chose and has not used before).
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
+    ``named``: if the code is the name of a standing stream, that is meant, and nothing else of this message counts;
+    its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
+    is empty, it is no query if there is no such stream.
     """
 
     request: int
@@ -80,6 +83,7 @@ class Attach(Message, tag="attach", frozen=True):
     name: str = ""
     budget: float | None = None
     above: int = 0
+    named: bool = False
 
 
 class Detach(Message, tag="detach", frozen=True):

@@ -51,6 +51,17 @@ def test_arithmetic_is_evaluated_later(query):
     assert not stream.errors
 
 
+def test_every_third_event_is_looked_at_later_as_well(run):
+    agent, run = run
+    third, sums = run.stream("step", on="batch", every=3), run.stream(SUMS, on="batch", every=4)
+    for step in range(1, 1001):
+        agent.emit("batch", step=step)
+    agent.emit("epoch")
+    assert later(agent, "batch") == [True, True]
+    assert third.wait(333) == list(range(3, 1001, 3))
+    assert sums.wait(1) == [(sum(range(4, 1001, 4)), 250, 4)]
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -132,7 +132,7 @@ def test_a_query_that_cannot_be_compiled_is_refused_with_a_caret(run):
         run.stream("mean(e.loss for e in events) + step")
     assert caught.value.column is not None
     assert caught.value.hint
-    assert run.streams == []
+    assert run.attached == []
 
 
 @pytest.mark.parametrize("options", [{"window": -1}, {"every": 0}, {"throttle": -1.0}, {"latency": "fast"}])
@@ -147,7 +147,7 @@ def test_an_option_that_makes_no_sense_is_refused(run, options):
 def test_an_option_of_the_wrong_type_is_refused_here(run, options):
     with pytest.raises(QueryError, match="cannot be asked for"):
         run.stream("step", **options)
-    assert run.streams == []
+    assert run.attached == []
 
 
 def test_a_query_that_fails_at_each_event_says_so_and_ends(run):
@@ -184,7 +184,7 @@ def test_closing_a_stream_brings_what_it_still_had_to_say(run, job):
     soon(lambda: run.events().get("batch", 0) > 100)
     stream.close()
     assert [r.partial for r in stream.records] == [True]
-    assert (stream.state, run.streams) == ("ended", [])
+    assert (stream.state, run.attached) == ("ended", [])
     assert run.stats()["queries"] == []
 
 
@@ -192,7 +192,7 @@ def test_a_stream_that_nobody_holds_any_more_is_detached(run):
     run.stream("step", on="batch").wait(1)
     gc.collect()
     soon(lambda: run.stats()["queries"] == [])
-    assert run.streams == []
+    assert run.attached == []
 
 
 def test_a_stream_with_a_callback_lives_on_its_own(run):
@@ -224,7 +224,7 @@ def test_more_streams_than_the_bound_are_refused(run):
     streams = [run.stream("step", on="batch") for _ in range(64)]
     with pytest.raises(LimitReached, match="streams_per_client"):
         run.stream("step", on="batch")
-    assert len(run.streams) == len(streams)
+    assert len(run.attached) == len(streams)
 
 
 def test_a_slow_reader_sees_every_loss_as_a_gap(job):
@@ -629,7 +629,7 @@ def test_a_stream_that_was_being_attached_when_the_link_broke_is_not_there():
     threading.Timer(0.05, agent.receiver.on_lost, [NoAnswer("The link is lost.")]).start()
     with pytest.raises(NoAnswer, match="link is lost"):
         run.stream("step")
-    assert (run.state, run.streams) == ("lost", [])
+    assert (run.state, run.attached) == ("lost", [])
 
 
 def test_an_agent_that_refuses_a_second_hello_is_believed():

@@ -114,6 +114,34 @@ def test_over_twenty_cuts_what_was_made_is_what_arrived_and_what_is_missing(dire
         assert all(b.value - a.value == 7 * (b.number - a.number) for a, b in pairwise(window))
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_given_up(directory, away):
+    with far_away(directory, QUICK) as (job, run, proxy):
+        job.agent.stream("all", "step", history=100_000)
+        job.agent.stream("little", "step", history=20)
+        whole, little = run.stream("all"), run.stream("little")
+        for _ in range(3):
+            before = whole.arrived
+            proxy.shut = away
+            proxy.cut()
+            if away:  # until the agent has forgotten the client, and the small history has moved on
+                soon(lambda: run.state == "lost" and not job.agent._service.guests.clients)
+                proxy.shut = False
+            soon(lambda before=before: whole.arrived > before + 50)
+        job.rest()
+        count = job.agent._service.standing.by_name["all"].ring.number
+        soon(lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number)
+        records = whole.records
+        assert [r.number for r in records] == [r.event - records[0].event + 1 for r in records]
+        assert (whole.dropped, whole.gaps) == (0, [])
+        assert all(gap.missing is not None for gap in little.gaps)
+        begun = min([gap.after for gap in little.gaps] + [little.records[0].number - 1])
+        assert little.arrived + little.dropped == little.records[-1].number - begun
+        assert sum(gap.missing for gap in little.gaps) == little.dropped
+        assert little.dropped > 0 or not away
+        assert {r.number: r.value for r in little.records}.items() <= {r.number: r.value for r in whole.records}.items()
+
+
 def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_is_told(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
         mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
@@ -321,16 +349,42 @@ while not over.wait(0.001):
         agent.emit("epoch")
 agent.close("the job is done")
 """
+LATER = JOB.replace("    step += 1", "    step += 1\n    if step == 50: agent.stream('all', 'step')")
+DECLARED = JOB.replace("over, step =", "agent.stream('all', 'step', history=100_000)\nover, step =")
 
 
 @contextlib.contextmanager
-def child():
+def child(code=JOB):
     """A job in a process of its own, and the id of its run."""
-    with subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         try:
             yield job, job.stdout.readline().strip()
         finally:
             job.kill()
+
+
+def test_a_standing_stream_moves_on_to_the_next_run_and_misses_nothing_of_its_history(directory):
+    with child(DECLARED) as (job, first):
+        run = looptap.attach("again", follow=True)
+        steps = run.stream("all")
+        steps.wait(50)
+        job.stdin.close()
+        soon(lambda: run.state == "lost")
+        total = steps.arrived
+        assert (steps.dropped, steps.values) == (0, list(range(1, total + 1)))
+    with child(DECLARED) as (_, second):
+        soon(lambda: steps.arrived > total + 50)
+        (seam,) = steps.seams
+        assert (seam.old, seam.new, seam.after) == (first, second, total)
+        after = [r for r in steps.records if r.number > total]
+        assert [r.number - total for r in after] == [r.value for r in after] == list(range(1, len(after) + 1))
+        assert (steps.dropped, steps.gaps) == (0, [])
+        total = steps.arrived
+    with child(LATER):  # it declares the stream when the client is there already
+        soon(lambda: len(steps.seams) == 2 and steps.arrived > total + 50)
+        assert [r.number - steps.seams[1].after for r in steps.records][-1] == steps.latest - 49
+        run.close()
 
 
 def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(directory):
@@ -348,7 +402,7 @@ def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(direct
     killed = steps.arrived
     with child() as (job, second):
         soon(lambda: groups.arrived > 10 and steps.arrived > killed + 50)
-        assert (run.id, run.state, run.reason, len(run.streams)) == (second, "live", "", 2)
+        assert (run.id, run.state, run.reason, len(run.attached)) == (second, "live", "", 2)
         (seam,) = steps.seams
         assert (seam.old, seam.new) == (first, second)
         before, after = (

@@ -100,7 +100,7 @@ class _Agent(Agent):
         return True  # a test means it, wherever it runs
 
     def _listen(self, listen: str | None) -> None:
-        self._taps.backlog.enough = 1
+        self._taps.backlog.enough = self._taps.quiet.enough = 1
         self.memory = _Link(self._service)
         self._service.send = self.memory.send
         self._link = self.memory

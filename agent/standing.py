@@ -1,0 +1,167 @@
+"""Standing streams: queries that the host declares. They run once, whoever reads, and keep a history.
+
+Their values go into a ring each and stay there. While nobody reads, the I/O thread is not woken: arithmetic is
+evaluated 256 events at a time, on the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from looptap.agent.guard import captures
+from looptap.agent.outbox import Post
+from looptap.agent.queries import AttachedQuery
+from looptap.agent.registry import Queries
+from looptap.agent.ring import History, Ring
+from looptap.agent.taps import Taps
+from looptap.protocol.errors import LimitReached
+from looptap.protocol.limits import Limits
+from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.windows import as_window
+
+HISTORY = 10_000
+"""Values of a history, unless the host says otherwise."""
+MAX_BYTES = 4_000_000
+"""Bytes of one value, unless the host says otherwise."""
+RECENT = 128
+"""Values from which the rate is told."""
+
+
+class Standing:
+    """One standing stream; ``logged``: its values come from `Agent.log`, not from events."""
+
+    def __init__(self, name: str, query: AttachedQuery, ring: Ring, unit: str = "", *, logged: bool = False) -> None:
+        self.name, self.query, self.ring, self.unit, self.logged = name, query, ring, unit, logged
+        self.dropped = False
+        """Whether its query has failed and was taken off its events."""
+
+    def told(self) -> dict[str, Any]:
+        """What whoever lists the streams of the run is told of it."""
+        query, ring = self.query, self.ring
+        elapsed = monotonic() - query.started if query.started else 0.0
+        fields = query.pipeline.fields
+        return {
+            "name": self.name,
+            "query": "" if self.logged else query.pipeline.text,
+            "on": query.on,
+            "unit": self.unit,
+            "fields": list(fields) if fields else None,
+            "state": query.state,
+            "reason": query.reason,
+            "values": ring.number,
+            "held": len(ring),
+            "bytes": ring.held,
+            "rate": self._rate(),
+            "errors": query.errors,
+            "readers": ring.readers,
+            "nanoseconds_per_event": 1e9 * query.seconds / query.events if query.events else 0.0,
+            "share_of_time": query.seconds / elapsed if elapsed > 0 else 0.0,
+        }
+
+    def _rate(self) -> float:
+        """Values per second, as of the last 128 and of what has passed since."""
+        ring = self.ring
+        newest = ring.read(ring.number - RECENT, RECENT, ring.number)
+        elapsed = monotonic() - newest[0][2] if newest else 0.0
+        return len(newest) / elapsed if elapsed > 0 else 0.0
+
+
+class StandingStreams:
+    """All standing streams of an agent, by name."""
+
+    def __init__(self, queries: Queries, taps: Taps, post: Post, limits: Limits) -> None:
+        self._queries, self._taps, self._limits = queries, taps, limits
+        self.history = History(post, limits.history_bytes_in_all, limits.history_bytes)
+        self.by_name: dict[str, Standing] = {}
+        self._capturing: Callable[[], bool] | None = None
+
+    def declare(
+        self,
+        name: str,
+        query: str | Callable[..., Any],
+        on: str,
+        *,
+        window: Any,
+        every: int,
+        throttle: float,
+        history: int,
+        unit: str,
+        max_bytes: int,
+    ) -> None:
+        """Start a standing stream. Raises QueryError, ValueError for what is no name or number, LimitReached."""
+        self._check(name)
+        if not isinstance(on, str) or not on:
+            raise ValueError(f"on={on!r}: it is the name of the events, such as 'batch'.")
+        for argument, number in (("history", history), ("max_bytes", max_bytes)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{argument}={number!r}: it is a whole number, 1 or more.")
+        if not isinstance(unit, str):
+            raise ValueError(f"unit={unit!r}: it is a text, such as 'ms'.")
+        pipeline = self._queries.compiled(query, as_window(window), every, throttle)
+        ring = self.history.open(history)
+        attached = self._queries.declared(
+            name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2)
+        )
+        self.by_name[name] = Standing(name, attached, ring, unit)
+        self._queries.install(attached)
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Append one value to the stream of each name. Raises ValueError or LimitReached for a name that cannot be."""
+        capturing = self._capturing
+        if capturing is not None and capturing():
+            return
+        with self._taps.lock:
+            started = now = monotonic()
+            for name, value in values.items():
+                stream = self.by_name.get(name) or self._logged(name, now)
+                if not stream.logged:
+                    raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
+                query = stream.query
+                query.log(value, now)
+                ended = monotonic()
+                query.seconds += ended - started
+                started = ended
+
+    def list(self) -> list[dict[str, Any]]:
+        """What there is to tell of each stream, up to the newest event."""
+        self._taps.quiet.drain()
+        return [stream.told() for stream in list(self.by_name.values())]
+
+    def drop_failed(self) -> None:
+        """Take those off their events that have failed for good."""
+        for stream in list(self.by_name.values()):
+            query = stream.query
+            if query.state == "failed" and not (stream.logged or stream.dropped):
+                stream.dropped = True
+                self._queries.drop(query)
+
+    def finish(self, reason: str) -> None:
+        """The run ends: so does every stream, for every reader."""
+        for stream in list(self.by_name.values()):
+            query = stream.query
+            if query.state == "live":
+                query.state, query.reason = "ended", reason
+                query.changes += 1
+
+    def _logged(self, name: str, now: float) -> Standing:
+        self._check(name)
+        self._capturing = captures()
+        ring = self.history.open(HISTORY)
+        pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
+        query = self._queries.declared(name, pipeline, "", ring, MAX_BYTES)
+        query.started = now
+        stream = self.by_name[name] = Standing(name, query, ring, logged=True)
+        return stream
+
+    def _check(self, name: str) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+            raise ValueError(f"the name of a stream is 1 to 100 printable characters, not {name!r:.120}.")
+        if name in self.by_name:
+            raise ValueError(f"there is a standing stream {name!r} already; give this one another name.")
+        if len(self.by_name) >= self._limits.standing_streams:
+            raise LimitReached(
+                f"{len(self.by_name)} standing streams are declared, the bound (Limits.standing_streams); put what "
+                "varies into the values."
+            )

@@ -1,0 +1,94 @@
+"""What a standing stream that nobody reads costs the loop, beside the same query attached by a client that reads it.
+
+In a row: 50,000 events in a loop that does nothing else, wall time; the client is another process, and all its values
+are delivered. After a training step: the mean of single calls of `emit` in an MLP loop of a millisecond a step, as the
+events of a standing stream are evaluated 256 at a time. `log` is one value of `agent.log` per call, nobody reading.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from emitting import IN_A_ROW, Burst, Empty, in_a_row
+from harness import Row, in_units, interleave, main
+from loops import Mlp
+from reader import reader, run
+
+STEPS, ROUNDS = 512, 15
+QUERIES = {
+    "step, loss": "arithmetic",
+    "mean(e.loss for e in events)": "a reduction",
+    "norm(loss), step": "evaluated at the event",
+}
+
+
+def mean_in_a_loop(step: Callable[[], Any], call: Callable[[int, Any], None]) -> float:
+    """The mean of single calls after a step, less what it takes to read the clock."""
+    took, clock = [], []
+    for number in range(STEPS):
+        loss = step()
+        start = time.perf_counter()
+        call(number, loss)
+        end = time.perf_counter()
+        took.append(end - start)
+        clock.append(time.perf_counter() - end)
+    return statistics.fmean(took) - statistics.median(clock)
+
+
+def rows() -> Iterator[Row]:
+    mlp, empty = Mlp(), Empty()
+    with run(budget=math.inf) as agent, reader() as client:
+        blocks: dict[str, Callable[[], float]] = {"empty": lambda: in_a_row(empty)}
+        for query in QUERIES:
+            reduces = "events" in query
+            agent.stream(f"kept {query}", query, on=f"kept {query}")
+            agent.stream(f"kept loop {query}", query, on=f"kept loop {query}")
+            client.open(f"read {query}", query, on=f"read {query}", buffer=1000)
+            client.open(f"read loop {query}", query, on=f"read loop {query}", buffer=1000)
+            blocks[f"read {query}"] = Burst(agent, client, f"read {query}", 1 if reduces else IN_A_ROW, reduces)
+            event = f"kept {query}"
+            blocks[event] = _burst(lambda number, event=event: agent.emit(event, step=number, loss=0.5))
+            for kind in ("read", "kept"):
+                event = f"{kind} loop {query}"
+                blocks[event] = lambda event=event: mean_in_a_loop(
+                    mlp.step, lambda number, loss: agent.emit(event, step=number, loss=loss)
+                )
+        blocks["log"] = _burst(lambda number: agent.log(loss=0.5))
+        blocks["log loop"] = lambda: mean_in_a_loop(mlp.step, lambda number, loss: agent.log(logged=loss))
+        seen = interleave(blocks, ROUNDS, settle=0.05)
+    for query, kind in QUERIES.items():
+        for loop, where in (("", f"{IN_A_ROW:,} in a row"), ("loop ", "after a training step, loss a tensor")):
+            kept, read = f"kept {loop}{query}", f"read {loop}{query}"
+            yield Row(
+                f"{query} ({kind}), declared, nobody reads: an event, {where} (baseline: the query of a client)",
+                in_units(seen.median(read)),
+                in_units(seen.median(kept)),
+                str(seen.ratio(kept, read)),
+                figures={"kept": seen.seconds[kept], "read": seen.seconds[read]},
+            )
+    for block, where in (("log", f"{IN_A_ROW:,} in a row"), ("log loop", "after a training step, loss a tensor")):
+        yield Row(
+            f"agent.log(loss=loss), nobody reads: a call, {where} (baseline: an empty method)",
+            in_units(seen.median("empty")),
+            in_units(seen.median(block)),
+            "",
+            figures={"log": seen.seconds[block]},
+        )
+
+
+def _burst(call: Callable[[int], None]) -> Callable[[], float]:
+    def block() -> float:
+        start = time.perf_counter()
+        for number in range(IN_A_ROW):
+            call(number)
+        return (time.perf_counter() - start) / IN_A_ROW
+
+    return block
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

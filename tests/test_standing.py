@@ -1,0 +1,401 @@
+"""Streams that the host declares: history first, then live values, exact for any number of readers."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import tracemalloc
+
+import pytest
+import torch
+
+import looptap
+from looptap.agent.agent import Agent
+from looptap.agent.backlog import ENOUGH
+from looptap.agent.outbox import Post
+from looptap.agent.ring import OVERHEAD, History, Reader
+from looptap.cli import main
+from looptap.protocol.errors import LimitReached
+from looptap.streams.errors import QueryError
+from looptap.testing import pair
+
+
+def soon(condition, seconds=20.0):
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path
+
+
+# ---------------------------------------------------------------- declared and read
+
+
+def test_a_reader_gets_the_history_and_then_what_comes_with_the_numbers_of_the_stream():
+    agent, run = pair()
+    agent.stream("loss", "step, loss", history=5, unit="nats")
+    for step in range(8):
+        agent.emit("batch", step=step, loss=0.5)
+    early = run.stream("loss")
+    agent.emit("batch", step=8, loss=torch.tensor(0.25))
+    late = run.stream("loss")
+    agent.emit("batch", step=9, loss=0.125)
+    assert [(r.number, r.value.step) for r in early.records] == [(n + 1, n) for n in range(3, 10)]
+    assert [(r.number, r.value.step) for r in late.records] == [(n + 1, n) for n in range(4, 10)]
+    assert (early.dropped, early.gaps, late.dropped, late.gaps) == (0, [], 0, [])
+    assert (early.name, early.text, early.on, early.unit) == ("loss", "step, loss", "batch", "nats")
+    assert late.latest.loss == 0.125
+
+
+def test_a_declared_reduction_keeps_its_windows_and_its_partial_flags():
+    agent, run = pair()
+    agent.emit("batch", loss=9.0)
+    agent.stream("mean", "mean(e.loss for e in events)")
+    for loss in (1.0, 3.0):
+        agent.emit("batch", loss=loss)
+    agent.emit("epoch")
+    agent.stream("by hundred", "len(events)", window=2)
+    for _ in range(4):
+        agent.emit("batch", loss=0.0)
+    agent.emit("epoch")
+    assert [(r.value, r.partial) for r in run.stream("mean").records] == [(2.0, True), (0.0, False)]
+    assert run.stream("by hundred").values == [2, 2]
+
+
+def test_a_name_is_a_name_only_where_it_is_exact_and_no_argument_of_a_query_is_given():
+    agent, run = pair()
+    agent.stream("loss", "100 * loss")
+    agent.emit("batch", loss=1.0)
+    assert run.stream("loss").values == [100.0]
+    queries = [run.stream("loss ", on="batch"), run.stream("loss", on="batch"), run.stream("loss", every=1, window=5)]
+    queries += [run.stream(" loss"), run.stream("loss", budget=0.5)]
+    agent.emit("batch", loss=2.0)
+    assert [q.values for q in queries] == [[2.0]] * 5
+    assert [q.standing for q in queries] == [None] * 5
+
+
+def test_streams_are_listed_with_what_they_are_and_cost():
+    agent, run = pair()
+    agent.stream("loss", "step, loss", unit="nats")
+    agent.stream("slow", "error", on="epoch")
+    for step in range(3):
+        agent.emit("batch", step=step, loss=0.5)
+    agent.log(lr=0.1)
+    reader = run.stream("loss")
+    loss, slow, lr = run.streams
+    assert (loss.name, loss.query, loss.on, loss.unit, loss.fields) == (
+        "loss", "step, loss", "batch", "nats", ("step", "loss"),
+    )  # fmt: skip
+    assert (loss.values, loss.held, loss.readers, loss.state) == (3, 3, 1, "live")
+    assert loss.bytes == 3 * (OVERHEAD + 128)
+    assert loss.rate > 0
+    assert loss.cost.nanoseconds > 0
+    assert (slow.values, slow.rate, slow.on) == (0, 0.0, "epoch")
+    assert (lr.query, lr.on, lr.values) == ("", "", 1)
+    assert reader.arrived == 3
+
+
+def test_what_cannot_be_declared_says_so_at_once():
+    agent, run = pair(limits=looptap.Limits(standing_streams=2))
+    with pytest.raises(QueryError):
+        agent.stream("bad", "1 +")
+    with pytest.raises(ValueError, match="whole number"):
+        agent.stream("bad", "loss", history=0)
+    with pytest.raises(ValueError, match="printable"):
+        agent.stream("", "loss")
+    agent.stream("loss", "loss")
+    with pytest.raises(ValueError, match="another name"):
+        agent.stream("loss", "2 * loss")
+    agent.log(lr=1)
+    with pytest.raises(LimitReached, match="standing_streams"):
+        agent.stream("third", "loss")
+    assert [s.name for s in run.streams] == ["loss", "lr"]
+
+
+def test_the_queries_of_the_host_are_not_a_clients_to_change_and_have_no_budget():
+    agent, run = pair(budget=1e-6)
+    agent.stream("dear", "sum(i for i in range(5000)) + loss")
+    reader = run.stream("dear")
+    for _ in range(50):
+        agent.emit("batch", loss=1.0)
+    assert reader.arrived == 50
+    for ask in (reader.close_window, lambda: reader.grant(0.5)):
+        with pytest.raises(QueryError, match="declared by the job"):
+            ask()
+
+
+def test_an_inert_or_closed_agent_takes_the_calls_and_does_nothing():
+    for agent in (Agent("none", enabled=False), pair()[0]):
+        agent.close()
+        agent.stream("loss", "1 +")
+        agent.log(loss=1.0)
+        assert agent.stats()["streams"] == []
+
+
+def test_a_query_that_fails_never_reaches_the_loop_and_every_reader_is_told():
+    agent, run = pair()
+    agent.stream("broken", "loss.nothing")
+    early = run.stream("broken")
+    for _ in range(150):
+        agent.emit("batch", loss=1.0)
+    late = run.stream("broken")
+    assert (early.state, late.state) == ("failed", "failed")
+    assert "nothing" in late.traceback
+    assert agent._taps.open("batch").queries == ()
+
+
+# ---------------------------------------------------------------- log
+
+
+def test_log_keeps_a_value_per_call_with_its_number_and_time():
+    agent, run = pair()
+    before = time.monotonic()
+    for step in range(3):
+        agent.log(loss=torch.tensor(step / 2, requires_grad=True), row=(step, "x"))
+    agent.log(loss=9.0)
+    loss = run.stream("loss")
+    agent.log(loss=[1])
+    assert [(r.number, r.event, r.value) for r in loss.records] == [
+        (1, 1, 0.0), (2, 2, 0.5), (3, 3, 1.0), (4, 4, 9.0), (5, 5, [1])
+    ]  # fmt: skip
+    assert before <= loss.records[0].time <= loss.records[-1].time <= time.monotonic()
+    assert run.stream("row").values == [(0, "x"), (1, "x"), (2, "x")]
+
+
+def test_log_never_raises(caplog):
+    agent, run = pair(limits=looptap.Limits(standing_streams=3))
+    agent.stream("loss", "loss")
+    agent.log(thing=object())
+    for name in range(10):
+        agent.log(**{f"name {name}": name}, loss=1.0)
+    agent.log(loss=1.0)
+    assert [s.name for s in run.streams] == ["loss", "thing", "name 0"]
+    assert run.stream("thing").state == "live"
+    assert run.stream("thing").error_count == 1
+    assert any("standing_streams" in r.message for r in caplog.records)
+    assert any("is a stream of a query" in r.message for r in caplog.records)
+
+
+def test_logged_values_come_from_any_thread_and_none_is_lost():
+    agent, run = pair()
+    threads = [threading.Thread(target=lambda: [agent.log(x=i) for i in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stream = run.stream("x")
+    assert sorted(stream.values) == sorted([*range(500)] * 4)
+    assert [r.number for r in stream.records] == list(range(1, 2001))
+
+
+# ---------------------------------------------------------------- readers under load
+
+
+@pytest.mark.parametrize("query", ["step, loss", "lambda e: (e.step, abs(e.loss))", "norm(step), loss"])
+def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(directory, query):
+    chance, total = random.Random(0), 12_000
+    with Agent("busy") as agent, looptap.attach("busy") as run:
+        agent.stream("loss", query, history=total)
+        going = threading.Event()
+
+        def loop():
+            for step in range(1, total + 1):
+                agent.emit("batch", step=step, loss=0.5)
+                if not step % 100:
+                    time.sleep(0.002)
+                    going.set()
+
+        loops = threading.Thread(target=loop)
+        loops.start()
+        going.wait(20)
+        readers = []
+        while loops.is_alive() and len(readers) < 12:
+            readers.append(run.stream("loss"))
+            if chance.random() < 0.3:
+                readers.pop(chance.randrange(len(readers))).close()
+            time.sleep(chance.random() * 0.05)
+        loops.join()
+        readers.append(run.stream("loss"))
+        for reader in readers:
+            soon(lambda reader=reader: reader.arrived == total)
+            assert [r.number for r in reader.records] == list(range(1, total + 1))
+            assert [int(value[0]) for value in reader.values] == list(range(1, total + 1))
+            assert (reader.dropped, reader.gaps) == (0, [])
+
+
+def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
+    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    ring, chance = history.open(100), random.Random(1)
+    readers = [(Reader(ring), []) for _ in range(5)]
+    for turn in range(400):
+        for _ in range(chance.randrange(3)):
+            ring.put(turn, 0.0, ring.number + 1, 64)
+        if not chance.randrange(4):
+            count = chance.randrange(1, 130)
+            numbers = list(range(ring.number + 1, ring.number + 1 + count))
+            ring.put_all(numbers, [0.0] * count, numbers, [64] * count)
+        for reader, seen in readers:
+            if chance.random() < 0.1 and (columns := reader.peek(chance.randrange(1, 80), 10_000)) is not None:
+                assert columns.numbers == columns.values == tuple(range(columns.numbers[0], columns.numbers[-1] + 1))
+                reader.take(columns)
+                seen += columns.numbers
+    assert len(ring) == 100
+    assert ring.held == history.held == 100 * (64 + OVERHEAD)
+    for reader, seen in readers:
+        while (columns := reader.peek(1000, 1 << 20)) is not None:
+            reader.take(columns)
+            seen += columns.numbers
+        assert seen == sorted(set(seen))
+        assert len(seen) + reader.dropped == ring.number
+        assert reader.dropped > 0
+
+
+def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
+    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    ring = history.open(50)
+    reader, seen, over = Reader(ring), [], threading.Event()
+
+    def read():
+        while not over.is_set() or len(reader):
+            if (columns := reader.peek(30, 1 << 20)) is not None:
+                assert columns.numbers == columns.values
+                reader.take(columns)
+                seen.extend(columns.numbers)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for number in range(1, 30_001):
+        ring.put(number, 0.0, number, 64)
+    over.set()
+    thread.join(20)
+    assert seen == sorted(set(seen))
+    assert len(seen) + reader.dropped == 30_000
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_all_histories_together_stay_within_their_bounds():
+    limits = looptap.Limits(history_bytes=100_000, history_bytes_in_all=250_000)
+    agent, run = pair(limits=limits)
+    agent.log(first=b"x" * 50_000)
+    for step in range(300):
+        agent.log(**{f"s{i}": bytes(1000 * i + 1000) for i in range(4)})
+        held = {s.name: s.bytes for s in run.streams} if not step % 20 else {}
+        assert sum(held.values()) <= 250_000
+        assert max(held.values(), default=0) <= 100_000
+    stats = agent.stats()
+    assert 200_000 < stats["history_bytes"] <= stats["history_peak"] <= 250_000
+    assert stats["history_bytes"] == sum(s["bytes"] for s in stats["streams"])
+    assert all(s.held for s in run.streams)  # nobody is crowded out
+    stream = run.stream("s3")
+    assert (len(stream), stream.dropped) == (stream.records[-1].number + 1 - stream.records[0].number, 0)
+
+
+def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
+    history = History(Post(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
+    ring = history.open(10_000)
+    tracemalloc.start()
+    try:
+        for step in range(20_000):
+            ring.put(step, step + 0.5, step / 3, 64)
+        assert tracemalloc.get_traced_memory()[0] <= history.held == 10_000 * (64 + OVERHEAD)
+    finally:
+        tracemalloc.stop()
+
+
+# ---------------------------------------------------------------- when nobody reads
+
+
+def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory):
+    with Agent("quiet") as agent:
+        agent.stream("later", "step, loss")
+        agent.stream("at once", "norm(loss)")
+        agent.emit("batch", step=0, loss=0.5)
+        wakes = agent._link.wakes
+        for step in range(1, 5 * ENOUGH):
+            agent.emit("batch", step=step, loss=0.5)
+            agent.log(lr=0.1)
+        assert agent._link.wakes == wakes
+        assert not agent._service.post.rung
+        assert len(agent._taps.quiet.events) < ENOUGH
+        with looptap.attach("quiet") as run:
+            streams = [run.stream(name) for name in ("later", "at once", "lr")]
+            soon(lambda: [s.arrived for s in streams] == [5 * ENOUGH, 5 * ENOUGH, 5 * ENOUGH - 1])
+            agent.emit("batch", step=1, loss=0.5)
+            soon(lambda: [s.arrived for s in streams] == [5 * ENOUGH + 1, 5 * ENOUGH + 1, 5 * ENOUGH - 1])
+            assert agent._link.wakes > wakes
+            for stream in streams:
+                stream.close()
+            soon(lambda: not agent.stats()["readers"])
+            soon(lambda: agent._service.post.rung is False)
+            wakes = agent._link.wakes
+            for step in range(1000):
+                agent.emit("batch", step=step, loss=0.5)
+            assert agent._link.wakes == wakes
+
+
+def test_the_query_runs_once_for_all_readers():
+    calls = []
+    agent, run = pair()
+    agent.expose(count=calls.append)
+    agent.stream("counted", "count(step) or step")
+    readers = [run.stream("counted") for _ in range(5)]
+    for step in range(10):
+        agent.emit("batch", step=step)
+    assert calls == list(range(10))
+    assert [r.values for r in readers] == [list(range(10))] * 5
+    assert [r["sent"] for r in agent.stats()["readers"]] == [10] * 5
+
+
+def test_a_client_and_a_standing_stream_on_the_same_events_are_both_right(directory):
+    with Agent("both") as agent, looptap.attach("both") as run:
+        agent.stream("kept", "step", history=5000)
+        for step in range(1000):
+            agent.emit("batch", step=step)
+        own = run.stream("step", on="batch")
+        for step in range(1000, 2000):
+            agent.emit("batch", step=step)
+        soon(lambda: own.arrived == 1000)
+        own.close()
+        for step in range(2000, 3000):
+            agent.emit("batch", step=step)
+        kept = run.stream("kept")
+        soon(lambda: kept.arrived == 3000)
+        assert kept.values == list(range(3000))
+        assert own.values == list(range(1000, 2000))
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def shell(*arguments):
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    return end.value.code or 0
+
+
+def test_streams_are_listed_and_watched_by_name_in_a_shell(directory, capsys):
+    with Agent("shell") as agent:
+        agent.stream("loss", "step, loss", unit="nats")
+        for step in range(5):
+            agent.emit("batch", step=step, loss=0.5)
+        assert shell("streams", "shell", "--json") == 0
+        (told,) = json.loads(capsys.readouterr().out)
+        assert (told["name"], told["query"], told["values"], told["held"]) == ("loss", "step, loss", 5, 5)
+        assert shell("streams", "shell") == 0
+        assert "loss [nats] step, loss on batch: 5 values, 5 held" in capsys.readouterr().out
+        assert shell("ls", "shell") == 0
+        assert "loss [nats] step, loss on batch: 5 values" in capsys.readouterr().out
+        assert shell("watch", "shell", "loss", "--count", "5", "--timeout", "20", "--json") == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["value"]["step"] for line in lines if line.get("number")] == list(range(5))
