@@ -5,6 +5,7 @@ LooptapError
 ├── SnapshotError         a value that cannot leave the job (type and path)
 ├── StreamEnded           a stream that ended or failed before it yielded what somebody waits for
 ├── StreamTimeout         a stream that did not yield it in time
+├── StoreError            looptap.store.errors: a stored run that cannot be opened, read or exported
 └── LinkError             looptap.protocol.errors: everything between two processes
 """
 

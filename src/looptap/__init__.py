@@ -34,6 +34,10 @@ if TYPE_CHECKING:
         WrongServer,
     )
     from looptap.protocol.limits import Limits
+    from looptap.store.errors import StoreError
+    from looptap.store.reader import open
+    from looptap.store.run import StoredRun
+    from looptap.store.stored import StoredStream
     from looptap.streams.errors import LooptapError, QueryError, SnapshotError, StreamEnded, StreamTimeout
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
@@ -64,6 +68,9 @@ _ROOMS = {
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
     "SnapshotError": "streams.errors",
+    "StoreError": "store.errors",
+    "StoredRun": "store.run",
+    "StoredStream": "store.stored",
     "Stream": "streams.stream",
     "StreamEnded": "streams.errors",
     "StreamTimeout": "streams.errors",
@@ -72,6 +79,7 @@ _ROOMS = {
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
     "lazy": "streams.events",
+    "open": "store.reader",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -103,6 +111,9 @@ __all__ = [
     "RunEnded",
     "SeveralRuns",
     "SnapshotError",
+    "StoreError",
+    "StoredRun",
+    "StoredStream",
     "Stream",
     "StreamEnded",
     "StreamTimeout",
@@ -111,6 +122,7 @@ __all__ = [
     "WrongServer",
     "attach",
     "lazy",
+    "open",
     "runs",
     "seconds",
     "sliding",
