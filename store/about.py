@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from looptap.protocol.processes import Process
 
 
 def about() -> dict[str, Any]:
-    """Facts of this process: host, pid, when it began to store, where it runs, its versions, its git commit."""
+    """Facts of this process: host, pid, where it runs, its versions, its git commit."""
     process = Process.this()
     facts: dict[str, Any] = {
         "host": process.host,
         "pid": process.pid,
-        "started": time.time(),
         "directory": str(Path.cwd()),
         "python": ".".join(map(str, sys.version_info[:3])),
         "process": (process.host, process.machine, process.boot, process.namespace, process.pid, process.start),

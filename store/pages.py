@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from looptap.store.errors import StoreError
 from looptap.store.items import restored
 from looptap.streams.buffers import ERROR, Batch, Buffer, Convert, Record
 
@@ -65,8 +66,8 @@ class Pages(Buffer):
         rows = self._select(f"{_ITEMS} AND number <= ? ORDER BY number LIMIT ?", within)
         if not rows:
             return None, max(position, self.end)
-        together = _together(rows)
-        return self._batch(rows[:together]), rows[together - 1][0]
+        batch = self._batch(rows)
+        return batch, batch.first + len(batch.values) - 1
 
     def parts(self) -> list[Batch]:
         """All items."""
@@ -100,6 +101,13 @@ class Pages(Buffer):
         self._convert = convert
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
+        """The first of the rows that make a batch."""
+        try:
+            return self._made(rows[: _together(rows)])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None
+
+    def _made(self, rows: list[tuple[Any, ...]]) -> Batch:
         numbers, events, times, walls, ranks, flags, values, packed = zip(*rows, strict=True)
         batch = Batch(
             first=numbers[0],

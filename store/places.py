@@ -36,7 +36,7 @@ def is_local(path: Path, mounts: str | None = None) -> bool:
 
     What is not known to be local is taken for a network's. ``mounts`` is a text in the form of /proc/mounts.
 
-    >>> is_local(Path("/home/me/x"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/home /home nfs4 rw 0 0")
+    >>> is_local(Path("/data/run"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/d /data nfs4 rw 0 0")
     False
     """
     if mounts is None:

@@ -39,7 +39,7 @@ def masked_crc(data: bytes) -> int:
     """The masked CRC-32C of ``data``.
 
     >>> hex(masked_crc(b"123456789"))  # the CRC is 0xe3069283
-    '0xc78b0530'
+    '0xc78ab0e5'
     """
     crc = 0xFFFFFFFF
     for byte in data:

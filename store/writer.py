@@ -94,7 +94,7 @@ class Writer:
         self.path, self.limit = path.absolute(), limit
         self.state, self.reason = "waiting", ""
         """waiting (for something to keep), keeping, paused (`reason` says why; it goes on by itself), or closed."""
-        self._facts = dict(facts or {})
+        self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._queue: deque[_Job] = deque()
@@ -260,25 +260,33 @@ class Writer:
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._made:
-            try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            except FileExistsError:
-                raise StoreError(f"{self.path} exists already, and a run never writes into another's file.") from None
-            self._made = True
+            self._make()
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY, check_same_thread=False)
         try:
-            local = is_local(self.path)
+            local = is_local(self.path.parent)
             connection.execute(f"PRAGMA journal_mode = {'WAL' if local else 'TRUNCATE'}")
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if local else 'FULL'}")
-            if connection.execute("PRAGMA user_version").fetchone() == (0,):
-                create(connection)
             check(connection, self.path)
-            for name, value in {**about(), **self._facts}.items():
-                connection.execute("INSERT OR IGNORE INTO run VALUES (?, ?)", (name, fact(value)))
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _make(self) -> None:
+        """Make the file with its tables under another name first: what has the right name can be opened."""
+        if self.path.exists():
+            raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                create(connection)
+                facts = [(name, fact(value)) for name, value in {**about(), **self._facts}.items()]
+                connection.executemany("INSERT INTO run VALUES (?, ?)", facts)
+            draft.rename(self.path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        self._made = True
 
     def _write(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
         begun = time.monotonic()
