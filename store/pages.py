@@ -87,9 +87,9 @@ class Pages(Buffer):
         rows = self._select(newest, (self._stream, ERROR))
         return self._batch(rows).values[0] if rows else None
 
-    def errors(self) -> list[Record]:
-        """The items that are errors."""
-        rows = self._select(f"{_ITEMS} AND flags & ? ORDER BY number", (self._stream, 0, ERROR))
+    def errors(self, most: int = -1) -> list[Record]:
+        """The items that are errors, or the first ``most`` of them."""
+        rows = self._select(f"{_ITEMS} AND flags & ? ORDER BY number LIMIT ?", (self._stream, 0, ERROR, most))
         return [record for row in rows for record in self._batch([row]).records()]
 
     def error_count(self) -> int:

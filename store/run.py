@@ -21,6 +21,8 @@ from looptap.streams.feed import ENDED, LIVE
 
 LOOK = 0.1
 """Seconds between looks at a file that is still being written."""
+SILENT = 3600.0
+"""Seconds without anything new after which a process of another machine is taken for dead."""
 DEAD = 2.0
 """Seconds without anything new after which it is asked whether the process that writes still lives."""
 
@@ -157,6 +159,13 @@ class StoredRun:
             writing = None
         if writing is False and not self.look():
             self._finish("its process ended without closing the file")
+        elif writing is None and self._age() > SILENT and not self.look():
+            self._finish("nothing was written for an hour, and its process is not of this machine")
+
+    def _age(self) -> float:
+        """Seconds since the file or its log was last written to."""
+        found = [self.path, self.path.with_name(self.path.name + "-wal")]
+        return time.time() - max((one.stat().st_mtime for one in found if one.exists()), default=0.0)
 
     def _follow(self) -> bool:
         """One look of many; False if there will be nothing more."""

@@ -57,7 +57,7 @@ class StoredStream(Stream):
             self._expected = self._pages.end + 1
             self._latest = self._pages.newest()
             if failed and not self.traceback:
-                self.traceback = str(self._pages.errors()[0].error)
+                self.traceback = str(self._pages.errors(1)[0].error)
             wakes = self._notify()
         for wake in wakes:
             wake()

@@ -5,8 +5,8 @@ agent must answer meanwhile. What waits is bounded in bytes; above the bound new
 the disk is full or fails, what waits is tried again every half second. A commit comes at most `FLUSH` seconds after the
 first value that waits for it: that is what a killed process loses.
 
-Many items go in with one statement: between statements SQLite gives Python's lock away, and beside a loop of pure
-Python it takes 5 ms to get it back.
+Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
+Python beside it makes dear (benchmarks/bench_store.py).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Writer:
         self._kept: list[int] = []
         self._dropped: list[int] = []
         self._pauses = self._commits = 0
-        self._slowest = 0.0
+        self._slowest = self._seconds = 0.0
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._made, self._complete = False, True
@@ -178,7 +178,10 @@ class Writer:
     # ------------------------------------------------------------ what is known
 
     def stats(self) -> dict[str, Any]:
-        """State and reason, what waits, and for each stream how many values were kept and how many dropped."""
+        """State and reason, what waits, for each stream how many values were kept and how many dropped.
+
+        ``seconds`` is the CPU time of the thread that writes, ``slowest_commit`` the longest wait for the disk.
+        """
         with self._lock:
             streams = [
                 {"name": name, "kept": kept, "dropped": dropped}
@@ -195,6 +198,7 @@ class Writer:
                 "pauses": self._pauses,
                 "commits": self._commits,
                 "slowest_commit": self._slowest,
+                "seconds": self._seconds,
                 "streams": streams,
             }
 
@@ -313,6 +317,7 @@ class Writer:
         with self._lock:
             self.state, self.reason = "keeping", ""
             self._commits += 1
+            self._seconds = time.thread_time()
             self._discount(jobs)
             for job in jobs:
                 if isinstance(job, _Items):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -208,12 +209,23 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             assert len(again.stream("n")) == 200
 
 
+def test_a_file_of_another_machine_without_an_end_is_live_until_it_was_silent_for_an_hour(file, tmp_path):
+    path = changed(file, tmp_path, "DELETE FROM run WHERE key IN ('ended', 'process')")
+    with looptap.open(path) as run:
+        assert run.alive
+        assert len(run.stream("loss")) == 10_000
+    hours_ago = time.time() - 2 * 3600
+    os.utime(path, (hours_ago, hours_ago))
+    with looptap.open(path) as run:
+        assert (run.state, "for an hour" in run.reason) == ("ended", True)
+
+
 # ---------------------------------------------------------------- what cannot be opened
 
 
 def changed(file, tmp_path, statement):
     path = Path(shutil.copy(file, tmp_path / "changed.looptap"))
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
     return path
 
