@@ -44,23 +44,29 @@ def _connect(path: Path) -> sqlite3.Connection:
     if head != _MAGIC:
         what = "is empty" if not head else "is no run that looptap has stored"
         raise StoreError(f"{path} {what}: the files of stored runs are SQLite databases.")
-    log = path.with_name(path.name + "-wal")
-    for options in ("mode=ro", "mode=ro&immutable=1"):
-        connection = None
+    try:
+        return _database(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        left = [path.with_name(path.name + suffix) for suffix in ("-journal", "-wal")]
+        unfinished = any(one.exists() and one.stat().st_size for one in left)
         try:
-            uri = f"file:{quote(str(path.absolute()))}?{options}"
-            connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            return connection
-        except sqlite3.OperationalError as error:
-            if connection is not None:
-                connection.close()
-            if log.exists() or "immutable" in options:
-                raise StoreError(f"{path} cannot be read: {error}.") from None
-        except sqlite3.DatabaseError as error:
-            if connection is not None:
-                connection.close()
-            raise StoreError(f"{path} is damaged: {error}.") from None
-    raise AssertionError("unreachable")
+            # Whoever was killed in a commit left it to the next to undo that, which takes the right to write; on
+            # read-only media a finished file needs to be told that nobody writes.
+            return _database(path, "mode=rw" if unfinished else "mode=ro&immutable=1")
+        except sqlite3.Error:
+            raise StoreError(f"{path} cannot be read: {error}.") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} is damaged: {error}.") from None
+
+
+def _database(path: Path, options: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{options}"
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

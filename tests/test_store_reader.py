@@ -302,6 +302,26 @@ def test_a_file_on_read_only_media_is_read(file, tmp_path):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+KILLED_IN_A_COMMIT = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA journal_mode = TRUNCATE")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("UPDATE items SET value = 7, packed = NULL")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_half_written_on_a_network_file_system_is_undone_by_the_next_who_reads(file, tmp_path):
+    path = Path(shutil.copy(file, tmp_path))
+    subprocess.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])
+    assert path.with_name(path.name + "-journal").stat().st_size
+    assert path.read_bytes() != file.read_bytes()
+    with looptap.open(path) as run:
+        assert run.stream("loss").values == ROWS
+
+
 def test_nan_is_nan_again(tmp_path):
     writer = Writer(tmp_path / "nan.looptap")
     writer.append(writer.stream("n"), batch(1, [math.nan, (1, math.nan)]))
