@@ -42,7 +42,7 @@ BUSY = 5.0
 
 _TRANSACTION = 20_000  # items of one commit
 _STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
-_SMALL = 1024  # bytes that anything but values counts for
+_SMALL = 1024  # bytes that anything but values counts for, beside its texts
 
 
 class Command(NamedTuple):
@@ -93,7 +93,7 @@ class Writer:
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = LIMIT) -> None:
         self.path, self.limit = path.absolute(), limit
         self.state, self.reason = "waiting", ""
-        """waiting (for something to keep), keeping, paused (`reason` says why; it goes on by itself), or closed."""
+        """waiting (for something to keep), keeping, paused (it goes on by itself), or closed; what last went wrong."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -159,7 +159,9 @@ class Writer:
             return False
         count, nbytes = _size(job)
         with self._lock:
-            if self._bytes + nbytes > self.limit and self._bytes:
+            # Without its row a stream is lost, so these may fill twice as much.
+            limit = self.limit if count else 2 * self.limit
+            if self._bytes + nbytes > limit and self._bytes:
                 return False
             self._queue.append(job)
             self._bytes += nbytes
@@ -235,9 +237,8 @@ class Writer:
                 try:
                     connection = connection or self._open()
                     self._write(connection, taken)
-                except _VALUES as error:  # the next ones may do
-                    self._refuse(taken, error)
-                    taken = []
+                except _VALUES as error:
+                    taken = self._refuse(taken, error)
                 except _DISK as error:
                     self._pause(connection, error)
                     connection = None
@@ -315,7 +316,7 @@ class Writer:
 
     def _done(self, jobs: list[_Job]) -> None:
         with self._lock:
-            self.state, self.reason = "keeping", ""
+            self.state = "keeping"
             self._commits += 1
             self._seconds = time.thread_time()
             self._discount(jobs)
@@ -338,11 +339,17 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _refuse(self, jobs: list[_Job], error: Exception) -> None:
+    def _refuse(self, jobs: list[_Job], error: Exception) -> list[_Job]:
+        """Find what of the jobs cannot be written, by halves; returns what is to be tried next."""
+        half = len(jobs) // 2
         with self._lock:
+            if half:
+                self._queue.extendleft(reversed(jobs[half:]))
+                return jobs[:half]
             self._discount(jobs)
             self._lose(jobs)
             self.reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
+            return []
 
     def _give_up(self, jobs: list[_Job]) -> None:
         """Count what will never be written; `reason` stays."""
@@ -371,7 +378,9 @@ class Writer:
 
 def _size(job: _Job) -> tuple[int, int]:
     """How many items a job has, and how many bytes it counts for."""
-    return (len(job.batch.values), job.nbytes) if isinstance(job, _Items) else (0, _SMALL)
+    if isinstance(job, _Items):
+        return len(job.batch.values), job.nbytes
+    return 0, _SMALL + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
 
 
 def _insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
