@@ -68,17 +68,18 @@ def restored(value: Any, packed: Any) -> Any:
 
 
 def fact(value: Any) -> Any:
-    """``value`` in one column: a number, a text or None as it is, else packed."""
+    """``value`` in one column: a number, a text or None as it is, else packed; what cannot be packed as its repr."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             return pack(value)
         return value
-    number, packed = (None, None) if value is None else stored(value)
-    if packed is None:
-        return number
-    return pack(value)
+    try:
+        number, packed = (None, None) if value is None else stored(value)
+        return number if packed is None else pack(value)
+    except SnapshotError:
+        return f"{value!r:.1000}"
 
 
 def fact_of(column: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 from looptap.protocol.processes import Process
 from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
+from looptap.store.jobs import Command
 from looptap.store.stored import Declared, StoredStream
-from looptap.store.writer import Command
 from looptap.streams.feed import ENDED, LIVE
 
 LOOK = 0.1

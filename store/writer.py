@@ -19,13 +19,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
 from looptap.store.about import about
 from looptap.store.errors import StoreError
 from looptap.store.items import COLUMNS, fact, parameters
+from looptap.store.jobs import Command, Items, Job, Statement, insert, size
 from looptap.store.places import is_local
 from looptap.store.schema import check, create
 from looptap.streams.buffers import Batch
@@ -42,36 +43,6 @@ BUSY = 5.0
 
 _TRANSACTION = 20_000  # items of one commit
 _STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
-_SMALL = 1024  # bytes that anything but values counts for, beside its texts
-
-
-class Command(NamedTuple):
-    """A change that a client asked for: what it was, at which event it ran, and what became of it."""
-
-    id: str
-    time: float
-    wall: float
-    event: str
-    number: int
-    client: str
-    what: str
-    old: Any
-    new: Any
-    outcome: str
-
-
-class _Items(NamedTuple):
-    stream: int
-    batch: Batch
-    nbytes: int
-
-
-class _Statement(NamedTuple):
-    sql: str
-    parameters: Sequence[Any]
-
-
-_Job: TypeAlias = _Items | _Statement
 
 _VALUES = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
@@ -97,7 +68,7 @@ class Writer:
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[Job] = deque()
         self._bytes = self._count = self._peak = 0
         self._names: list[str] = []
         self._kept: list[int] = []
@@ -121,6 +92,7 @@ class Writer:
         unit: str = "",
     ) -> int:
         """Declare a stream; returns the number by which `append` knows it."""
+        self._notice_fork()
         with self._lock:
             self._names.append(name)
             self._kept.append(0)
@@ -128,13 +100,14 @@ class Writer:
             number = len(self._names)
         named = None if fields is None else msgspec.json.encode(list(fields)).decode()
         row = (number, name, query, on, window, named, unit)
-        self._put(_Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", row))
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
         """Keep a batch, which nobody may change from now on; False if it is dropped since too much waits."""
+        self._notice_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
-        if self._put(_Items(stream, batch, nbytes)):
+        if self._put(Items(stream, batch, nbytes)):
             return True
         with self._lock:
             self._dropped[stream - 1] += len(batch.values)
@@ -142,22 +115,31 @@ class Writer:
 
     def command(self, command: Command) -> None:
         """Keep a command and its outcome; the same id again replaces what was kept."""
+        self._notice_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome)
-        self._put(_Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
     def describe(self, **facts: Any) -> None:
         """Keep facts of the run, such as the names that it exposes; a later one of the same name replaces it."""
+        self._notice_fork()
         with self._lock:
             if self._thread is None:  # there is nothing to keep yet, and no file
                 self._facts.update(facts)
                 return
         for name, value in facts.items():
-            self._put(_Statement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
+            self._put(Statement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
 
-    def _put(self, job: _Job) -> bool:
-        if os.getpid() != self._pid or self._closing.is_set():
+    def _notice_fork(self) -> None:
+        """Be closed in a forked child: the thread is not there, and may have held the lock when it was last seen."""
+        if os.getpid() != self._pid:
+            self._pid, self._lock, self._closing = os.getpid(), threading.Lock(), threading.Event()
+            self._closing.set()
+            self._thread, self.state = None, "closed"
+
+    def _put(self, job: Job) -> bool:
+        if self._closing.is_set():
             return False
-        count, nbytes = _size(job)
+        count, nbytes = size(job)
         with self._lock:
             # Without its row a stream is lost, so these may fill twice as much.
             limit = self.limit if count else 2 * self.limit
@@ -184,6 +166,7 @@ class Writer:
 
         ``seconds`` is the CPU time of the thread that writes, ``slowest_commit`` the longest wait for the disk.
         """
+        self._notice_fork()
         with self._lock:
             streams = [
                 {"name": name, "kept": kept, "dropped": dropped}
@@ -209,8 +192,7 @@ class Writer:
 
         What could not be written is counted as dropped. A writer that never had anything to keep makes no file.
         """
-        if os.getpid() != self._pid:
-            return False
+        self._notice_fork()
         if self._thread is not None:
             self.describe(**facts, ended=time.time())
         self._closing.set()
@@ -226,7 +208,7 @@ class Writer:
 
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
-        taken: list[_Job] = []
+        taken: list[Job] = []
         while True:
             self._bell.wait()
             self._full.wait(FLUSH)
@@ -253,13 +235,13 @@ class Writer:
                 self._end(connection)
                 return
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[Job]:
         """What one commit writes, off the queue, but still counted as waiting."""
         with self._lock:
             found, items = [], 0
             while self._queue and items < _TRANSACTION:
                 found.append(self._queue.popleft())
-                items += _size(found[-1])[0]
+                items += size(found[-1])[0]
             return found
 
     def _open(self) -> sqlite3.Connection:
@@ -293,20 +275,20 @@ class Writer:
             raise
         self._made = True
 
-    def _write(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+    def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
         begun = time.monotonic()
         most = min(_STATEMENT, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // COLUMNS) * COLUMNS
         connection.execute("BEGIN IMMEDIATE")
         try:
             waiting: list[Any] = []
             for job in jobs:
-                if isinstance(job, _Statement):
+                if isinstance(job, Statement):
                     connection.execute(*job)
                     continue
                 waiting += parameters(job.stream, job.batch)
                 if len(waiting) >= most:
-                    waiting = _insert(connection, waiting, most)
-            _insert(connection, waiting, most, rest=True)
+                    waiting = insert(connection, waiting, most)
+            insert(connection, waiting, most, rest=True)
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -314,19 +296,19 @@ class Writer:
             raise
         self._slowest = max(self._slowest, time.monotonic() - begun)
 
-    def _done(self, jobs: list[_Job]) -> None:
+    def _done(self, jobs: list[Job]) -> None:
         with self._lock:
             self.state = "keeping"
             self._commits += 1
             self._seconds = time.thread_time()
             self._discount(jobs)
             for job in jobs:
-                if isinstance(job, _Items):
+                if isinstance(job, Items):
                     self._kept[job.stream - 1] += len(job.batch.values)
 
-    def _discount(self, jobs: list[_Job]) -> None:
+    def _discount(self, jobs: list[Job]) -> None:
         for job in jobs:
-            count, nbytes = _size(job)
+            count, nbytes = size(job)
             self._count -= count
             self._bytes -= nbytes
 
@@ -339,7 +321,7 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _refuse(self, jobs: list[_Job], error: Exception) -> list[_Job]:
+    def _refuse(self, jobs: list[Job], error: Exception) -> list[Job]:
         """Find what of the jobs cannot be written, by halves; returns what is to be tried next."""
         half = len(jobs) // 2
         with self._lock:
@@ -351,7 +333,7 @@ class Writer:
             self.reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
             return []
 
-    def _give_up(self, jobs: list[_Job]) -> None:
+    def _give_up(self, jobs: list[Job]) -> None:
         """Count what will never be written; `reason` stays."""
         with self._lock:
             lost = [*jobs, *self._queue]
@@ -360,9 +342,9 @@ class Writer:
             self._lose(lost)
             self.state, self._complete = "closed", False
 
-    def _lose(self, jobs: list[_Job]) -> None:
+    def _lose(self, jobs: list[Job]) -> None:
         for job in jobs:
-            if isinstance(job, _Items):
+            if isinstance(job, Items):
                 self._dropped[job.stream - 1] += len(job.batch.values)
 
     def _end(self, connection: sqlite3.Connection | None) -> None:
@@ -374,22 +356,3 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         self.state = "closed"
-
-
-def _size(job: _Job) -> tuple[int, int]:
-    """How many items a job has, and how many bytes it counts for."""
-    if isinstance(job, _Items):
-        return len(job.batch.values), job.nbytes
-    return 0, _SMALL + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
-
-
-def _insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
-    """Insert items in statements of ``most`` parameters, with ``rest`` also fewer; returns what is left."""
-    start = 0
-    while len(waiting) - start >= most or (rest and start < len(waiting)):
-        part = waiting[start : start + most]
-        row = f"({', '.join('?' * COLUMNS)})"
-        sql = f"INSERT OR IGNORE INTO items VALUES {', '.join([row] * (len(part) // COLUMNS))}"
-        connection.execute(sql, part)
-        start += most
-    return waiting[start:]

@@ -45,8 +45,11 @@ def kill_all(folder: Path, longest: float, chance: random.Random) -> list[tuple[
         if (child := os.fork()) == 0:
             keep(folder, number)
         children.append(child)
+    told = [folder / f"{number}.told" for number in range(CHILDREN)]
+    while not all(path.exists() and path.stat().st_size for path in told):  # a busy machine takes its time
+        time.sleep(0.001)
     begun = time.monotonic()
-    for delay, child in sorted((chance.uniform(0.01, longest), child) for child in children):
+    for delay, child in sorted((chance.uniform(0, longest), child) for child in children):
         time.sleep(max(0.0, begun + delay - time.monotonic()))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -57,8 +60,6 @@ def kill_all(folder: Path, longest: float, chance: random.Random) -> list[tuple[
 
 def checked(folder: Path, number: int) -> tuple[int, float]:
     told, path = folder / f"{number}.told", folder / f"{number}.looptap"
-    if not told.exists() or not told.stat().st_size:
-        return 0, 0.0  # killed before anything was handed over
     committed, _, last = struct.unpack("<qqd", told.read_bytes())
     if not path.exists() and committed == 0:
         return 0, 0.0

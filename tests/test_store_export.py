@@ -16,7 +16,8 @@ import pytest
 
 import looptap
 from looptap.store import records
-from looptap.store.writer import Command, Writer
+from looptap.store.jobs import Command
+from looptap.store.writer import Writer
 from looptap.streams.buffers import ERROR, Batch
 
 ROWS = [(step, 1 / (step + 1), "train") for step in range(50)]

@@ -18,7 +18,8 @@ import pytest
 
 import looptap
 from looptap.store import places, writer
-from looptap.store.writer import Command, Writer
+from looptap.store.jobs import Command
+from looptap.store.writer import Writer
 from looptap.streams.buffers import ERROR, Batch
 
 NAN = float("nan")
@@ -133,7 +134,7 @@ def test_a_run_that_keeps_nothing_has_no_file(made):
 
 def test_facts_and_commands_are_kept(made):
     kept = made()
-    kept.describe(exposed=("model",))
+    kept.describe(exposed=("model",), odd=object)
     first = Command("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, "fast", "pending")
     kept.command(first)
     kept.command(first._replace(outcome="done"))
@@ -142,6 +143,7 @@ def test_facts_and_commands_are_kept(made):
     with looptap.open(kept.path) as run:
         assert run.commands == [first._replace(outcome="done")]
         assert run.metadata["exposed"] == ("model",)
+        assert run.metadata["odd"] == "<class 'object'>"
         assert (run.metadata["steps"], run.name, run.reason) == (5, "run", "stopped")
         assert run.metadata["pid"] == os.getpid()
 
@@ -331,18 +333,24 @@ kept = Writer(Path(sys.argv[1]))
 stream = kept.stream("s")
 kept.append(stream, batch(1))
 while not kept.stats()["kept"]: pass
+if len(sys.argv) > 2: kept._lock.acquire()  # as its thread may have
 if (child := os.fork()) == 0:
     assert not kept.append(stream, batch(99))
-    assert not kept.close()
+    assert kept.stream("late")
+    kept.close()
+    assert kept.stats()["state"] == "closed"
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
+if len(sys.argv) > 2: kept._lock.release()
 kept.append(stream, batch(2))
 assert kept.close(10)
 """
 
 
-def test_a_forked_child_writes_and_closes_nothing(tmp_path):
-    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "run.looptap")], check=True)
+@pytest.mark.parametrize("arguments", [[], ["locked"]])
+def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "run.looptap"), *arguments]
+    subprocess.run(command, check=True, timeout=60)
     with looptap.open(tmp_path / "run.looptap") as run:
         assert run.stream("s").values == [1, 2]
 
