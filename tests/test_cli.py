@@ -128,7 +128,7 @@ def objects(out):
 # ---------------------------------------------------------------- what a stranger reads first
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "demo"])
+@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "open", "export", "demo"])
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0
