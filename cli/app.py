@@ -10,6 +10,10 @@ from typer import Argument, Option
 from looptap.cli import knobs
 from looptap.cli.names import RUN_HELP, Name
 
+File = Annotated[
+    str,
+    Argument(metavar="FILE", help="The file of a stored run, or a directory of TensorBoard's.", show_default=False),
+]
 On = Annotated[str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")]
 
 app = typer.Typer(
@@ -221,6 +225,52 @@ def stacks(
     from looptap.cli import hanging
 
     return hanging.stacks(run, timeout=timeout, as_json=as_json)
+
+
+@app.command("open", short_help="Show what a stored run holds.")
+def open_(
+    file: File,
+    as_json: Annotated[bool, Option("--json", help="Print an object with facts, streams and commands.")] = False,
+) -> int:
+    """Show what a stored run holds: what it says of itself, its streams, and the commands that clients gave.
+
+    \b
+      looptap open looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
+      looptap open tensorboard-logs/
+
+    The run may still be writing. In Python, looptap.open(FILE) gives its streams.
+    """
+    from looptap.cli import stored
+
+    return stored.show(file, as_json)
+
+
+@app.command("export", short_help="Write a stored stream as CSV, Parquet or for TensorBoard.")
+def export(
+    file: File,
+    stream: Annotated[str, Argument(metavar="STREAM", help="The stream, as `looptap open` calls it.")],
+    to: Annotated[str, Option("--to", metavar="FORMAT", help="csv, parquet or tensorboard.")] = "csv",
+    output: Annotated[
+        str | None,
+        Option(
+            "--output", "-o", metavar="PATH", show_default=False,
+            help="The file to write (tensorboard: the directory). By default a new one here, called after the stream.",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
+    """Write one stream of a stored run as CSV, as Parquet, or as an event file for TensorBoard.
+
+    \b
+      looptap export digits.looptap loss
+      looptap export digits.looptap loss --to parquet -o loss.parquet
+      looptap export digits.looptap loss --to tensorboard -o logs/digits
+
+    CSV has the columns number, event, rank, time, wall, and one for each field. TensorBoard takes numbers only, and the
+    number of the event as the step.
+    """
+    from looptap.cli import stored
+
+    return stored.export(file, stream, to, output)
 
 
 @app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")

@@ -7,6 +7,7 @@ LooptapError
 ├── StreamTimeout         a stream that did not yield it in time
 ├── ControlError          a change that a control does not admit
 │   └── ControlConflict   because somebody else has changed it meanwhile
+├── StoreError            looptap.store.errors: a stored run that cannot be opened, read or exported
 └── LinkError             looptap.protocol.errors: everything between two processes
 """
 

@@ -131,7 +131,7 @@ def objects(out):
 STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "demo", *STEERING])
+@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "open", "export", "demo", *STEERING])
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0

@@ -20,15 +20,17 @@ FACADE = ROOT / "src" / "looptap"
 MAY_IMPORT = {
     "streams": {"numpy"},
     "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy"},
-    "agent": {"streams", "protocol", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "client": {"streams", "protocol", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "cli": {"client", "streams", "protocol", "msgspec", "typer", "rich"},
+    "store": {"streams", "protocol", "msgspec"},
+    "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
+    "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
+    "cli": {"client", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
 
 ON_DEMAND = {
     "streams": {"pandas"},  # Stream.to_pandas
+    "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
 }

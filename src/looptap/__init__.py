@@ -36,6 +36,10 @@ if TYPE_CHECKING:
         WrongServer,
     )
     from looptap.protocol.limits import Limits
+    from looptap.store.errors import StoreError
+    from looptap.store.reader import open
+    from looptap.store.run import StoredRun
+    from looptap.store.stored import StoredStream
     from looptap.streams.control import Control
     from looptap.streams.errors import (
         ControlConflict,
@@ -81,6 +85,9 @@ _ROOMS = {
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
     "SnapshotError": "streams.errors",
+    "StoreError": "store.errors",
+    "StoredRun": "store.run",
+    "StoredStream": "store.stored",
     "Stream": "streams.stream",
     "StreamEnded": "streams.errors",
     "StreamTimeout": "streams.errors",
@@ -89,6 +96,7 @@ _ROOMS = {
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
     "lazy": "streams.events",
+    "open": "store.reader",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -126,6 +134,9 @@ __all__ = [
     "RunEnded",
     "SeveralRuns",
     "SnapshotError",
+    "StoreError",
+    "StoredRun",
+    "StoredStream",
     "Stream",
     "StreamEnded",
     "StreamTimeout",
@@ -134,6 +145,7 @@ __all__ = [
     "WrongServer",
     "attach",
     "lazy",
+    "open",
     "runs",
     "seconds",
     "sliding",

@@ -1,0 +1,105 @@
+"""`looptap open` and `looptap export`: what is in a stored run, and how to take it elsewhere."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from looptap.cli.formats import duration, json_of, several, text_of
+from looptap.cli.start import DONE, MISTYPED, complain
+from looptap.store.reader import open as open_stored
+from looptap.store.run import StoredRun
+from looptap.store.stored import StoredStream
+
+FORMATS = ("csv", "parquet", "tensorboard")
+"""What a stream can be exported to."""
+_INNER = {"process", "id", "name", "started", "ended", "farewell"}
+_MOST = 20  # commands that people are shown
+
+
+def show(file: str, as_json: bool) -> int:
+    """Print what the stored run ``file`` holds; returns the exit code."""
+    with open_stored(file) as run:
+        if as_json:
+            print(json_of(_report(run)))
+            return DONE
+        console = Console(highlight=False, soft_wrap=True)
+        for line in _lines(run):
+            console.print(line)
+    return DONE
+
+
+def export(file: str, name: str, to: str, output: str | None) -> int:
+    """Write the stream ``name`` of the stored run ``file`` to ``output``; returns the exit code."""
+    if to not in FORMATS:
+        complain(f"--to {to!r} is no format; there are {', '.join(FORMATS)}.")
+        return MISTYPED
+    with open_stored(file) as run:
+        stream = run.stream(name)
+        suffix = "" if to == "tensorboard" else f".{to}"
+        place = Path(output) if output else Path(re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stream.name}") + suffix)
+        if output is None and suffix and place.exists():
+            return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
+        write = {"csv": stream.to_csv, "parquet": stream.to_parquet, "tensorboard": stream.to_tensorboard}[to]
+        count = write(place)
+    print(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
+    return DONE
+
+
+def _report(run: StoredRun) -> dict[str, Any]:
+    facts = {name: fact for name, fact in run.metadata.items() if name != "process"}
+    return {
+        "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
+        "started": run.started, "ended": run.ended, "facts": facts,
+        "streams": [_described(stream) for stream in run.streams],
+        "commands": [command._asdict() for command in run.commands],
+    }  # fmt: skip
+
+
+def _described(stream: StoredStream) -> dict[str, Any]:
+    return {
+        "name": stream.name, "query": stream.text, "on": stream.on, "window": stream.window, "fields": stream.fields,
+        "unit": stream.unit, "values": stream.arrived, "errors": stream.error_count, "missing": stream.dropped,
+        "latest": stream.latest,
+    }  # fmt: skip
+
+
+def _lines(run: StoredRun) -> Iterator[Text]:
+    """A paragraph about the run, with a line for each stream and each command."""
+    state = f"{run.state}: {run.reason}" if run.reason else run.state
+    yield Text.assemble((run.name, "bold"), "  ", (state, "bold green" if run.alive else "dim"))
+    yield _fact("id", run.id)
+    if run.started is not None:
+        took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
+        yield _fact("started", f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.started))}{took}")
+    for name, fact in run.metadata.items():
+        if name not in _INNER:
+            yield _fact(name, text_of(fact, 200))
+    for stream in run.streams:
+        facts = [several(stream.arrived, "value")]
+        if stream.arrived:
+            facts.append(f"the last {text_of(stream.latest, 80)}")
+        if stream.dropped:
+            facts.append(f"{stream.dropped:,} missing")
+        if stream.error_count:
+            facts.append(several(stream.error_count, "error"))
+        query = f" = {stream.text}" if stream.text not in ("", stream.name) else ""
+        on = f" on {stream.on}" if stream.on else ""
+        yield _fact("stream", Text.assemble((stream.name, "cyan"), f"{query}{on}: {', '.join(facts)}"))
+    commands = run.commands
+    for command in commands[-_MOST:]:
+        change = f" from {text_of(command.old, 60)} to {text_of(command.new, 60)}" if command.new is not None else ""
+        where = f"{command.event} {command.number:,}"
+        yield _fact("command", f"{command.what}{change}, by {command.client} at {where}: {command.outcome}")
+    if len(commands) > _MOST:
+        yield _fact("", f"and {len(commands) - _MOST:,} earlier commands; --json has them all")
+
+
+def _fact(name: str, text: str | Text) -> Text:
+    return Text.assemble((f"  {name:<9} ", "dim"), text)

@@ -1,0 +1,58 @@
+"""What a stored run says of the process that it is of: machine, versions, git commit."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from looptap.protocol.processes import Process
+
+
+def about() -> dict[str, Any]:
+    """Facts of this process: host, pid, where it runs, its versions, its git commit."""
+    process = Process.this()
+    facts: dict[str, Any] = {
+        "host": process.host,
+        "pid": process.pid,
+        "directory": str(Path.cwd()),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "process": (process.host, process.machine, process.boot, process.namespace, process.pid, process.start),
+    }
+    for name in ("looptap", "torch", "numpy"):
+        if name == "looptap" or name in sys.modules:
+            try:
+                facts[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+    if commit := git_commit(Path.cwd()):
+        facts["commit"] = commit
+    return facts
+
+
+def git_commit(folder: Path) -> str:
+    """The commit that is checked out around ``folder``, read from git's files; empty if there is none."""
+    for place in (folder, *folder.parents):
+        try:
+            return _head(place / ".git")
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            return ""
+    return ""
+
+
+def _head(git: Path) -> str:
+    if git.is_file():  # a worktree or a submodule
+        git = git.parent / git.read_text().partition("gitdir:")[2].strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head
+    name = head.removeprefix("ref:").strip()
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.exists() else git
+    if (shared / name).exists():
+        return (shared / name).read_text().strip()
+    packed = (shared / "packed-refs").read_text() if (shared / "packed-refs").exists() else ""
+    return next((line.split()[0] for line in packed.splitlines() if line.endswith(f" {name}")), "")

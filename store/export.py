@@ -1,0 +1,168 @@
+"""Streams as CSV, Parquet and TensorBoard event files; values are read and written a page at a time."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from looptap.store.errors import StoreError
+from looptap.store.records import Scalar, write
+from looptap.streams.buffers import Record
+from looptap.streams.stream import Stream
+
+_SLICE = 4096
+_ABOUT = ("number", "event", "rank", "time", "wall")
+_count = itertools.count()
+
+
+def to_csv(stream: Stream, path: Path) -> int:
+    """Write the values of ``stream`` as CSV: number, event, rank, time, wall, and the fields or ``value``.
+
+    What is no number and no text is written as JSON. The columns of dicts are the keys of the first. Returns how many.
+    """
+    count, columns = 0, None
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        table = csv.writer(file)
+        for record in _values(stream):
+            if columns is None:
+                columns = _columns(stream.fields, record.value)
+                table.writerow([*_about(columns), *columns])
+            cells = map(_cell, _elements(record.value, columns))
+            table.writerow([record.number, record.event, record.rank, record.time, record.wall, *cells])
+            count += 1
+        if columns is None:
+            table.writerow([*_ABOUT, *(stream.fields or ("value",))])
+    return count
+
+
+def to_parquet(stream: Stream, path: Path) -> int:
+    """Write the values of ``stream`` as a Parquet file, with the columns of `to_pandas`; returns how many.
+
+    What is no number and no text is written as JSON. Raises StoreError if pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise StoreError("Parquet files need pyarrow: pip install 'looptap[parquet]'") from None
+    records = list(_values(stream))
+    columns = _columns(stream.fields, records[0].value) if records else list(stream.fields or ("value",))
+    elements = [_elements(record.value, columns) for record in records]
+    table: dict[str, Any] = {
+        name: [getattr(record, field) for record in records]
+        for name, field in zip(_about(columns), _ABOUT, strict=True)
+    }
+    for index, name in enumerate(columns):
+        table[name] = _one_type([row[index] for row in elements])
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    return len(records)
+
+
+def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
+    """Write the numbers of ``streams`` as an event file into ``directory``; returns how many points it has.
+
+    A number is a point of the stream's own curve, a number in a row or a dict one of the curve stream/field. Anything
+    else is left out. The step is the number of the event. Raises StoreError if there is no number at all.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_count)}.looptap"
+    points = (point for stream in streams for point in _points(stream))
+    first = next(points, None)
+    if first is None:
+        raise StoreError("There is no number in what was to be exported, and TensorBoard's curves are of numbers.")
+    with (directory / name).open("xb") as file:
+        return write(file, first.wall, itertools.chain([first], points))
+
+
+def _points(stream: Stream) -> Iterator[Scalar]:
+    for record in _values(stream):
+        names = _columns(stream.fields, record.value)
+        for name, element in zip(names, _elements(record.value, names), strict=True):
+            number = _number(element)
+            if number is not None:
+                tag = stream.name if names == ["value"] else f"{stream.name}/{name}"
+                yield Scalar(tag, record.event, record.wall, number)
+
+
+def _values(stream: Stream) -> Iterator[Record]:
+    """The records of a stream that are no errors, without holding all of them."""
+    position = 0
+    while True:
+        with stream._changed:
+            batch, position = stream._buffer.part(position, _SLICE)
+        if batch is None:
+            return
+        yield from (record for record in batch.records() if record.error is None)
+
+
+def _columns(fields: Sequence[str] | None, value: Any) -> list[str]:
+    if fields and isinstance(value, tuple) and len(value) == len(fields):
+        return [name if name not in fields[:index] else f"{name}_{index}" for index, name in enumerate(fields)]
+    if isinstance(value, Mapping) and value:
+        return list(dict.fromkeys(map(str, value)))
+    return ["value"]
+
+
+def _elements(value: Any, columns: list[str]) -> list[Any]:
+    """What ``value`` has for each column, None for what it does not have."""
+    if columns == ["value"]:
+        return [value]
+    if isinstance(value, Mapping):
+        by_name = {str(name): item for name, item in value.items()}
+        return [by_name.get(name) for name in columns]
+    if isinstance(value, tuple) and len(value) == len(columns):
+        return list(value)
+    return [value, *[None] * (len(columns) - 1)]
+
+
+def _about(columns: list[str]) -> list[str]:
+    """The names of what is known beside the value, with an underscore where a field has such a name."""
+    return [f"{name}_" if name in columns else name for name in _ABOUT]
+
+
+def _number(element: Any) -> float | None:
+    if isinstance(element, bool | int | float):
+        try:
+            return float(element)
+        except OverflowError:
+            return None
+    if hasattr(element, "item") and getattr(element, "ndim", 1) == 0:  # an array or tensor of one number
+        return _number(element.item())
+    return None
+
+
+def _cell(element: Any) -> Any:
+    if element is None or isinstance(element, int | float | str):
+        return element
+    return json.dumps(_plain(element), ensure_ascii=False)
+
+
+def _plain(element: Any) -> Any:
+    if isinstance(element, Mapping):
+        return {str(name): _plain(item) for name, item in element.items()}
+    if isinstance(element, list | tuple | set | frozenset):
+        return [_plain(item) for item in element]
+    if hasattr(element, "tolist"):
+        try:
+            return _plain(element.tolist())
+        except (TypeError, RuntimeError):  # a tensor of a type that has no numbers in Python, as the 8-bit floats
+            return _plain(element.float().tolist())
+    return element if element is None or isinstance(element, bool | int | float | str) else repr(element)
+
+
+def _one_type(column: list[Any]) -> list[Any]:
+    """A column that Parquet can hold: one type of numbers or texts as it is, numbers together as floats, else JSON."""
+    kinds = {type(element) for element in column if element is not None}
+    if len(kinds) <= 1 and kinds <= {bool, int, float, str}:
+        fits = kinds != {int} or all(element is None or -(1 << 63) <= element < 1 << 63 for element in column)
+        return column if fits else [str(element) for element in column]
+    if kinds <= {int, float}:
+        return [None if element is None else float(element) for element in column]
+    return [None if element is None else str(_cell(element)) for element in column]

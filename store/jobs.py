@@ -1,0 +1,64 @@
+"""What waits to be written, and how items are inserted: many with one statement."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from looptap.store.items import COLUMNS
+from looptap.streams.buffers import Batch
+
+_SMALL = 1024  # bytes that anything but values counts for, beside its texts
+
+
+class Command(NamedTuple):
+    """A change that a client asked for: what it was, at which event it ran, and what became of it."""
+
+    id: str
+    time: float
+    wall: float
+    event: str
+    number: int
+    client: str
+    what: str
+    old: Any
+    new: Any
+    outcome: str
+
+
+class Items(NamedTuple):
+    """A batch of a stream."""
+
+    stream: int
+    batch: Batch
+    nbytes: int
+
+
+class Statement(NamedTuple):
+    """Anything else: one statement of SQL."""
+
+    sql: str
+    parameters: Sequence[Any]
+
+
+Job: TypeAlias = Items | Statement
+
+
+def size(job: Job) -> tuple[int, int]:
+    """How many items a job has, and how many bytes it counts for."""
+    if isinstance(job, Items):
+        return len(job.batch.values), job.nbytes
+    return 0, _SMALL + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
+
+
+def insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
+    """Insert items in statements of ``most`` parameters, with ``rest`` also fewer; returns what is left."""
+    start = 0
+    while len(waiting) - start >= most or (rest and start < len(waiting)):
+        part = waiting[start : start + most]
+        row = f"({', '.join('?' * COLUMNS)})"
+        sql = f"INSERT OR IGNORE INTO items VALUES {', '.join([row] * (len(part) // COLUMNS))}"
+        connection.execute(sql, part)
+        start += most
+    return waiting[start:]

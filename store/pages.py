@@ -1,0 +1,131 @@
+"""The buffer behind a stored stream: its items stay in the file and are read in pages, by whoever asks for them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from looptap.store.errors import StoreError
+from looptap.store.items import restored
+from looptap.streams.buffers import ERROR, Batch, Buffer, Convert, Record
+
+Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+"""Runs one SQL query over the file."""
+
+PAGE = 4096
+"""Items that are read at a time."""
+_CLOCK_JITTER = 1e-3
+_COLUMNS = "SELECT number, event, time, wall, rank, flags, value, packed FROM items WHERE stream = ?"
+_ITEMS = f"{_COLUMNS} AND number > ?"
+
+
+class Pages(Buffer):
+    """All items of one stream of a file; a position is the number of the item before it, and nothing is forgotten."""
+
+    def __init__(self, select: Select, stream: int) -> None:
+        super().__init__(1, 1)
+        self._select, self._stream = select, stream
+        self._convert: Convert | None = None
+        self.count = self.failed = 0
+        """How many items there are, and how many of them are errors, as of the last `look`."""
+
+    def look(self) -> tuple[int, int, list[tuple[int, int]]]:
+        """Find what is new; returns how many items and errors that is, and (after, missing) for each gap in it."""
+        before = self.end
+        ((count, failed, last),) = self._select(
+            "SELECT count(*), count(nullif(flags & ?, 0)), max(number) FROM items WHERE stream = ? AND number > ?",
+            (ERROR, self._stream, before),
+        )
+        gaps: list[tuple[int, int]] = []
+        if count and last - before != count:
+            gaps = [
+                (number - missing - 1, missing)
+                for number, missing in self._select(
+                    "SELECT number, number - 1 - previous AS missing FROM (SELECT number, lag(number, 1, ?) OVER "
+                    "(ORDER BY number) AS previous FROM items WHERE stream = ? AND number > ?) WHERE missing > 0",
+                    (before, self._stream, before),
+                )
+            ]
+        self.end = last or before
+        self.count += count
+        self.failed += failed
+        return count, failed, gaps
+
+    def after(self, number: int) -> Iterator[Batch]:
+        """All items above ``number``, a page at a time."""
+        while True:
+            batch, number = self.part(number, PAGE)
+            if batch is None:
+                return
+            yield batch
+
+    def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
+        """Up to ``limit`` items that lie together, and the position after them."""
+        within = (self._stream, position, self.end, limit)
+        rows = self._select(f"{_ITEMS} AND number <= ? ORDER BY number LIMIT ?", within)
+        if not rows:
+            return None, max(position, self.end)
+        batch = self._batch(rows)
+        return batch, batch.first + len(batch.values) - 1
+
+    def parts(self) -> list[Batch]:
+        """All items."""
+        return self.parts_after(0)
+
+    def parts_after(self, number: int) -> list[Batch]:
+        """All items above ``number``."""
+        return list(self.after(number))
+
+    def values(self) -> list[Any]:
+        """All values, without the errors."""
+        return [value for batch in self.after(0) for value in batch.good()]
+
+    def newest(self) -> Any:
+        """The newest value, None if there is none."""
+        newest = f"{_COLUMNS} AND flags & ? = 0 ORDER BY number DESC LIMIT 1"
+        rows = self._select(newest, (self._stream, ERROR))
+        return self._batch(rows).values[0] if rows else None
+
+    def errors(self, most: int = -1) -> list[Record]:
+        """The items that are errors, or the first ``most`` of them."""
+        rows = self._select(f"{_ITEMS} AND flags & ? ORDER BY number LIMIT ?", (self._stream, 0, ERROR, most))
+        return [record for row in rows for record in self._batch([row]).records()]
+
+    def error_count(self) -> int:
+        """How many of the items are errors."""
+        return self.failed
+
+    def convert(self, convert: Convert) -> None:
+        """Convert the values whenever they are read."""
+        self._convert = convert
+
+    def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
+        """The first of the rows that make a batch."""
+        try:
+            return self._made(rows[: _together(rows)])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None
+
+    def _made(self, rows: list[tuple[Any, ...]]) -> Batch:
+        numbers, events, times, walls, ranks, flags, values, packed = zip(*rows, strict=True)
+        batch = Batch(
+            first=numbers[0],
+            events=array("q", events),
+            times=array("d", times),
+            values=[v if p is None and v is not None else restored(v, p) for v, p in zip(values, packed, strict=True)],
+            clock=walls[0] - times[0],
+            flags=bytes(flags) if any(flags) else b"",
+            rank=ranks[0],
+        )
+        return batch if self._convert is None else batch.converted(self._convert)
+
+
+def _together(rows: list[tuple[Any, ...]]) -> int:
+    """How many of the rows, from the first on, follow each other, on one rank and by one clock."""
+    first, _, time, wall, rank, *_ = rows[0]
+    clock = wall - time
+    for index, row in enumerate(rows):
+        if row[0] != first + index or row[4] != rank or abs(row[3] - row[2] - clock) > _CLOCK_JITTER:
+            return index
+    return len(rows)

@@ -1,0 +1,56 @@
+"""Where the file of a run lies, and whether that is on a disk of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+SUFFIX = ".looptap"
+"""How the name of a stored run ends."""
+FOLDER = "looptap-runs"
+"""Where stored runs lie, in the working directory, unless something else is said."""
+
+_LOCAL = {
+    "apfs", "bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "jfs", "msdos", "ntfs",
+    "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs", "ufs", "vfat", "xfs", "zfs",
+}  # fmt: skip
+
+
+def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int = 0) -> Path:
+    """The file for the run with the id ``run``: in ``where``, else in LOOPTAP_STORE, else in looptap-runs.
+
+    ``where`` is a folder, or a file if its name ends with .looptap. Other ranks than 0 have files of their own.
+
+    >>> store_path("digits-1", "kept").as_posix(), store_path("digits-1", "kept", rank=2).as_posix()
+    ('kept/digits-1.looptap', 'kept/digits-1-rank2.looptap')
+    """
+    wanted = Path(where or os.environ.get("LOOPTAP_STORE") or FOLDER).expanduser()
+    folder, name = (wanted.parent, wanted.stem) if wanted.suffix == SUFFIX else (wanted, run)
+    safe = re.sub(r"[^\w.@+-]", "_", name)
+    return folder / f"{safe}{f'-rank{rank}' if rank else ''}{SUFFIX}"
+
+
+def is_local(path: Path, mounts: str | None = None) -> bool:
+    """Whether ``path`` is on a file system of this machine, where processes can share memory by a file.
+
+    What is not known to be local is taken for a network's. ``mounts`` is a text in the form of /proc/mounts.
+
+    >>> is_local(Path("/data/run"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/d /data nfs4 rw 0 0")
+    False
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+        except OSError:
+            return True  # no Linux
+    found, kind = -1, ""
+    place = path.resolve()
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = Path(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), fields[1]))
+        if place.is_relative_to(point) and len(point.parts) >= found:
+            found, kind = len(point.parts), fields[2]
+    return kind in _LOCAL

@@ -1,0 +1,200 @@
+"""TensorBoard's event files, byte for byte: records with masked CRCs around a few fields of protocol buffers.
+
+A record is its length (8 bytes), a masked CRC-32C of these, the data, and a masked CRC-32C of the data. The data is an
+`Event`: wall_time = 1 (double), step = 2, file_version = 3, summary = 5; a `Summary` has values = 1, each with tag = 1,
+simple_value = 2 (float) or tensor = 8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import IO, NamedTuple
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Scalar(NamedTuple):
+    """One point of a curve."""
+
+    tag: str
+    step: int
+    wall: float
+    value: float
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return tuple(table)
+
+
+_TABLE = _table()
+
+
+def masked_crc(data: bytes) -> int:
+    """The masked CRC-32C of ``data``.
+
+    >>> hex(masked_crc(b"123456789"))  # the CRC is 0xe3069283
+    '0xc78ab0e5'
+    """
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(file: IO[bytes], wall: float, scalars: Iterable[Scalar]) -> int:
+    """Write an event file with its header, which bears the time ``wall``; returns how many points it has."""
+    file.write(_record(_double(1, wall) + _bytes(3, b"brain.Event:2")))
+    count = 0
+    for scalar in scalars:
+        value = _bytes(1, scalar.tag.encode("utf-8", "replace")) + b"\x15" + struct.pack("<f", _single(scalar.value))
+        step = b"\x10" + _varint(scalar.step & 0xFFFFFFFFFFFFFFFF)
+        file.write(_record(_double(1, scalar.wall) + step + _bytes(5, _bytes(1, value))))
+        count += 1
+    return count
+
+
+def _single(value: float) -> float:
+    try:
+        struct.pack("<f", value)
+    except OverflowError:  # beyond single precision
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
+
+
+def _double(field: int, value: float) -> bytes:
+    return bytes((field << 3 | _FIXED64,)) + struct.pack("<d", value)
+
+
+def _bytes(field: int, data: bytes) -> bytes:
+    return bytes((field << 3 | _BYTES,)) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Damaged(ValueError):
+    """Bytes that are no record of an event file."""
+
+
+_MOST = 1 << 30  # bytes of a record
+_CHECKED = 65_536  # bytes of a record up to which its CRC is computed, at 80 ns a byte; larger ones are no scalars
+
+
+def read(file: IO[bytes]) -> Iterator[Scalar]:
+    """The scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
+    while len(head := file.read(12)) == 12:
+        length, check = struct.unpack("<QI", head)
+        if check != masked_crc(head[:8]) or length > _MOST:
+            raise Damaged("the length of a record is damaged")
+        data, tail = file.read(length), file.read(4)
+        if len(data) < length or len(tail) < 4:
+            return
+        if length > _CHECKED:
+            continue
+        if struct.unpack("<I", tail)[0] != masked_crc(data):
+            raise Damaged("a record is damaged")
+        yield from _scalars(data)
+
+
+def _scalars(event: bytes) -> Iterator[Scalar]:
+    wall, step, summaries = 0.0, 0, []
+    for field, value in _fields(event):
+        if field == 1 and isinstance(value, bytes):
+            (wall,) = struct.unpack("<d", value)
+        elif field == 2 and isinstance(value, int):
+            step = value - (1 << 64) if value >> 63 else value
+        elif field == 5 and isinstance(value, bytes):
+            summaries.append(value)
+    for summary in summaries:
+        for field, value in _fields(summary):
+            if field == 1 and isinstance(value, bytes):
+                tag, number = _point(value)
+                if number is not None:
+                    yield Scalar(tag, step, wall, number)
+
+
+def _point(value: bytes) -> tuple[str, float | None]:
+    tag, number = "", None
+    for field, part in _fields(value):
+        if field == 1 and isinstance(part, bytes):
+            tag = part.decode("utf-8", "replace")
+        elif field == 2 and isinstance(part, bytes) and len(part) == 4:
+            (number,) = struct.unpack("<f", part)
+        elif field == 8 and isinstance(part, bytes):
+            number = _tensor(part)
+    return tag, number
+
+
+_TYPES = {1: "f", 2: "d", 3: "i", 9: "q"}  # float, double, int32, int64
+
+
+def _tensor(tensor: bytes) -> float | None:
+    """The number of a tensor without dimensions; None for any other."""
+    fields = list(_fields(tensor))
+    kind = _TYPES.get(next((v for f, v in fields if f == 1 and isinstance(v, int)), 0))
+    for field, value in fields:
+        if field == 2 and value:  # it has dimensions
+            return None
+        if kind and isinstance(value, bytes) and field in (4, 5, 6) and len(value) == struct.calcsize(f"<{kind}"):
+            return float(struct.unpack(f"<{kind}", value)[0])
+    return None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: numbers as int, anything else as its bytes."""
+    at = 0
+    try:
+        while at < len(message):
+            key, at = _read_varint(message, at)
+            kind = key & 7
+            if kind == _VARINT:
+                value, at = _read_varint(message, at)
+                yield key >> 3, value
+                continue
+            size = {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+            if kind == _BYTES:
+                size, at = _read_varint(message, at)
+            elif not size:
+                raise Damaged(f"an event has a field of the unknown kind {kind}")
+            if at + size > len(message):
+                raise Damaged("an event ends too early")
+            yield key >> 3, message[at : at + size]
+            at += size
+    except IndexError:
+        raise Damaged("an event ends too early") from None
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise Damaged("a number of an event is too long")

@@ -1,0 +1,215 @@
+"""`StoredRun`: a run as its file tells it, also while the run is still writing."""
+
+from __future__ import annotations
+
+import difflib
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from looptap.protocol.processes import Process
+from looptap.store.errors import StoreError
+from looptap.store.items import fact_of
+from looptap.store.jobs import Command
+from looptap.store.stored import Declared, StoredStream
+from looptap.streams.feed import ENDED, LIVE
+
+LOOK = 0.1
+"""Seconds between looks at a file that is still being written."""
+SILENT = 3600.0
+"""Seconds without anything new after which a process of another machine is taken for dead."""
+DEAD = 2.0
+"""Seconds without anything new after which it is asked whether the process that writes still lives."""
+
+
+class StoredRun:
+    """A run that was stored: its streams, its commands, its facts; made by `looptap.open`.
+
+    `state` is live while the run is being written, else ended, and `reason` says why. A live one is followed: new
+    values come by themselves. All methods may be called from any thread. It is closed with `close`, as a context
+    manager, or by dropping it together with its streams.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self.state, self.reason = LIVE, ""
+        self._connection: sqlite3.Connection | None = connection
+        weakref.finalize(self, connection.close)
+        self._lock = threading.RLock()
+        self._streams: dict[int, StoredStream] = {}
+        self._seen: object = None
+        self._moved = time.monotonic()
+        self.metadata: dict[str, Any] = {}
+        """What the run says of itself: id, name, host, pid, started, ended, commit, versions, ..."""
+        self.look()
+        if self.state == LIVE:
+            self._judge()
+        if self.state == LIVE:
+            threading.Thread(target=_watch, args=(weakref.ref(self),), name="looptap-stored", daemon=True).start()
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def id(self) -> str:
+        """The id of the run, else the name of its file."""
+        return str(self.metadata.get("id", self.path.stem))
+
+    @property
+    def name(self) -> str:
+        """The name that the host gave to the job, else the name of its file."""
+        return str(self.metadata.get("name", self.path.stem))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the run is still being written."""
+        return self.state == LIVE
+
+    @property
+    def started(self) -> float | None:
+        """When it began to store, in seconds since 1970."""
+        return self._time("started")
+
+    @property
+    def ended(self) -> float | None:
+        """When it ended, in seconds since 1970; None if it lives or was killed."""
+        return self._time("ended")
+
+    def _time(self, name: str) -> float | None:
+        found = self.metadata.get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def streams(self) -> list[StoredStream]:
+        """The streams that were kept."""
+        rows = self._select('SELECT id, name, query, event, "window", fields, unit FROM streams ORDER BY id')
+        with self._lock:
+            for row in rows:
+                if row[0] not in self._streams:
+                    self._streams[row[0]] = stream = StoredStream(Declared(*row), self._select)
+                    if self.state != LIVE:
+                        stream._finish(ENDED, self.reason)
+            return [self._streams[row[0]] for row in rows]
+
+    def stream(self, name: str) -> StoredStream:
+        """The stream of that name, or of that query; of several, the last declared. Raises StoreError."""
+        streams = self.streams
+        for stream in reversed(streams):
+            if name in (stream.name, stream.text):
+                return stream
+        names = [stream.name for stream in streams]
+        if not names:
+            raise StoreError(f"There is no stream {name!r:.80} in {self.path}: this run kept none.")
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+        raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
+
+    @property
+    def commands(self) -> list[Command]:
+        """The commands that clients gave, in order, with their outcomes."""
+        rows = self._select(
+            "SELECT id, time, wall, event, number, client, what, old, new, outcome FROM commands ORDER BY wall, time"
+        )
+        return [
+            Command(id, time, wall, event, number, client, what, fact_of(old), fact_of(new), outcome)
+            for id, time, wall, event, number, client, what, old, new, outcome in rows
+        ]
+
+    def __repr__(self) -> str:
+        ((count,),) = self._select("SELECT count(*) FROM streams") if self._connection else ((0,),)
+        state = f"{self.state}: {self.reason}" if self.reason else self.state
+        return f"<StoredRun {self.name!r} ({self.id}): {state}; {count:,} stream{'s' * (count != 1)}; {self.path}>"
+
+    # ------------------------------------------------------------ reading
+
+    def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            if self._connection is None:
+                raise StoreError(f"The stored run {self.path} is closed.")
+            try:
+                return self._connection.execute(sql, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path} cannot be read: {error}.") from None
+
+    def look(self) -> bool:
+        """Find what was written since the last look; False if there is nothing new."""
+        with self._lock:
+            seen = self._select("PRAGMA data_version")
+            if seen == self._seen:
+                return False
+            self._seen, self._moved = seen, time.monotonic()
+            self.metadata = {key: fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.look()
+        if self.ended is not None:
+            self._finish(str(self.metadata.get("farewell", "the run ended")))
+        return True
+
+    def _judge(self) -> None:
+        """End a run whose process is gone."""
+        try:
+            writing = Process(*self.metadata["process"]).alive()
+        except (KeyError, TypeError):
+            writing = None
+        if writing is False and not self.look():
+            self._finish("its process ended without closing the file")
+        elif writing is None and self._age() > SILENT and not self.look():
+            self._finish("nothing was written for an hour, and its process is not of this machine")
+
+    def _age(self) -> float:
+        """Seconds since the file or its log was last written to."""
+        found = [self.path, self.path.with_name(self.path.name + "-wal")]
+        return time.time() - max((one.stat().st_mtime for one in found if one.exists()), default=0.0)
+
+    def _follow(self) -> bool:
+        """One look of many; False if there will be nothing more."""
+        if not self.look() and time.monotonic() - self._moved > DEAD:
+            self._judge()
+            self._moved = time.monotonic()
+        return self.state == LIVE
+
+    def _finish(self, reason: str) -> None:
+        with self._lock:
+            if self.state != LIVE:
+                return
+            self.state, self.reason = ENDED, reason
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream._finish(ENDED, reason)
+
+    def close(self) -> None:
+        """Close the file; what was read stays where it is, and streams yield no more."""
+        self._finish("closed")
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> StoredRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _watch(held: weakref.ref[StoredRun]) -> None:
+    """Look again and again, until the run has ended or nobody holds it any more."""
+    while True:
+        run = held()
+        try:
+            if run is None or not run._follow():
+                return
+        except StoreError as error:  # it was closed meanwhile, or the file is gone
+            if run is not None:
+                run._finish(str(error))
+            return
+        del run
+        time.sleep(LOOK)

@@ -1,0 +1,93 @@
+"""`StoredStream`: a kept stream, with the interface of a live one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from looptap.store import export
+from looptap.store.errors import StoreError
+from looptap.store.pages import Pages, Select
+from looptap.streams.feed import LIVE
+from looptap.streams.stream import Gap, Stream
+
+
+class Declared(NamedTuple):
+    """A row of the table of streams."""
+
+    id: int
+    name: str
+    query: str
+    event: str
+    window: str
+    fields: str | None
+    unit: str
+
+
+class StoredStream(Stream):
+    """The values of a stream that a run kept; they are read from its file when they are asked for.
+
+    While the run lives and keeps more, so does the stream: it is iterated, waited for and queried like a live one.
+    Nothing is forgotten, so `values` of a long run are many; iterate, or ask `records_after` and `query` for less.
+    """
+
+    def __init__(self, declared: Declared, select: Select) -> None:
+        fields = None if declared.fields is None else _fields(declared)
+        super().__init__(declared.name, text=declared.query, on=declared.event)
+        self.id, self.window, self.unit = declared.id, declared.window, declared.unit
+        self._pages = Pages(select, declared.id)
+        self._buffer = self._pages
+        self._set_fields(fields)
+        self.look()
+
+    def look(self) -> None:
+        """Find what has been kept since the last look; the run does so by itself while it is being written."""
+        with self._changed:
+            if self.state != LIVE:
+                return
+            count, failed, gaps = self._pages.look()
+            if not count:
+                return
+            self._arrived += count - failed
+            self._errors += failed
+            self._gaps.extend(Gap(after, missing) for after, missing in gaps)
+            self._missing += sum(missing for _, missing in gaps)
+            self._expected = self._pages.end + 1
+            self._latest = self._pages.newest()
+            if failed and not self.traceback:
+                self.traceback = str(self._pages.errors(1)[0].error)
+            wakes = self._notify()
+        for wake in wakes:
+            wake()
+        if self._subscribers:
+            self._schedule()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return self._pages.count - self._pages.failed
+
+    def to_csv(self, path: str | Path) -> int:
+        """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""
+        return export.to_csv(self, Path(path))
+
+    def to_parquet(self, path: str | Path) -> int:
+        """Write the values as a Parquet file; returns how many. Raises StoreError where pyarrow is missing."""
+        return export.to_parquet(self, Path(path))
+
+    def to_tensorboard(self, directory: str | Path) -> int:
+        """Write the numbers as an event file into ``directory``; returns how many. Raises StoreError if none are there.
+
+        The step is the number of the event. Each field of a row is a curve of its own.
+        """
+        return export.to_tensorboard([self], Path(directory))
+
+
+def _fields(declared: Declared) -> list[str]:
+    try:
+        return msgspec.json.decode(declared.fields or "", type=list[str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"The fields of the stream {declared.name!r:.60} cannot be read: {error}") from None
+
+

@@ -1,0 +1,77 @@
+"""A directory of TensorBoard's event files as a stored run: its scalars in the tables of one, in memory."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from looptap.store.errors import StoreError
+from looptap.store.items import fact, stored
+from looptap.store.records import Damaged, Scalar, read
+from looptap.store.schema import create
+
+_MARK = ".tfevents."
+
+
+def event_files(directory: Path) -> list[Path]:
+    """The event files in ``directory`` and below, those of one folder in the order of their names."""
+    found = (Path(folder, name) for folder, _, names in os.walk(directory) for name in names if _MARK in name)
+    return sorted(found)
+
+
+def imported(directory: Path) -> sqlite3.Connection:
+    """A database in memory with a stream for each tag; raises StoreError if there is no event file, or a damaged one.
+
+    Tags of a folder below are called folder/tag. The number of a point's event is its step; times are wall clock.
+    """
+    files = event_files(directory)
+    if not files:
+        raise StoreError(f"{directory} is a directory without TensorBoard's event files; a stored run is a file.")
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        create(connection)
+        streams: dict[str, list[int]] = {}
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", _rows(directory, files, streams)
+        )
+        rows = [(number, name, "", "step", "", None, "") for name, (number, _) in streams.items()]
+        connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items")
+        facts = {
+            "name": directory.resolve().name,
+            "id": directory.resolve().name,
+            "source": "TensorBoard",
+            "started": first,
+            "ended": last or 0.0,
+            "farewell": "imported from TensorBoard",
+        }
+        connection.executemany("INSERT INTO run VALUES (?, ?)", [(k, fact(v)) for k, v in facts.items()])
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> Iterator[tuple[object, ...]]:
+    """The rows of the table of items; ``streams`` gets the number of each name's stream, and of its last item."""
+    for path in files:
+        folder = path.parent.relative_to(directory).as_posix()
+        for scalar in _scalars(path):
+            name = scalar.tag if folder == "." else f"{folder}/{scalar.tag}"
+            place = streams.setdefault(name, [len(streams) + 1, 0])
+            place[1] += 1
+            yield (place[0], place[1], scalar.step, scalar.wall, scalar.wall, *stored(scalar.value))
+
+
+def _scalars(path: Path) -> Iterator[Scalar]:
+    try:
+        with path.open("rb") as file:
+            yield from read(file)
+    except Damaged as error:
+        raise StoreError(f"{path} is no event file of TensorBoard, or is damaged: {error}.") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from None

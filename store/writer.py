@@ -1,0 +1,358 @@
+"""`Writer`: keeps what a run yields in its file, on a thread of its own; whoever hands it values never waits.
+
+The thread is its own because a commit may take seconds (a slow disk, a network file system), and the I/O thread of an
+agent must answer meanwhile. What waits is bounded in bytes; above the bound new batches are dropped and counted. When
+the disk is full or fails, what waits is tried again every half second. A commit comes at most `FLUSH` seconds after the
+first value that waits for it: that is what a killed process loses.
+
+Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
+Python beside it makes dear (benchmarks/bench_store.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from looptap.store.about import about
+from looptap.store.errors import StoreError
+from looptap.store.items import COLUMNS, fact, parameters
+from looptap.store.jobs import Command, Items, Job, Statement, insert, size
+from looptap.store.places import is_local
+from looptap.store.schema import check, create
+from looptap.streams.buffers import Batch
+from looptap.streams.items import size_of
+
+FLUSH, FLUSH_ITEMS = 0.2, 1000
+"""Seconds, and items, after which what waits is written."""
+LIMIT = 67_108_864
+"""Bytes that may wait, about."""
+RETRY = 0.5
+"""Seconds between tries when the disk is full or fails."""
+BUSY = 5.0
+"""Seconds to wait for a reader that locks the file; only without a write-ahead log."""
+
+_TRANSACTION = 20_000  # items of one commit
+_STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
+
+_VALUES = (
+    sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
+    sqlite3.ProgrammingError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""What values raise that cannot be written."""
+_DISK = (sqlite3.Error, OSError, StoreError)
+"""What a full or failing disk raises."""
+
+
+class Writer:
+    """The file of one run, made when something is first to be kept.
+
+    ``facts`` are what the run says of itself (id, name, rank, ...). No method waits for the disk but `close`, none
+    raises for what goes wrong with it: `stats` tells. A stream, and its batches in order, come from one thread at a
+    time. In a forked child nothing is written.
+    """
+
+    def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = LIMIT) -> None:
+        self.path, self.limit = path.absolute(), limit
+        self.state, self.reason = "waiting", ""
+        """waiting (for something to keep), keeping, paused (it goes on by itself), or closed; what last went wrong."""
+        self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
+        self._lock = threading.Lock()
+        self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._queue: deque[Job] = deque()
+        self._bytes = self._count = self._peak = 0
+        self._names: list[str] = []
+        self._kept: list[int] = []
+        self._dropped: list[int] = []
+        self._pauses = self._commits = 0
+        self._slowest = self._seconds = 0.0
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._made, self._complete = False, True
+
+    # ------------------------------------------------------------ what comes in
+
+    def stream(
+        self,
+        name: str,
+        *,
+        query: str = "",
+        on: str = "",
+        window: str = "",
+        fields: Sequence[str] | None = None,
+        unit: str = "",
+    ) -> int:
+        """Declare a stream; returns the number by which `append` knows it."""
+        self._notice_fork()
+        with self._lock:
+            self._names.append(name)
+            self._kept.append(0)
+            self._dropped.append(0)
+            number = len(self._names)
+        named = None if fields is None else msgspec.json.encode(list(fields)).decode()
+        row = (number, name, query, on, window, named, unit)
+        self._put(Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", row))
+        return number
+
+    def append(self, stream: int, batch: Batch) -> bool:
+        """Keep a batch, which nobody may change from now on; False if it is dropped since too much waits."""
+        self._notice_fork()
+        nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
+        if self._put(Items(stream, batch, nbytes)):
+            return True
+        with self._lock:
+            self._dropped[stream - 1] += len(batch.values)
+        return False
+
+    def command(self, command: Command) -> None:
+        """Keep a command and its outcome; the same id again replaces what was kept."""
+        self._notice_fork()
+        row = (*command[:7], fact(command.old), fact(command.new), command.outcome)
+        self._put(Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+
+    def describe(self, **facts: Any) -> None:
+        """Keep facts of the run, such as the names that it exposes; a later one of the same name replaces it."""
+        self._notice_fork()
+        with self._lock:
+            if self._thread is None:  # there is nothing to keep yet, and no file
+                self._facts.update(facts)
+                return
+        for name, value in facts.items():
+            self._put(Statement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
+
+    def _notice_fork(self) -> None:
+        """Be closed in a forked child: the thread is not there, and may have held the lock when it was last seen."""
+        if os.getpid() != self._pid:
+            self._pid, self._lock, self._closing = os.getpid(), threading.Lock(), threading.Event()
+            self._closing.set()
+            self._thread, self.state = None, "closed"
+
+    def _put(self, job: Job) -> bool:
+        if self._closing.is_set():
+            return False
+        count, nbytes = size(job)
+        with self._lock:
+            # Without its row a stream is lost, so these may fill twice as much.
+            limit = self.limit if count else 2 * self.limit
+            if self._bytes + nbytes > limit and self._bytes:
+                return False
+            self._queue.append(job)
+            self._bytes += nbytes
+            self._count += count
+            self._peak = max(self._peak, self._bytes)
+            full = self._count >= FLUSH_ITEMS
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="looptap-store", daemon=True)
+                self._thread.start()
+        if not self._bell.is_set():
+            self._bell.set()
+        if full and not self._full.is_set():
+            self._full.set()
+        return True
+
+    # ------------------------------------------------------------ what is known
+
+    def stats(self) -> dict[str, Any]:
+        """State and reason, what waits, for each stream how many values were kept and how many dropped.
+
+        ``seconds`` is the CPU time of the thread that writes, ``slowest_commit`` the longest wait for the disk.
+        """
+        self._notice_fork()
+        with self._lock:
+            streams = [
+                {"name": name, "kept": kept, "dropped": dropped}
+                for name, kept, dropped in zip(self._names, self._kept, self._dropped, strict=True)
+            ]
+            return {
+                "path": str(self.path),
+                "state": self.state,
+                "reason": self.reason,
+                "kept": sum(self._kept),
+                "dropped": sum(self._dropped),
+                "waiting_bytes": self._bytes,
+                "waiting_peak": self._peak,
+                "pauses": self._pauses,
+                "commits": self._commits,
+                "slowest_commit": self._slowest,
+                "seconds": self._seconds,
+                "streams": streams,
+            }
+
+    def close(self, timeout: float = 1.0, **facts: Any) -> bool:
+        """Write what waits and end the file; False if that took longer than ``timeout`` seconds or failed.
+
+        What could not be written is counted as dropped. A writer that never had anything to keep makes no file.
+        """
+        self._notice_fork()
+        if self._thread is not None:
+            self.describe(**facts, ended=time.time())
+        self._closing.set()
+        self._bell.set()
+        self._full.set()
+        if self._thread is None:
+            self.state = "closed"
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and self._complete
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        taken: list[Job] = []
+        while True:
+            self._bell.wait()
+            self._full.wait(FLUSH)
+            self._bell.clear()
+            self._full.clear()
+            closing = self._closing.is_set()  # asked before the queue is: nothing comes after it
+            while taken or (taken := self._take()):
+                try:
+                    connection = connection or self._open()
+                    self._write(connection, taken)
+                except _VALUES as error:
+                    taken = self._refuse(taken, error)
+                except _DISK as error:
+                    self._pause(connection, error)
+                    connection = None
+                    if self._closing.is_set():
+                        self._give_up(taken)
+                        return
+                    self._closing.wait(RETRY)
+                else:
+                    self._done(taken)
+                    taken = []
+            if closing:
+                self._end(connection)
+                return
+
+    def _take(self) -> list[Job]:
+        """What one commit writes, off the queue, but still counted as waiting."""
+        with self._lock:
+            found, items = [], 0
+            while self._queue and items < _TRANSACTION:
+                found.append(self._queue.popleft())
+                items += size(found[-1])[0]
+            return found
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._made:
+            self._make()
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY, check_same_thread=False)
+        try:
+            local = is_local(self.path.parent)
+            connection.execute(f"PRAGMA journal_mode = {'WAL' if local else 'TRUNCATE'}")
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if local else 'FULL'}")
+            check(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make(self) -> None:
+        """Make the file with its tables under another name first: what has the right name can be opened."""
+        if self.path.exists():
+            raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                create(connection)
+                facts = [(name, fact(value)) for name, value in {**about(), **self._facts}.items()]
+                connection.executemany("INSERT INTO run VALUES (?, ?)", facts)
+            draft.rename(self.path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        self._made = True
+
+    def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
+        begun = time.monotonic()
+        most = min(_STATEMENT, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // COLUMNS) * COLUMNS
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            waiting: list[Any] = []
+            for job in jobs:
+                if isinstance(job, Statement):
+                    connection.execute(*job)
+                    continue
+                waiting += parameters(job.stream, job.batch)
+                if len(waiting) >= most:
+                    waiting = insert(connection, waiting, most)
+            insert(connection, waiting, most, rest=True)
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        self._slowest = max(self._slowest, time.monotonic() - begun)
+
+    def _done(self, jobs: list[Job]) -> None:
+        with self._lock:
+            self.state = "keeping"
+            self._commits += 1
+            self._seconds = time.thread_time()
+            self._discount(jobs)
+            for job in jobs:
+                if isinstance(job, Items):
+                    self._kept[job.stream - 1] += len(job.batch.values)
+
+    def _discount(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            count, nbytes = size(job)
+            self._count -= count
+            self._bytes -= nbytes
+
+    def _pause(self, connection: sqlite3.Connection | None, error: Exception) -> None:
+        """Note why nothing is kept; the file is opened afresh for the next try."""
+        with self._lock:
+            self._pauses += self.state != "paused"
+            self.state, self.reason = "paused", str(error) or type(error).__name__
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _refuse(self, jobs: list[Job], error: Exception) -> list[Job]:
+        """Find what of the jobs cannot be written, by halves; returns what is to be tried next."""
+        half = len(jobs) // 2
+        with self._lock:
+            if half:
+                self._queue.extendleft(reversed(jobs[half:]))
+                return jobs[:half]
+            self._discount(jobs)
+            self._lose(jobs)
+            self.reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
+            return []
+
+    def _give_up(self, jobs: list[Job]) -> None:
+        """Count what will never be written; `reason` stays."""
+        with self._lock:
+            lost = [*jobs, *self._queue]
+            self._discount(lost)
+            self._queue.clear()
+            self._lose(lost)
+            self.state, self._complete = "closed", False
+
+    def _lose(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if isinstance(job, Items):
+                self._dropped[job.stream - 1] += len(job.batch.values)
+
+    def _end(self, connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):  # a reader is at it: an empty log stays beside the file
+                connection.execute("PRAGMA busy_timeout = 0")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.execute("PRAGMA journal_mode = DELETE")  # one ordinary file, also on read-only media
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        self.state = "closed"

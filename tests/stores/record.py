@@ -1,0 +1,40 @@
+"""Writes the stored run of a version that the tests open for ever: python tests/stores/record.py (never again for a
+version that was released)."""
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+
+from looptap.store import schema
+from looptap.store.jobs import Command
+from looptap.store.writer import Writer
+from looptap.streams.buffers import ERROR, PARTIAL, Batch
+
+ODD = [1, 2.5, float("nan"), float("inf"), True, None, "text", (1, None), (1, (2, 3)), [1], {"a": 1}, 2**70, -0.0]
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def batch(first, values, flags=b""):
+    count = len(values)
+    events = array("q", range(first * 10, (first + count) * 10, 10))
+    return Batch(first, events, array("d", [0.5 * n for n in range(count)]), list(values), 1.7e9, flags)
+
+
+def write(path):
+    writer = Writer(path, {"id": "recorded-1", "name": "recorded", "started": 1.7e9})
+    loss = writer.stream("loss", query="step, loss", on="batch", fields=("step", "loss"))
+    odd = writer.stream("odd", query="odd", on="batch", window="100 events", unit="s")
+    writer.append(loss, batch(1, [(step, 1 / (step + 1)) for step in range(20)]))
+    writer.append(loss, batch(31, [(30, 0.25)]))
+    writer.append(odd, batch(1, [*ODD, ARRAY]))
+    writer.append(odd, batch(len(ODD) + 2, ["ZeroDivisionError", 7], bytes((ERROR, PARTIAL))))
+    writer.command(Command("c1", 1.5, 1.7e9, "batch", 12, "me", "echo.factor", 1, 3, "done"))
+    assert writer.close(30, farewell="the run ended")
+
+
+if __name__ == "__main__":
+    import looptap.store.writer
+
+    looptap.store.writer.about = lambda: {"host": "somewhere"}
+    write(Path(__file__).with_name(f"version-{schema.VERSION}.looptap"))

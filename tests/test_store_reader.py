@@ -1,0 +1,332 @@
+"""A stored run has the interface of a live one, also while another process writes it; every misfit is one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import looptap
+from looptap.store import schema
+from looptap.store.pages import PAGE
+from looptap.store.writer import Writer
+from looptap.streams.buffers import Batch
+
+STORES = Path(__file__).parent / "stores"
+ROWS = [(step, 1 / (step + 1)) for step in range(10_000)]
+
+
+def recorder():
+    spec = importlib.util.spec_from_file_location("record", STORES / "record.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def batch(first, values):
+    count = len(values)
+    return Batch(first, array("q", range(first, first + count)), array("d", range(count)), list(values), 1e9)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A run with 10,000 rows, more than are read at a time."""
+    writer = Writer(tmp_path_factory.mktemp("runs") / "digits.looptap", {"id": "digits-1", "name": "digits"})
+    loss = writer.stream("loss", query="step, loss", on="batch", fields=("step", "loss"))
+    for first in range(0, len(ROWS), 100):
+        writer.append(loss, batch(first + 1, ROWS[first : first + 100]))
+    assert writer.close(30)
+    assert len(ROWS) > 2 * PAGE
+    return writer.path
+
+
+@pytest.fixture
+def run(file):
+    with looptap.open(file) as run:
+        yield run
+
+
+# ---------------------------------------------------------------- what is stored
+
+
+def test_a_stored_stream_has_what_a_live_one_has(run):
+    loss = run.stream("loss")
+    assert loss.values == ROWS
+    assert loss.latest.loss == ROWS[-1][1]
+    assert (len(loss), loss.arrived, loss.dropped, loss.forgotten, loss.state) == (10_000, 10_000, 0, 0, "ended")
+    assert [row.step for row in loss] == list(range(10_000))
+    assert list(loss.follow(timeout=1)) == ROWS
+    assert loss.wait(10_000, timeout=1) == ROWS
+    assert [record.number for record in loss.records_after(9_998)] == [9_999, 10_000]
+    assert loss.to_numpy().shape == (10_000, 2)
+    assert list(loss.to_pandas()["loss"]) == [loss for _, loss in ROWS]
+    seen = []
+    loss.on_value(seen.append, replay=True)
+    assert seen == ROWS
+    with pytest.raises(looptap.StreamEnded, match=r"10000 of 10001 values"):
+        loss.wait(10_001, timeout=1)
+
+
+def test_a_stream_is_found_by_its_name_or_its_query(run):
+    assert run.stream("loss") is run.stream("step, loss") is run.streams[0]
+    with pytest.raises(looptap.StoreError, match=r"no stream 'los' in .*there are 'loss'\. Did you mean 'loss'\?"):
+        run.stream("los")
+
+
+def test_the_query_language_runs_over_stored_values(run):
+    loss = run.stream("loss")
+    assert loss.query("max(v.loss for v in values)").values == [1.0]
+    assert loss.query("(v.step for v in values if v.loss > 0.3)").values == [0, 1, 2]
+    means = loss.query("mean(v.loss for v in values)", window=5000).values
+    assert means == pytest.approx([np.mean([r[1] for r in ROWS[:5000]]), np.mean([r[1] for r in ROWS[5000:]])])
+
+
+def test_a_gap_cuts_the_window_of_a_query(tmp_path):
+    writer = Writer(tmp_path / "gap.looptap")
+    stream = writer.stream("n")
+    writer.append(stream, batch(1, [1, 2]))
+    writer.append(stream, batch(10, [10, 11]))
+    assert writer.close(30)
+    with looptap.open(writer.path) as run:
+        assert run.stream("n").gaps == [looptap.Gap(2, 7)]
+        assert run.stream("n").dropped == 7
+        (record,) = run.stream("n").query("sum(v for v in values)").records
+        assert (record.value, record.partial) == (24, True)
+
+
+def test_a_run_says_what_it_was_and_a_closed_one_that_it_is_closed(file):
+    run = looptap.open(file)
+    assert (run.id, run.name, run.state, run.reason) == ("digits-1", "digits", "ended", "the run ended")
+    assert run.started <= run.ended <= time.time()
+    assert "1 stream;" in repr(run)
+    loss = run.stream("loss")
+    run.close()
+    run.close()
+    assert "closed" in repr(loss) or loss.state == "ended"
+    with pytest.raises(looptap.StoreError, match="is closed"):
+        _ = loss.values
+
+
+@pytest.mark.parametrize("version", range(1, schema.VERSION + 1))
+def test_a_file_of_every_version_opens_for_ever(version, tmp_path):
+    recorded = recorder()
+    path = shutil.copy(STORES / f"version-{version}.looptap", tmp_path)
+    with looptap.open(path) as run:
+        assert (run.id, run.name, run.reason, run.started) == ("recorded-1", "recorded", "the run ended", 1.7e9)
+        loss, odd = run.streams
+        assert loss.values == [*((step, 1 / (step + 1)) for step in range(20)), (30, 0.25)]
+        assert (loss.text, loss.on, loss.fields, loss.dropped) == ("step, loss", "batch", ("step", "loss"), 10)
+        assert loss.records[1][:5] == (2, 20, 0, 0.5, 1.7e9 + 0.5)
+        assert repr(odd.values[:-2]) == repr(recorded.ODD)
+        assert odd.values[-2].tolist() == recorded.ARRAY.tolist()
+        assert odd.values[-2].dtype == recorded.ARRAY.dtype
+        assert (odd.window, odd.unit, odd.errors[0].error) == ("100 events", "s", "ZeroDivisionError")
+        assert odd.records[-1].partial
+        assert [command.what for command in run.commands] == ["echo.factor"]
+
+
+# ---------------------------------------------------------------- while it is written
+
+KEEPING = """
+import sys, time
+from array import array
+from pathlib import Path
+from looptap.store.writer import Writer
+from looptap.streams.buffers import Batch
+writer = Writer(Path(sys.argv[1]), {"id": "live", "name": "live"})
+stream = writer.stream("n")
+for n in range(1, 301):
+    writer.append(stream, Batch(n, array("q", [n]), array("d", [time.monotonic()]), [n], 0.0))
+    if n == 100:
+        print("ready", flush=True)
+    if n == 200 and len(sys.argv) > 2:
+        while not writer.stats()["kept"] == 200: pass
+        print("kept", flush=True)
+        time.sleep(600)
+    time.sleep(0.003)
+assert writer.close(30)
+"""
+
+
+@contextlib.contextmanager
+def keeping(path, *arguments):
+    """A process that keeps 300 values in a second."""
+    command = [sys.executable, "-c", KEEPING, str(path), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        deadline = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
+    path = tmp_path / "live.looptap"
+    with keeping(path), looptap.open(path) as run:
+        assert run.alive
+        deadline = time.monotonic() + 30
+        while not run.streams:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        stream, seen = run.stream("n"), []
+        doubled = stream.query("(2 * v for v in values)")
+        last = stream.query("max(v for v in values)")
+        stream.on_value(seen.append, replay=True)
+        assert list(stream.follow(timeout=60)) == list(range(1, 301))
+        assert doubled.wait(300, timeout=60) == list(range(2, 601, 2))
+        assert last.wait(1, timeout=60) == [300]
+        assert seen == list(range(1, 301))
+        assert (stream.dropped, run.state, run.reason) == (0, "ended", "the run ended")
+
+
+def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
+    path = tmp_path / "killed.looptap"
+    with keeping(path, "and wait") as process:
+        assert process.stdout.readline() == "kept\n"
+        with looptap.open(path) as run:
+            assert run.alive
+            process.kill()
+            process.wait()
+            assert list(run.stream("n").follow(timeout=60)) == list(range(1, 201))
+            assert (run.state, run.reason) == ("ended", "its process ended without closing the file")
+        with looptap.open(path) as again:
+            assert again.state == "ended"
+            assert len(again.stream("n")) == 200
+
+
+def test_a_file_of_another_machine_without_an_end_is_live_until_it_was_silent_for_an_hour(file, tmp_path):
+    path = changed(file, tmp_path, "DELETE FROM run WHERE key IN ('ended', 'process')")
+    with looptap.open(path) as run:
+        assert run.alive
+        assert len(run.stream("loss")) == 10_000
+    hours_ago = time.time() - 2 * 3600
+    os.utime(path, (hours_ago, hours_ago))
+    with looptap.open(path) as run:
+        assert (run.state, "for an hour" in run.reason) == ("ended", True)
+
+
+# ---------------------------------------------------------------- what cannot be opened
+
+
+def changed(file, tmp_path, statement):
+    path = Path(shutil.copy(file, tmp_path / "changed.looptap"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
+    return path
+
+
+def written(content):
+    def make(file, tmp_path):
+        path = tmp_path / "odd.looptap"
+        path.write_bytes(content(file.read_bytes()))
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda file, tmp: tmp / "absent.looptap", "cannot be opened: No such file or directory"),
+        (lambda file, tmp: tmp, "is a directory without TensorBoard's event files"),
+        (written(lambda good: b""), "is empty"),
+        (written(lambda good: b"step,loss\n1,2\n"), "is no run that looptap has stored"),
+        (written(lambda good: good[:5000]), "damaged"),
+        (written(lambda good: good[:100] + b"\xaa" * (len(good) - 100)), "damaged"),
+        (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 99"), r"newer looptap \(version 99"),
+        (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 0"), "version 0.*there never was"),
+        (lambda file, tmp: changed(file, tmp, "PRAGMA application_id = 1"), "no run that looptap has stored"),
+        (lambda file, tmp: changed(file, tmp, "DROP TABLE run"), "no such table: run"),
+    ],
+)
+def test_what_cannot_be_opened_is_told_in_one_sentence(make, says, file, tmp_path):
+    with pytest.raises(looptap.StoreError, match=says) as caught:
+        looptap.open(make(file, tmp_path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE items SET packed = x'c1'", "UPDATE items SET packed = '[1,'", "UPDATE items SET packed = NULL",
+        "UPDATE items SET packed = '{\"a\": [[]]}'", "UPDATE streams SET fields = '7'", "UPDATE items SET time = 'x'",
+        "UPDATE items SET flags = 1000", "UPDATE items SET rank = NULL", "UPDATE items SET packed = x'c70201ff'",
+        "UPDATE items SET event = 'x'",
+    ],
+)  # fmt: skip
+def test_a_value_that_nobody_stored_is_a_store_error(change, file, tmp_path):
+    path = Path(shutil.copy(file, tmp_path / "changed.looptap"))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        with contextlib.suppress(sqlite3.IntegrityError), connection:
+            connection.execute(change)
+            change = ""
+    if change:
+        return  # the tables refuse it themselves
+    with pytest.raises(looptap.StoreError), looptap.open(path) as run:
+        _ = run.stream("loss").values
+
+
+def test_a_file_is_read_only_to_its_readers(run):
+    with pytest.raises(looptap.StoreError, match=r"readonly|read-only"):
+        run._select("DELETE FROM items")
+
+
+def test_a_file_on_read_only_media_is_read(file, tmp_path):
+    folder = tmp_path / "medium"
+    folder.mkdir()
+    shutil.copy(file, folder)
+    if subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], capture_output=True).returncode:
+        pytest.skip("only root can mount a disk")
+    try:
+        shutil.copy(file, folder)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        with looptap.open(folder / file.name) as run:
+            assert run.stream("loss").values == ROWS
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+KILLED_IN_A_COMMIT = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA journal_mode = TRUNCATE")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("UPDATE items SET value = 7, packed = NULL")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_half_written_on_a_network_file_system_is_undone_by_the_next_who_reads(file, tmp_path):
+    path = Path(shutil.copy(file, tmp_path))
+    subprocess.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])
+    assert path.with_name(path.name + "-journal").stat().st_size
+    assert path.read_bytes() != file.read_bytes()
+    with looptap.open(path) as run:
+        assert run.stream("loss").values == ROWS
+
+
+def test_nan_is_nan_again(tmp_path):
+    writer = Writer(tmp_path / "nan.looptap")
+    writer.append(writer.stream("n"), batch(1, [math.nan, (1, math.nan)]))
+    assert writer.close(30)
+    with looptap.open(writer.path) as run:
+        first, second = run.stream("n").values
+    assert math.isnan(first)
+    assert math.isnan(second[1])
