@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
 from looptap.agent.identity import run_info
+from looptap.agent.keeping import Keeper
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
 from looptap.agent.service import Service
@@ -76,6 +78,7 @@ class Agent(Steered):
         on_stop: type[BaseException] | None = None,
         may_pause: float | None = None,
         replay: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | None = None,
     ) -> None:
         _know_torch()
         self.name, self.groups = _checked_name(name), _checked_groups(groups)
@@ -93,9 +96,11 @@ class Agent(Steered):
             require_main_thread()
         post = Post(self.limits.outbox_bytes, self._ring, self._hurry)
         self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
+        self._keeper = self._kept(store) if wanted else None
         self._service = Service(
-            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=Budget(budget)
-        )
+            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=Budget(budget),
+            keeper=self._keeper,
+        )  # fmt: skip
         self._allow(on_stop, may_pause, replay)
         if wanted:
             try:
@@ -147,10 +152,12 @@ class Agent(Steered):
         history: int = HISTORY,
         unit: str = "",
         max_bytes: int = MAX_BYTES,
+        keep: bool = False,
     ) -> None:
         """Declare a standing stream: the query runs from now on, and its newest ``history`` values are kept.
 
-        Clients read it by its name, the history first. The query and its arguments are those of `Run.stream`; no budget
+        Clients read it by its name, the history first. With ``keep``, all values go to the file of the run as well
+        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget
         limits it, since the host has written it. Raises QueryError for a bad query, ValueError for another bad argument
         or a name that is taken, LimitReached beyond ``Limits.standing_streams``; no value of it ever raises.
 
@@ -166,6 +173,8 @@ class Agent(Steered):
                 name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
                 max_bytes=max_bytes,
             )  # fmt: skip
+            if keep and self._keeper is not None and self._link is not None:
+                self._link.post(partial(self._service.start_keeping, name))
 
     def log(self, /, **values: Any) -> None:
         """Append each value to the standing stream of its name, which keeps the newest 10,000. Never raises.
@@ -215,6 +224,8 @@ class Agent(Steered):
                 self._sigterm.remove()
             for path in self._files:
                 remove(path)
+            if self._keeper is not None:
+                self._keeper.writer.close(farewell=reason)
             taps.standing.clear()
             self._service.steering.close()
         except Exception as error:
@@ -274,6 +285,9 @@ class Agent(Steered):
         while self._service.post.waiting() and time.monotonic() < deadline:
             self._hurry()
             time.sleep(0.005)
+
+    def _kept(self, store: str | os.PathLike[str] | None) -> Keeper | None:
+        return Keeper(self.run, store)
 
     def _ring(self) -> None:
         link = self._link

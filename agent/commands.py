@@ -91,8 +91,10 @@ class Outcome:
 class Commands:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(self, per_second: int, finished: Callable[[Outcome], None]) -> None:
-        self._per_second, self._finished = per_second, finished
+    def __init__(
+        self, per_second: int, finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._per_second, self._finished, self._kept = per_second, finished, kept
         self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
         self._times: deque[float] = deque()
         self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
@@ -140,6 +142,7 @@ class Commands:
         outcome = self._remember(record, None)
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
         record.update(outcome=REFUSED, error=str(error)[:TEXT])
+        self._kept(record)
 
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
         outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])

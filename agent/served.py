@@ -120,11 +120,7 @@ class ServedStream:
             columns = Columns.of(list(islice(self.ready, count)))
         if columns is None:
             return None
-        values, flags = list(columns.values), bytearray()
-        if not _UNFINISHED.isdisjoint(map(type, values)):
-            flags = bytearray(len(values))
-            for i, value in enumerate(values):
-                values[i], flags[i] = _finished(value)
+        values, flags = finished(columns)
         return columns, values, flags
 
     def take(self, columns: Columns) -> None:
@@ -224,6 +220,16 @@ class ServedStream:
 
 
 _UNFINISHED = frozenset({Marked, Pending})
+
+
+def finished(columns: Columns) -> tuple[list[Any], bytearray]:
+    """The values, waiting for a device where one is not there yet, and their flags if any has some."""
+    values, flags = list(columns.values), bytearray()
+    if not _UNFINISHED.isdisjoint(map(type, values)):
+        flags = bytearray(len(values))
+        for i, value in enumerate(values):
+            values[i], flags[i] = _finished(value)
+    return values, flags
 
 
 def _finished(value: Any) -> tuple[Any, int]:

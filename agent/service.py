@@ -18,6 +18,7 @@ from looptap.agent.budget import Budget
 from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, RETRY, Delivery
 from looptap.agent.guests import Guests
+from looptap.agent.keeping import Keeper
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Outbox, Post
 from looptap.agent.queries import AttachedQuery
@@ -51,9 +52,10 @@ class Service:
         limits: Limits,
         post: Post,
         budget: Budget,
+        keeper: Keeper | None = None,
     ) -> None:
         self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
-        self.post = post
+        self.post, self.keeper = post, keeper
         self.queries = Queries(taps, groups, limits, budget)
         self.standing = StandingStreams(self.queries, taps, post, limits)
         self.send: Callable[[bytes, bytes], Sent] = lambda peer, frame: Sent.GONE  # until the link is there
@@ -69,7 +71,9 @@ class Service:
         self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self.steering = Steering(self.queries, taps, groups, limits.commands_per_second, self._finished)
+        self.steering = Steering(
+            self.queries, taps, groups, limits.commands_per_second, self._finished, self.keep
+        )
 
     # ------------------------------------------------------------ what the link calls
 
@@ -128,19 +132,21 @@ class Service:
             self._report(self._outcomes.popleft())
         if self.standing.by_name:
             self.standing.drop_failed()
+            if self.keeper is not None:
+                self.keeper.hand_over()
         return self.delivery.flush()
 
     def rest(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
         self.post.rung = False
-        if self.taps.backlog.events or self._outcomes or self.delivery.news():
-            self.post.rung = True
+        kept = self.keeper is not None and self.keeper.waits()
+        self.post.rung = bool(kept or self.taps.backlog.events or self._outcomes or self.delivery.news())
         return not self.post.rung
 
     def beat(self) -> None:
         """A sign of life to every client, and what the streams cost."""
         now = time.monotonic()
-        cpu = time.thread_time()
+        cpu = time.thread_time() + (0.0 if self.keeper is None else self.keeper.writer.stats()["seconds"])
         for peer in silent(self.clients, self.limits, now, self._beaten):
             self.gone(peer)
         if now > self._beaten:
@@ -296,9 +302,22 @@ class Service:
         self.post.hurry()
 
     def _report(self, outcome: Outcome) -> None:
+        self.keep(outcome.record)
         asked, outcome.asked_by = outcome.asked_by, []
         for peer, request, whole in asked:
             self._reply(peer, outcome.reply(request, whole))
+
+    def start_keeping(self, name: str) -> None:
+        """Keep a standing stream in the file of the run."""
+        if self.keeper is not None:
+            standing = self.standing.by_name[name]
+            self.keeper.keep(standing)
+            self.queries.heed(standing.query)
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Have a command on record in the file of the run, if it has one."""
+        if self.keeper is not None:
+            self.keeper.record(record)
 
     def _answer(self, what: str) -> Any:
         if what == "stats":
@@ -344,6 +363,7 @@ class Service:
             "events_in_cuda_graphs": guard.captured,
             "paused": self.steering.pause.seconds(),
             "paused_before": self.steering.pause.total,
+            "store": None if self.keeper is None else self.keeper.stats(),
             "io_seconds": self.io_seconds,
             "io_share": self.budget.io,
             "budget": self.budget.fraction,

@@ -42,11 +42,11 @@ class Steering:
 
     def __init__(
         self, queries: Queries, taps: Taps, groups: tuple[str, ...], per_second: int,
-        finished: Callable[[Outcome], None],
+        finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None],
     ) -> None:  # fmt: skip
         self._queries, self._taps = queries, taps
         self._usual = groups[0] if groups else "batch"
-        self.commands = Commands(per_second, finished)
+        self.commands = Commands(per_second, finished, kept)
         self.knobs = Knobs(lambda: taps.standing)
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None

@@ -1,6 +1,10 @@
 """What all tests rely on."""
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 import time
 
 import pytest
@@ -8,6 +12,10 @@ import pytest
 # A shell that starts a job in the background has it ignore Ctrl-C, and whatever that starts inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands are kept in a file beside the job: those of the tests in a place that goes with them.
+os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
+atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""What of a run is kept on disk: the standing streams that the host wants kept, and every command.
+
+Runs on the I/O thread; the file is written by the store's own thread, so that nobody here waits for a disk.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Any
+
+from looptap.agent.ring import Reader
+from looptap.agent.served import finished
+from looptap.agent.standing import Standing
+from looptap.protocol.messages import RunInfo
+from looptap.store.jobs import Command
+from looptap.store.places import store_path
+from looptap.store.writer import Writer
+from looptap.streams.buffers import Batch
+
+_VALUES, _BYTES = 1000, 4_000_000  # of one batch
+
+
+class Keeper:
+    """Hands the values of kept streams, and the records of commands, to the file of the run."""
+
+    def __init__(self, run: RunInfo, where: Any) -> None:
+        self._rank = run.rank
+        self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
+        self._kept: list[tuple[int, Reader]] = []
+
+    def keep(self, standing: Standing) -> None:
+        """Keep a standing stream, from the oldest value on that it holds."""
+        pipeline = standing.query.pipeline
+        number = self.writer.stream(
+            standing.name,
+            query="" if standing.logged else pipeline.text,
+            on=standing.query.on,
+            window=str(pipeline.window),
+            fields=pipeline.fields,
+            unit=standing.unit,
+        )
+        self._kept.append((number, Reader(standing.ring)))
+
+    def waits(self) -> bool:
+        """Whether there is something to hand over."""
+        return any(len(reader) for _, reader in self._kept)
+
+    def hand_over(self) -> None:
+        """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
+        for number, reader in self._kept:
+            while (columns := reader.peek(_VALUES, _BYTES)) is not None:
+                values, flags = finished(columns)
+                batch = Batch(
+                    columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
+                    time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
+                )  # fmt: skip
+                self.writer.append(number, batch)
+                reader.take(columns)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Keep a command with its outcome."""
+        error = record["error"]
+        new = record["new"] if record["result"] is None else record["result"]
+        self.writer.command(
+            Command(
+                record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
+                record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
+                f"{record['outcome']}: {error}" if error else record["outcome"],
+            )
+        )  # fmt: skip
+
+    def stats(self) -> dict[str, Any]:
+        """State, reason, what was kept and dropped."""
+        return {"file": str(self.writer.path), **self.writer.stats()}
+
+
+def _facts(run: RunInfo) -> dict[str, Any]:
+    """What a run says of itself, as plain data."""
+    return {name: getattr(run, name) for name in run.__struct_fields__}

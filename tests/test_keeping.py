@@ -1,0 +1,106 @@
+"""What a job keeps is in its file: streams that the host wants kept, and commands, also after kill -9."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from waiting import soon
+
+import looptap
+
+JOB = """
+    import sys, time, looptap
+    agent = looptap.Agent("kept")
+    agent.stream("loss", "step, loss", on="batch", keep=True, unit="nats")
+    agent.stream("unkept", "step", on="batch")
+    agent.control("lr", lambda: lr[0], lambda value: lr.__setitem__(0, value))
+    lr = [0.1]
+    print(agent.run.id, flush=True)
+    step = 0
+    while True:
+        agent.emit("batch", step=step, loss=1 / (step + 1))
+        step += 1
+        time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Where the only run of this test is stored."""
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "stored"))
+    return lambda: next((tmp_path / "stored").glob("*.looptap"))
+
+
+def test_a_kept_stream_is_in_the_file_value_by_value(directory, file):
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "step, loss", on="batch", keep=True, unit="nats")
+        agent.stream("mean", "mean(e.loss for e in events)", on="batch", keep=True)
+        agent.stream("tensor", "x", on="batch", every=10, keep=True)
+        for step in range(100):
+            agent.emit("batch", step=step, loss=step / 4, x=torch.full((2,), float(step)))
+        agent.emit("epoch")
+    stored = looptap.open(file())
+    assert list(stored.stream("loss").values) == [(step, step / 4) for step in range(100)]
+    assert stored.stream("mean").values == [sum(range(100)) / 400]
+    assert [int(x[0]) for x in stored.stream("tensor").values] == list(range(9, 100, 10))
+    assert stored.metadata["name"] == "kept"
+
+
+def test_without_a_kept_stream_or_a_command_there_is_no_file(directory, file):
+    with looptap.Agent("kept") as agent, looptap.attach("kept") as run:
+        agent.stream("loss", "loss", on="batch")
+        stream = run.stream("step", on="batch")
+        agent.emit("batch", step=0, loss=0.5)
+        stream.wait(1)
+    with pytest.raises(StopIteration):
+        file()
+
+
+def test_what_a_job_kept_before_kill_9_is_there_with_its_commands(directory, file):
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
+    with child:
+        child.stdout.readline()
+        with looptap.attach("kept") as run:
+            run.set("lr", 0.5)
+            with pytest.raises(looptap.LooptapError):
+                run.set("lr", "much")
+            live = run.stream("loss")
+            live.wait(200)
+            soon(lambda: run.stats()["store"]["kept"] >= 200)
+            kept = run.stats()["store"]["kept"]
+        child.send_signal(signal.SIGKILL)
+    stored = looptap.open(file())
+    values = stored.stream("loss").values
+    assert len(values) >= kept
+    assert [step for step, _ in values] == list(range(len(values)))
+    assert [(c.what, c.old, c.new) for c in stored.commands if c.outcome == "done"] == [("set lr", 0.1, 0.5)]
+    with pytest.raises(looptap.LooptapError, match="unkept"):
+        stored.stream("unkept")
+
+
+def test_the_shell_shows_what_was_kept(directory, file):
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "step, loss", on="batch", keep=True)
+        agent.emit("batch", step=1, loss=0.5)
+    done = subprocess.run(
+        [sys.executable, "-m", "looptap.cli", "open", str(file()), "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loss" in json.dumps(json.loads(done.stdout))
+
+
+def test_a_disk_that_cannot_be_written_harms_nobody(directory, tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "taken"))
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        for _ in range(100):
+            agent.emit("batch", loss=0.5)
+        soon(lambda: agent.stats()["store"]["state"] == "paused")
+        assert agent.stats()["store"]["reason"]
