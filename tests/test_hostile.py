@@ -435,6 +435,7 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
             link.post(fail)
         while link.faults == before and not link.failure:
             agent.emit("batch", step=1)
+            time.sleep(0.0005)  # in a flood of values the thread never lingers
     soon(lambda: not link.alive)
     for _ in range(1000):
         agent.emit("batch", step=2)
