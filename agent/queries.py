@@ -132,19 +132,31 @@ class AttachedQuery:
         if self._feed is not None and self._in_bulk(self._feed, batch):
             return
         interrupt: KeyboardInterrupt | None = None
+        begun = self.events > 0 and self.state == "live" and not (self.suspended or self._close_asked)
+        post = self._reduce if begun and self.pipeline.trusted and not self.pipeline.mapped else self.post
         rest = iter(batch)
         while True:
             try:
                 for event, number, now, began in rest:
                     if event is not None:
-                        self.post(event, number, now, began)
+                        post(event, number, now, began)
                     elif self.grouped and self.events:
                         self.close(number, now)
                 break
             except KeyboardInterrupt as pressed:
                 interrupt = pressed
+            except BaseException as error:
+                self._failed(error)
+                post = self.post
         if interrupt is not None:
             raise interrupt
+
+    def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
+        """`post` of a reduction that goes on as it did. Raises what it raises."""
+        self.events += 1
+        outputs = self.pipeline.post(event, number, now)
+        if outputs:
+            self._put(outputs, event, number, now)
 
     def _in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[Happened]) -> bool:
         """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""

@@ -30,6 +30,10 @@ EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
 
+COLD = 1e-4
+"""Seconds that the first of several events may take longer: looptap's code is in no cache."""
+
+
 class Plan:
     """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
 
@@ -60,7 +64,7 @@ class Plan:
                 interrupt = pressed
             cost = monotonic() - started
             query.seconds += cost
-            query.dear = query.dear + 1 if cost > query.meter.cheap * len(batch) else 0
+            query.dear = query.dear + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
             if query.dear >= GRACE:
                 query.later = False  # it is for the budget to judge, event by event
                 self.stale = True

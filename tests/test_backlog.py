@@ -209,7 +209,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
         if len(calls) in (5, 6):
             raise KeyboardInterrupt
 
-    attached.post, attached._feed = pressed, None
+    attached.post, attached._reduce, attached._feed = pressed, pressed, None
     batch = [(Event({"step": n}, number=n), n, 0.0, 0) for n in range(1, 21)]
     with pytest.raises(KeyboardInterrupt):
         attached.take_in(batch)
