@@ -82,12 +82,13 @@ def main() -> None:
         show(guard, shown)
         ended = {firing.run for firing in guard.firings if firing.action not in ("gap", "problem")}
         missing = sum(watched.missing for watched in guard.watched)
+    took = {name: (float(one[0]), float(one[1])) for name, one in progress.items()}
     saved = 0.0
-    for name, (done, seconds) in ((name, tuple(one)) for name, one in progress.items()):
+    for name, (done, seconds) in took.items():
         early = any(run.startswith(f"guarded-{name}-2") for run in ended)
         saved += (steps - done) * seconds / max(1.0, done) if early else 0.0
         print(f"{name:15} {done:5.0f} steps{'  ended by the guard' if early else ''}")
-    planned = saved + sum(seconds for _, seconds in progress.values())
+    planned = saved + sum(seconds for _, seconds in took.values())
     print(f"Saved: {saved:.1f} s of {planned:.1f} s of compute, and the time until somebody finds the job that stalls.")
     print(f"Values that the rules did not see: {missing}")
     sys.exit(any(job.exitcode is None for job in jobs.values()))

@@ -35,7 +35,7 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
     seen, posted = [], []
 
     class Hook(BaseHTTPRequestHandler):
-        def do_POST(self):  # noqa: N802 the name that http.server wants
+        def do_POST(self):
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
@@ -138,10 +138,25 @@ def test_a_loop_that_stands_still_is_found_and_a_pause_is_none(directory):
     rule = looptap.Rule.stalled(minutes=1.5 / 60)
     with looptap.Agent("still", may_pause=60.0) as agent, looptap.guard("still", [rule]) as guard:
         under_guard(guard, agent)
-        agent.emit("batch", step=1)
+        over = threading.Event()
+
+        def train():
+            while not over.wait(0.001):
+                agent.emit("batch", step=1)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        with looptap.attach("still") as run:
+            run.pause(60.0)
+            soon(lambda: run.paused > 2.5)
+            assert run.idle > 1.5
+            assert guard.firings == []
+            over.set()
+            run.resume()
+        thread.join()
         soon(lambda: guard.firings)
         (firing,) = guard.firings
-        assert firing.value > 1.5
+        assert firing.value >= 1.5
         assert (firing.action, firing.outcome, firing.event) == ("log", "logged", None)
 
 
@@ -236,9 +251,8 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
 @pytest.mark.timeout(300)
 def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-m", "looptap.examples.guarded", "--steps", "300"], capture_output=True, text=True, timeout=250
-    )
+    demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "300"]
+    done = subprocess.run(demo, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("ended by the guard")]
     assert ended == ["explodes", "stalls", "learns-nothing"], done.stdout
