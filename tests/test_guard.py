@@ -256,4 +256,4 @@ def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("ended by the guard")]
     assert ended == ["explodes", "stalls", "learns-nothing"], done.stdout
-    assert "Values that the rules did not see: 0" in done.stdout
+    assert "Values that the rules did not see: 0" in done.stdout, done.stdout
