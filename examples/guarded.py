@@ -4,6 +4,7 @@ python -m looptap.examples.guarded [--steps 1500]
 """
 
 import argparse
+import math
 import multiprocessing
 import sys
 import time
@@ -20,9 +21,11 @@ RATES = {"rate-1": 0.03, "rate-2": 0.035, "rate-3": 0.04, "rate-4": 0.045, "rate
 BAD = {"explodes": 1e3, "stalls": 0.02, "learns-nothing": 0.0}
 """Learning rates of the jobs; one of the last three comes to a stop at a lock that nobody opens."""
 RULES = [
-    looptap.Rule("isnan(loss)", on="batch", actions=["stop"]),
+    looptap.Rule("isnan(loss)", on="batch", budget=math.inf, actions=["stop"]),
     looptap.Rule.stalled(minutes=4 / 60, actions=["shell: kill $LOOPTAP_PID"]),
-    looptap.Rule.worse_than_siblings("max(loss, 0.05)", step="epoch", on="epoch", by=3, lasting=3, actions=["stop"]),
+    looptap.Rule.worse_than_siblings(
+        "max(loss, 0.05)", step="epoch", on="epoch", by=3, lasting=3, budget=math.inf, actions=["stop"]
+    ),
 ]
 
 
