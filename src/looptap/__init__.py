@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from looptap.agent.agent import Agent
     from looptap.client.controls import ControlInfo, Controls, Outcome
     from looptap.client.discover import attach, runs
+    from looptap.client.guard import Guard, guard
+    from looptap.client.guard_rules import Firing, Rule
     from looptap.client.live import LiveStream
     from looptap.client.run import Run
     from looptap.client.steering import CommandPending
@@ -65,7 +67,9 @@ _ROOMS = {
     "Controls": "client.controls",
     "EndpointBusy": "protocol.errors",
     "EndpointError": "protocol.errors",
+    "Firing": "client.guard_rules",
     "Gap": "streams.stream",
+    "Guard": "client.guard",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -81,6 +85,7 @@ _ROOMS = {
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
     "RemoteError": "protocol.errors",
+    "Rule": "client.guard_rules",
     "Run": "client.run",
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
@@ -95,6 +100,7 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
+    "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
     "runs": "client.discover",
@@ -114,7 +120,9 @@ __all__ = [
     "Controls",
     "EndpointBusy",
     "EndpointError",
+    "Firing",
     "Gap",
+    "Guard",
     "LimitReached",
     "Limits",
     "LinkError",
@@ -130,6 +138,7 @@ __all__ = [
     "Record",
     "RefusedKey",
     "RemoteError",
+    "Rule",
     "Run",
     "RunEnded",
     "SeveralRuns",
@@ -144,6 +153,7 @@ __all__ = [
     "VersionMismatch",
     "WrongServer",
     "attach",
+    "guard",
     "lazy",
     "open",
     "runs",

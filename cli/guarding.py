@@ -1,0 +1,145 @@
+"""`looptap guard`: many runs watched by the rules of a file."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from looptap.client.guard import Guard
+    from looptap.client.guard_rules import Firing, Rule
+
+PAUSE = 0.1
+"""Seconds between two looks at what the guard has done."""
+
+
+def install(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("guard", short_help="Watch many runs by rules: tell, make a checkpoint, stop.")(guard)
+
+
+def guard(
+    rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, .toml or .json.", show_default=False)],
+    pattern: Annotated[
+        str | None,
+        Argument(metavar="[RUNS]", help="A name, an id, or 'digits-*'; by default runs of the file, else all."),
+    ] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be done.")] = False,
+    once: Annotated[bool, Option("--once", help="End as soon as no run that matches is left.")] = False,
+    record: Annotated[
+        str | None, Option(metavar="FILE", help="Add each firing to FILE, as JSON on a line.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each firing.")] = False,
+) -> int:
+    """Watch runs by rules, from when they appear until they end, and act when a rule comes true. Ends with Ctrl-C.
+
+    A file of rules, here rules.toml:
+
+    \b
+      runs = "digits-*"
+      [[rule]]
+      query = "isnan(loss)"                  # true at an event: once is enough
+      actions = ["log", "checkpoint", "stop"]
+      [[rule]]
+      query = "loss > 5"
+      on = "epoch"
+      lasting = 3                            # three events in a row
+      actions = ["https://example.org/hook"]
+      [[rule]]
+      query = "mean(e.loss for e in events)"
+      window = 100                           # events, or "30s", or "sliding:100"
+      above = 2.0
+      [[rule]]
+      stalled = 10                           # minutes without an event
+      actions = ["shell: kill $LOOPTAP_PID"]
+      [[rule]]
+      worse_than_siblings = "loss"           # than 1.5 times the median of the other runs
+      step = "epoch"
+      on = "epoch"
+      by = 1.5
+      lasting = 3
+      actions = ["stop"]
+
+    As JSON: {"runs": "digits-*", "rule": [{"query": "isnan(loss)", "actions": ["stop"]}]}. Try it first:
+
+    \b
+      looptap guard rules.toml --dry-run
+      looptap guard rules.toml "digits-*" --record firings.jsonl
+      looptap guard rules.toml --once --json | jq -r '.run + " " + .outcome'
+
+    Actions are log, desktop, a URL (a POST of JSON), shell: COMMAND (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE,
+    LOOPTAP_PID and LOOPTAP_HOST), checkpoint, stop (a request: see looptap stop --help) and call: CODE. Each rule fires
+    once for a run, with again = SECONDS once more after that. Lines with gap or problem tell what a rule could not
+    judge.
+
+    An object of --json has time, run, rule, event, value, action and outcome. The exit code is 0; with --once it is 1
+    if a rule fired.
+    """
+    from looptap.cli.start import DONE, FAILED
+    from looptap.client.guard import guard as watch
+
+    runs, read = rules_of(rules)
+    shown = 0
+    with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
+        try:
+            while not (once and on_watch.wait(PAUSE)):
+                shown = _show(on_watch, shown, as_json)
+                time.sleep(0.0 if once else PAUSE)
+        finally:
+            _show(on_watch, shown, as_json)
+    fired = [each for each in on_watch.firings if each.action not in ("gap", "problem")]
+    return FAILED if once and fired else DONE
+
+
+def rules_of(path: str) -> tuple[str, list[Rule]]:
+    """Which runs a file of rules is for, and the rules. Raises QueryError that names the file."""
+    from looptap.cli.watching import window_of
+    from looptap.client.guard_rules import Rule
+    from looptap.streams.errors import QueryError
+
+    kind = Path(path).suffix
+    if kind not in (".toml", ".json"):
+        raise QueryError(f"{path}: rules are written as TOML or JSON, in a file that ends in .toml or .json.")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        told: Any = tomllib.loads(text) if kind == ".toml" else json.loads(text)
+    except ValueError as error:  # of either, and of bytes that are no text
+        raise QueryError(f"{path} cannot be read: {error}.") from None
+    if isinstance(told, list):
+        told = {"rule": told}
+    found = told.get("rule") if isinstance(told, dict) else None
+    if not isinstance(found, list) or not found or not set(told) <= {"rule", "runs"}:
+        raise QueryError(f"{path}: it has a list of rules, [[rule]] in TOML, and may have runs = 'digits-*'.")
+    made = []
+    for number, one in enumerate(found, 1):
+        try:
+            if isinstance(one, dict) and isinstance(one.get("window"), str):
+                one = {**one, "window": window_of(one["window"])}
+            made.append(Rule.of(one))
+        except (QueryError, TypeError, typer.BadParameter) as error:
+            raise QueryError(f"{path}, rule {number}: {error}") from None
+    return str(told.get("runs", "*")), made
+
+
+def _show(on_watch: Guard, shown: int, as_json: bool) -> int:
+    from looptap.client.guard_actions import json_line
+
+    firings = on_watch.firings
+    for firing in firings[shown:]:
+        print(json_line(firing) if as_json else line_of(firing), flush=True)
+    return len(firings)
+
+
+def line_of(firing: Firing) -> str:
+    """A firing on one line."""
+    from looptap.client.guard_actions import sentence
+
+    when = time.strftime("%H:%M:%S", time.localtime(firing.time))
+    what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")
+    return " ".join(f"{when}  {what}  → {firing.action}: {firing.outcome}".split("\n"))

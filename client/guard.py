@@ -1,0 +1,278 @@
+"""`guard`: many runs under watch, by rules, from the moment they appear until they end."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import NamedTuple
+
+from looptap.client.discover import RunListing, _one_role_each, runs
+from looptap.client.guard_actions import act, json_line, name_of
+from looptap.client.guard_rules import Firing, Rule
+from looptap.client.guard_watch import News, Siblings, Watch
+from looptap.client.remote import is_remote
+from looptap.protocol.errors import NoSuchRun, RunEnded
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.feed import FAILED
+
+LOOK, TURN = 0.5, 0.1
+"""Seconds between two looks for new runs, and between two looks at what has come of those that are there."""
+PATIENCE = 5.0
+"""Seconds for a run to let the guard in; the next attempt comes after as long, then less and less often."""
+_WORKERS = 8
+_AT_ONCE = 64  # runs that are let in at one time, and actions that are under way
+
+log = logging.getLogger("looptap")
+
+
+class Watched(NamedTuple):
+    """How far a rule has come with a run: values judged, values missing, the state of the run."""
+
+    run: str
+    rule: str
+    state: str
+    judged: int
+    missing: int
+
+
+class Guard:
+    """Watches the runs that ``pattern`` means, by rules; made by `looptap.guard`, ended by `close`.
+
+    `firings` is what happened so far, and `watched` how many values were judged and are missing, by run and rule.
+    """
+
+    def __init__(
+        self, pattern: str, rules: Sequence[Rule], *, dry_run: bool, record: str | os.PathLike[str] | None,
+        directory: str | os.PathLike[str] | None,
+    ) -> None:  # fmt: skip
+        if not rules or not all(isinstance(rule, Rule) for rule in rules):
+            raise QueryError(f"A guard needs rules, a list of looptap.Rule, not {rules!r:.80}.")
+        if is_remote(pattern) or os.sep in pattern:
+            raise NoSuchRun(f"{pattern!r}: a guard goes by names, such as 'digits-*', in one directory (directory=…).")
+        self.pattern, self.rules, self.dry_run = pattern, tuple(rules), dry_run
+        self._directory = directory
+        self._siblings = {i: Siblings(rule) for i, rule in enumerate(self.rules) if rule.compared is not None}
+        self._lock = threading.Lock()
+        self._firings: list[Firing] = []
+        self._record = open(record, "a", encoding="utf-8") if record is not None else None  # noqa: SIM115 until close
+        self._watches: dict[str, Watch] = {}
+        self._past: dict[str, list[Watched]] = {}  # by run that has ended
+        self._arriving: dict[str, Future[Watch]] = {}
+        self._again: dict[str, tuple[float, float]] = {}  # when to try again, and how long to wait after that
+        self._fired: dict[tuple[str, int], float] = {}
+        self._acting: set[Future[None]] = set()
+        self._left, self._looks, self._next_look = 0, 0, 0.0
+        self._trouble = ""
+        self._closed = threading.Event()
+        self._doors = ThreadPoolExecutor(_WORKERS, "looptap-guard-attach")
+        self._hands = ThreadPoolExecutor(_WORKERS, "looptap-guard-act")
+        self._look()  # a directory that cannot be read is told to who asks for the guard
+        self._thread = threading.Thread(target=self._run, name="looptap-guard", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ what users see
+
+    @property
+    def firings(self) -> list[Firing]:
+        """What happened so far, in order: each action, and each gap or problem that kept a rule from judging."""
+        with self._lock:
+            return list(self._firings)
+
+    @property
+    def watched(self) -> list[Watched]:
+        """How far each rule has come with each run, those that have ended included."""
+        with self._lock:
+            watches, past = list(self._watches.values()), [each for one in self._past.values() for each in one]
+        return past + [each for watch in watches for each in self._told(watch)]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run that matches is left, and all actions are done; False after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        looks = self._looks
+        while not self._closed.is_set():
+            with self._lock:
+                busy = self._left or self._watches or self._arriving or self._acting
+            if not busy and self._looks > looks:
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(TURN / 2)
+        return True
+
+    def close(self, timeout: float = 10.0) -> None:
+        """End the guard, not the runs. Actions that are under way have ``timeout`` seconds to come to an end."""
+        self._closed.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        wait(list(self._acting), timeout)
+        self._doors.shutdown(wait=False, cancel_futures=True)
+        self._hands.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._arriving.values()), PATIENCE)
+        for future in self._arriving.values():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().run.close()
+        for watch in list(self._watches.values()):
+            watch.run.close()
+        with self._lock:
+            if self._record is not None:
+                self._record.close()
+                self._record = None
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed.is_set() else "dry run" if self.dry_run else "on watch"
+        counts = f"{len(self._watches)} runs, {len(self.rules)} rules, {len(self._firings)} firings"
+        return f"<Guard {self.pattern!r}: {state}; {counts}{self._trouble and f'; {self._trouble}'}>"
+
+    # ------------------------------------------------------------ the guard's thread
+
+    def _run(self) -> None:
+        while not self._closed.wait(TURN):
+            try:
+                if time.monotonic() >= self._next_look:
+                    self._look()
+                self._trouble = ""
+            except (LooptapError, OSError) as error:  # a shared directory that is away for a while
+                self._worry(str(error))
+            try:
+                self._turn()
+            except Exception as error:
+                self._worry(f"{type(error).__name__}: {error}")
+                log.debug("looptap: a fault of the guard", exc_info=True)
+
+    def _worry(self, text: str) -> None:
+        if text != self._trouble:
+            self._trouble = text
+            self._note(Firing(time.time(), "", "", None, None, "problem", text))
+
+    def _look(self) -> None:
+        """Look for runs that are new, or may be attached to again."""
+        now = time.monotonic()
+        self._next_look = now + LOOK
+        left = 0
+        for listed in _one_role_each([each for each in runs(self._directory) if not each.problem]):
+            if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
+                continue
+            left += 1
+            known = listed.id in self._watches or listed.id in self._arriving
+            if known or now < self._again.get(listed.id, (0.0, 0.0))[0]:
+                continue
+            if len(self._arriving) < _AT_ONCE:
+                self._arriving[listed.id] = self._doors.submit(Watch, listed, self.rules, self._siblings, PATIENCE)
+        self._left = left
+        self._looks += 1
+
+    def _means(self, listed: RunListing) -> bool:
+        return any(fnmatch.fnmatchcase(text, self.pattern) or text == self.pattern for text in (listed.id, listed.name))
+
+    def _turn(self) -> None:
+        for id, future in list(self._arriving.items()):
+            if future.done():
+                with self._lock:
+                    del self._arriving[id]
+                self._arrived(id, future)
+        for id, watch in list(self._watches.items()):
+            for index, judge in watch.judges:
+                for news in judge.look():
+                    self._heard(watch, index, news)
+            if watch.over:
+                self._leave(id, watch)
+        self._acting = {future for future in self._acting if not future.done()}
+
+    def _arrived(self, id: str, future: Future[Watch]) -> None:
+        error = future.exception()
+        if error is None:
+            watch = future.result()
+            with self._lock:
+                self._watches[id] = watch
+            for index, news in watch.problems:
+                self._heard(watch, index, news)
+            return
+        _, pause = self._again.get(id, (0.0, PATIENCE))
+        if id not in self._again and not isinstance(error, RunEnded):
+            self._note(Firing(time.time(), id, "", None, None, "problem", f"not guarded yet: {error}"))
+        self._again[id] = time.monotonic() + pause, min(2 * pause, 60.0)
+
+    def _leave(self, id: str, watch: Watch) -> None:
+        """The run is over, or its link is for good; siblings keep what it had."""
+        told = self._told(watch)
+        with self._lock:
+            del self._watches[id]
+            if watch.run.state != FAILED or watch.listed.file is None or watch.listed.file.process.alive() is False:
+                self._past[id] = told
+        if watch.run.state == FAILED and id not in self._past:
+            self._again[id] = time.monotonic() + PATIENCE, 2 * PATIENCE
+            text = f"the link failed and is tried again: {watch.run.reason}"
+            self._note(Firing(time.time(), id, "", None, None, "gap", text))
+        watch.run.close()
+
+    def _told(self, watch: Watch) -> list[Watched]:
+        id, state = watch.run.id, watch.run.state
+        return [Watched(id, judge.rule.name, state, judge.judged, judge.missing) for _, judge in watch.judges]
+
+    # ------------------------------------------------------------ firings
+
+    def _heard(self, watch: Watch, index: int, news: News) -> None:
+        rule, id, now = self.rules[index], watch.run.id, time.monotonic()
+        if news.kind:
+            self._note(Firing(time.time(), id, rule.name, news.event, None, news.kind, str(news.value)))
+            return
+        last = self._fired.get((id, index))
+        if last is not None and (rule.again is None or now - last < rule.again):
+            return
+        self._fired[id, index] = now
+        firing = Firing(time.time(), id, rule.name, news.event, news.value, "", "")
+        if self.dry_run:
+            for action in rule.actions:
+                self._note(firing._replace(action=name_of(action), outcome="dry run: not done"))
+        else:
+            self._acting.add(self._hands.submit(self._act, firing, rule, watch))
+
+    def _act(self, firing: Firing, rule: Rule, watch: Watch) -> None:
+        for action in rule.actions:
+            named = firing._replace(action=name_of(action))
+            self._note(named._replace(outcome=act(action, named, rule, watch.run)))
+
+    def _note(self, firing: Firing) -> None:
+        with self._lock:
+            self._firings.append(firing)
+            if self._record is None:
+                return
+            try:
+                self._record.write(json_line(firing) + "\n")
+                self._record.flush()
+            except OSError as error:
+                self._trouble = f"the record cannot be written: {error}"
+                with contextlib.suppress(OSError):
+                    self._record.close()
+                self._record = None
+
+
+def guard(
+    pattern: str,
+    rules: Sequence[Rule],
+    *,
+    dry_run: bool = False,
+    record: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+) -> Guard:
+    """Watch the runs that ``pattern`` means (a name, an id, or "digits-*") by ``rules``, from when they appear.
+
+    The guard works on threads of its own until `Guard.close`, also as a context manager. Runs are looked for in
+    ``directory``, by default where runs announce themselves, twice a second; rank 0 of each is watched. With
+    ``dry_run`` nothing is done, and what would have been is in `Guard.firings`. ``record`` is a file to which each
+    firing is added, as JSON on a line. Raises QueryError, NoDirectory, UnsafeFile and OSError.
+    """
+    return Guard(pattern, rules, dry_run=dry_run, record=record, directory=directory)

@@ -1,0 +1,129 @@
+"""What a guard does when a rule comes true. Every action is bounded in time, and none raises."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from looptap.client.guard_rules import Action, Firing, Rule
+from looptap.client.run import Run
+
+WEBHOOK = 10.0
+"""Seconds without an answer after which a webhook has failed."""
+SHELL = 60.0
+"""Seconds after which a shell command is ended."""
+COMMAND = 30.0
+"""Seconds in which the job has to stop, or to run code; a checkpoint may take ten times as long."""
+_TEXT = 1000  # characters of a value or an output that are told
+
+log = logging.getLogger("looptap")
+
+
+def name_of(action: Action) -> str:
+    """What a firing calls the action."""
+    return action if isinstance(action, str) else str(getattr(action, "__name__", action))
+
+
+def act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
+    """Do it; returns what came of it."""
+    try:
+        return _act(action, firing, rule, run)
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {str(error)[:_TEXT]}"
+
+
+def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
+    if not isinstance(action, str):
+        result = action(firing)
+        return "done" if result is None else f"done: {result!r:.200}"
+    match action.partition(":"):
+        case ("log", _, _):
+            log.warning("looptap: %s", sentence(firing))
+            return "logged"
+        case ("desktop", _, _):
+            return _desktop(firing)
+        case ("stop", _, _):
+            return str(run.stop(timeout=COMMAND))
+        case ("checkpoint", _, _):
+            return str(run.checkpoint(timeout=10 * COMMAND))
+        case ("shell", _, command):
+            return _shell(command.strip(), firing, run)
+        case ("call", _, code):
+            return f"done: {run.call(code.strip(), on=rule.on, timeout=COMMAND)!r:.200}"
+    return _post(action, firing)
+
+
+def sentence(firing: Firing) -> str:
+    """The firing as people read it."""
+    where = f" at event {firing.event:,}" if firing.event is not None else ""
+    return f"{firing.run}: {firing.rule}{where}, value {plain(firing.value)!r:.200}"
+
+
+def json_line(firing: Firing) -> str:
+    """The firing as JSON on one line; numbers that are not finite are strings such as "NaN"."""
+    return json.dumps({**firing._asdict(), "value": plain(firing.value)}, ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: numbers and texts as they are, rows as lists, all else as a text."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(value))]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value[:_TEXT] if isinstance(value, str) else value
+    if isinstance(value, list | tuple) and len(value) <= 100:
+        return [plain(part) for part in value]
+    if isinstance(value, Mapping) and len(value) <= 100:
+        return {str(key): plain(part) for key, part in value.items()}
+    return repr(value)[:_TEXT]
+
+
+def _desktop(firing: Firing) -> str:
+    program = shutil.which("notify-send")
+    if program is None:
+        return "failed: there is no notify-send here"
+    words = [program, "--", f"looptap: {firing.run}", sentence(firing)]
+    done = subprocess.run(words, timeout=10, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return "shown" if not done.returncode else f"failed: {done.stderr.decode(errors='replace').strip()[:_TEXT]}"
+
+
+def _post(url: str, firing: Firing) -> str:
+    body = json_line(firing).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+    with urllib.request.urlopen(request, timeout=WEBHOOK) as answer:
+        return f"answered {answer.status}"
+
+
+def _shell(command: str, firing: Firing, run: Run) -> str:
+    told = plain(firing.value)
+    facts = {
+        "LOOPTAP_RUN": firing.run, "LOOPTAP_RULE": firing.rule, "LOOPTAP_PID": str(run.info.pid),
+        "LOOPTAP_VALUE": told if isinstance(told, str) else json.dumps(told), "LOOPTAP_HOST": run.info.host,
+    }  # fmt: skip
+    environment = {**os.environ, **{name: text.replace("\0", "") for name, text in facts.items()}}
+    with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves running may hold it for ever
+        child = subprocess.Popen(
+            command, shell=True, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = child.wait(SHELL)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return f"failed: ended after {SHELL:g} s"
+        output.seek(0)
+        said = output.read(_TEXT).decode(errors="replace").strip()
+    return f"{'failed: ' if code else ''}exit code {code}{f': {said}' if said else ''}"

@@ -1,0 +1,230 @@
+"""What a guard looks for in runs and what it does then: `Rule`; what came of it: `Firing`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from looptap.streams.errors import QueryError
+from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.windows import as_window
+
+PLAIN = ("log", "desktop", "checkpoint", "stop")
+"""Actions that are one word."""
+PREFIXES = ("http://", "https://", "shell:", "call:")
+"""How the others begin."""
+
+
+class Firing(NamedTuple):
+    """One action that a rule came to, or a ``gap`` or ``problem`` that kept it from judging, in one run.
+
+    ``time`` is in seconds since the epoch, ``run`` an id, ``event`` the number of the event (None: there was none),
+    ``outcome`` what came of the action, as a text.
+    """
+
+    time: float
+    run: str
+    rule: str
+    event: int | None
+    value: Any
+    action: str
+    outcome: str
+
+
+Action: TypeAlias = str | Callable[[Firing], object]
+
+
+class Comparison(NamedTuple):
+    """How a run is compared with its siblings: other runs at the same step."""
+
+    step: str
+    by: float
+    at_least: int
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition over the events of a run, or a query with a bound, and the actions when it comes true.
+
+    ``query`` is a text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is
+    true while the value is beyond. It has to be true ``lasting`` times in a row: an event that is missing, or at which
+    the query fails, ends the row. ``window`` and ``every`` are those of `Run.stream`, and so is ``budget``, the share
+    of the loop's time that the query may take: one that is dearer than its budget is evaluated less often, which is
+    told as a gap, and `math.inf` lifts the limit. ``show`` is what to tell as the value; by default the left side of
+    a comparison.
+
+    ``actions``: "log", "desktop" (notify-send), a URL (a POST of JSON), "shell: …" (with LOOPTAP_RUN, LOOPTAP_RULE,
+    LOOPTAP_VALUE, LOOPTAP_PID and LOOPTAP_HOST), "checkpoint", "stop" (polite: at the next event), "call: …" (code
+    that runs once in the loop), or a function of a `Firing`. They are done in order, once for each run and rule, or
+    with ``again`` after so many seconds once more while it is true. Raises QueryError for what cannot be.
+
+    >>> Rule("loss > 5", on="epoch", lasting=3).name
+    'loss > 5'
+    >>> Rule("mean(e.loss for e in events)", window=100, above=2).name
+    'mean(e.loss for e in events) above 2'
+    """
+
+    query: str | Callable[..., Any]
+    on: str = "batch"
+    _: KW_ONLY
+    lasting: int = 1
+    window: Any = None
+    every: int = 1
+    above: float | None = None
+    below: float | None = None
+    show: str = ""
+    actions: Sequence[Action] = ("log",)
+    again: float | None = None
+    budget: float | None = None
+    name: str = ""
+    quiet: float = 0.0
+    """Seconds without an event, of a rule that is made by `stalled`."""
+    compared: Comparison | None = None
+    """Of a rule that is made by `worse_than_siblings`."""
+
+    @classmethod
+    def stalled(
+        cls, minutes: float = 10.0, *, actions: Sequence[Action] = ("log",), again: float | None = None, name: str = ""
+    ) -> Rule:
+        """A rule that is true when a run has raised no event of any type for ``minutes``, to about a second.
+
+        A pause is no stall, nor is a link that is down. A loop that hangs does not reach the event at which "stop"
+        and "checkpoint" are done; "shell: kill $LOOPTAP_PID" ends it, on the machine where it runs.
+
+        >>> Rule.stalled(minutes=10).name
+        'no event for 10 min'
+        """
+        if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
+            raise QueryError(f"Rule.stalled(minutes={minutes!r}): it is a number above 0.")
+        shown = f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
+        return cls("", actions=actions, again=again, name=name or f"no event for {shown}", quiet=60.0 * minutes)
+
+    @classmethod
+    def worse_than_siblings(
+        cls, value: str, *, step: str = "step", on: str = "epoch", by: float = 1.5, at_least: int = 3,
+        lasting: int = 1, higher_is_better: bool = False, actions: Sequence[Action] = ("log",),
+        again: float | None = None, budget: float | None = None, name: str = "",
+    ) -> Rule:  # fmt: skip
+        """A rule that is true when ``value`` is ``by`` times worse than the median of the siblings at the same step.
+
+        Siblings are the other runs of the guard, those that have ended included; ``at_least`` so many of them must
+        have been at that step. Worse is higher, NaN worse than all; with ``higher_is_better`` it is lower. Around a
+        median m the bound is m ± (by - 1)·|m|. A run that is ahead is judged when its siblings get there.
+
+        >>> Rule.worse_than_siblings("loss", step="epoch", lasting=3).name
+        'loss worse than its siblings'
+        """
+        if not (isinstance(by, int | float) and 1 <= by < math.inf):
+            raise QueryError(f"by={by!r}: it is a factor, 1 or more.")
+        if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
+            raise QueryError(f"at_least={at_least!r}: it is a whole number of siblings, 1 or more.")
+        return cls(
+            value, on, lasting=lasting, actions=actions, again=again, budget=budget,
+            name=name or f"{value} worse than its siblings", compared=Comparison(step, by, at_least, higher_is_better),
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Rule:
+        """The rule that an object of a rules file means. Raises QueryError.
+
+        >>> Rule.of({"query": "isnan(loss)", "actions": ["stop"]}).actions
+        ['stop']
+        >>> Rule.of({"stalled": 10}).quiet
+        600.0
+        """
+        if not isinstance(told, Mapping):
+            raise QueryError(f"A rule is a table with a query, not {told!r:.80}.")
+        makers: dict[str, Callable[..., Rule]] = {
+            "stalled": cls.stalled, "worse_than_siblings": cls.worse_than_siblings, "query": cls,
+        }  # fmt: skip
+        kinds = [kind for kind in makers if kind in told]
+        if len(kinds) != 1:
+            raise QueryError(f"A rule has either a query, stalled or worse_than_siblings; not {dict(told)!r:.99}.")
+        (kind,) = kinds
+        known = [name for name in inspect.signature(makers[kind]).parameters if name not in ("quiet", "compared")][1:]
+        unknown = [name for name in told if name not in (kind, *known)]
+        if unknown:
+            raise QueryError(f"A rule with {kind} knows no {unknown[0]!r}; it knows {', '.join(known)}.")
+        return makers[kind](told[kind], **{name: value for name, value in told.items() if name != kind})
+
+    def __post_init__(self) -> None:
+        if isinstance(self.actions, str) or not self.actions:
+            raise QueryError(f"actions={self.actions!r}: it is a list of one action or more.")
+        for action in self.actions:
+            _check(action)
+        for name, number, least in (("lasting", self.lasting, 1), ("every", self.every, 1), ("again", self.again, 0)):
+            good = isinstance(number, int | float) and not isinstance(number, bool) and number >= least
+            if number is not None and not good:
+                raise QueryError(f"{name}={number!r}: it is a number, {least} or more.")
+        if not self.quiet:
+            self._check_query()
+
+    def _check_query(self) -> None:
+        bounded = self.above is not None or self.below is not None
+        if not self.name:
+            bounds = (("above", self.above), ("below", self.below))
+            sides = [f"{side} {bound:g}" for side, bound in bounds if bound is not None]
+            text = self.query if isinstance(self.query, str) else getattr(self.query, "__name__", "a function")
+            object.__setattr__(self, "name", f"{text} {' or '.join(sides)}".strip())
+        window = as_window(self.window)
+        compile_query(QuerySpec(self.query, window, int(self.every)))
+        if not self.show and not bounded and self.compared is None:
+            object.__setattr__(self, "show", _left(self.query))
+        compile_query(QuerySpec(self.asked, window, int(self.every)))
+
+    @property
+    def asked(self) -> str | Callable[..., Any]:
+        """The query that is attached: what the rule judges by, and what it shows."""
+        if self.compared is not None:
+            return f"({self.compared.step}), ({self.query})"
+        return f"({self.query}), ({self.show})" if self.show else self.query
+
+    @property
+    def every_event(self) -> bool:
+        """Whether the query yields a value at each event, if it is mapped; then event numbers tell what is missing."""
+        if not isinstance(self.query, str):
+            return True
+        try:
+            nodes = list(ast.walk(ast.parse(self.query.strip(), mode="eval")))
+        except SyntaxError:  # a def
+            return False
+        return not any(isinstance(node, ast.Name) and node.id == "events" for node in nodes)
+
+    def verdict(self, value: Any) -> tuple[bool, Any]:
+        """Whether ``value`` makes the rule true, and what to show."""
+        if self.above is not None or self.below is not None:
+            judged, shown = value if self.show else (value, value)
+            number = float(judged)
+            over = self.above is not None and number > self.above
+            return over or (self.below is not None and number < self.below), shown
+        judged, shown = value if self.show else (value, value)
+        return bool(judged), shown
+
+
+def _check(action: object) -> None:
+    text = action if isinstance(action, str) else ""
+    if callable(action) or text in PLAIN or (text.startswith(PREFIXES) and text.partition(":")[2].strip(" /")):
+        return
+    raise QueryError(
+        f"{action!r:.80} is no action. There are {', '.join(PLAIN)}, a URL (https://…), 'shell: command', 'call: code' "
+        "and, in Python, functions."
+    )
+
+
+def _left(query: str | Callable[..., Any]) -> str:
+    """What a comparison compares, empty if ``query`` is none."""
+    if not isinstance(query, str):
+        return ""
+    try:
+        found = ast.parse(query.strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    if not isinstance(found, ast.Compare) or len(found.ops) != 1:
+        return ""
+    side = found.comparators[0] if isinstance(found.left, ast.Constant) else found.left
+    return "" if isinstance(side, ast.Constant) else ast.unparse(side)

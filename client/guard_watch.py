@@ -1,0 +1,232 @@
+"""One run under guard: a judge for each rule, who looks again and again at what has come.
+
+All of it runs on the guard's thread, but for the attach. No event is passed over in silence: values are numbered, a
+query that yields at each event is checked by the numbers of its events too, and what is missing is told.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from looptap.client.discover import RunListing
+from looptap.client.guard_rules import Rule
+from looptap.client.run import Run
+from looptap.client.session import LOST
+from looptap.protocol.errors import LimitReached
+from looptap.streams.errors import QueryError
+from looptap.streams.feed import FAILED, LIVE
+from looptap.streams.stream import Record
+
+BUFFER = 20_000
+"""Values of a query that may wait for the next look of the guard."""
+STEPS = 1_000
+"""Steps at which runs are compared with their siblings; those before are forgotten."""
+
+
+class News(NamedTuple):
+    """A rule is true at ``event``; with a ``kind`` ("gap", "problem") it could not be judged: ``value`` says why."""
+
+    event: int | None
+    value: Any
+    kind: str = ""
+
+
+class Judge(Protocol):
+    """Who looks at one run for one rule."""
+
+    rule: Rule
+    judged: int
+    missing: int
+    over: bool
+
+    def look(self) -> Iterator[News]:
+        """What is new since the last look."""
+
+
+class Siblings:
+    """What the runs had at each step, and which of them are worse than the rest."""
+
+    def __init__(self, rule: Rule) -> None:
+        assert rule.compared is not None
+        self._how, self._lasting = rule.compared, int(rule.lasting)
+        self._steps: dict[float, dict[str, tuple[float, int]]] = {}
+        self._worse: dict[str, dict[float, bool]] = {}
+        self._news: dict[str, list[News]] = {}
+
+    def add(self, run: str, step: float, value: float, event: int) -> None:
+        """Take in what ``run`` had at ``step``, and judge all that were there."""
+        there = self._steps.setdefault(step, {})
+        there[run] = value, event
+        for each, (own, at) in there.items():
+            others = [other for name, (other, _) in there.items() if name != each]
+            worse = self._worse.setdefault(each, {})
+            worse[step] = self._is_worse(own, others)
+            if worse[step] and self._lasts(worse, step):
+                self._news.setdefault(each, []).append(News(at, own))
+        while len(self._steps) > STEPS:
+            oldest = next(iter(self._steps))
+            del self._steps[oldest]
+            for verdicts in self._worse.values():
+                verdicts.pop(oldest, None)
+
+    def news(self, run: str) -> list[News]:
+        """Where ``run`` was found to be worse since the last time one asked."""
+        return self._news.pop(run, [])
+
+    def _is_worse(self, own: float, others: Sequence[float]) -> bool:
+        if len(others) < self._how.at_least:
+            return False
+        middle = statistics.median(map(self._badness, others))
+        return self._badness(own) > middle + (self._how.by - 1) * abs(middle)
+
+    def _badness(self, value: float) -> float:
+        return math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
+
+    def _lasts(self, worse: dict[float, bool], step: float) -> bool:
+        """Whether ``step`` is in a row of steps, long enough, at each of which the run is worse."""
+        steps = list(worse)
+        first = last = steps.index(step)
+        while first and worse[steps[first - 1]]:
+            first -= 1
+        while last + 1 < len(steps) and worse[steps[last + 1]]:
+            last += 1
+        return last - first + 1 >= self._lasting
+
+
+class StreamJudge:
+    """Judges the values of a query."""
+
+    def __init__(self, rule: Rule, run: Run, siblings: Siblings | None) -> None:
+        self.rule, self.run, self._siblings = rule, run, siblings
+        self.stream = run.stream(
+            rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget, buffer=BUFFER,
+            name=rule.name,
+        )  # fmt: skip
+        self.judged = self.missing = 0
+        self.over = False
+        self._by_event = self.stream.mapped and rule.every_event
+        self._number = self._event = self._row = self._told = 0
+        self._failed = False
+
+    def look(self) -> Iterator[News]:
+        """What is new since the last look."""
+        if self.over:
+            if self._siblings is not None:
+                yield from self._siblings.news(self.run.id)
+            return
+        ended = self.stream.state != LIVE  # before the look: what came before the end is judged
+        for record in self.stream.records_after(self._number):
+            yield from self._missed(record.event, *self._missing(record))
+            self._number, self._event = record.number, record.event
+            yield from self._judge(record)
+        if self._siblings is not None:
+            yield from self._siblings.news(self.run.id)
+        if self.stream.traceback:
+            yield from self._problem(self.stream._first_error())
+        if ended:
+            self.over = True
+            lost = [gap.missing for gap in self.stream.gaps if gap.after >= self._number]
+            yield from self._missed(None, sum(filter(None, lost)), None in lost)
+            if self.stream.state == FAILED and self.run.state in (LIVE, LOST):  # else the run has ended
+                yield News(None, self.stream.reason, "problem")
+
+    def _judge(self, record: Record) -> Iterator[News]:
+        before, self._row = self._row, 0
+        if record.error is not None:
+            yield from self._problem(record.error.strip().splitlines()[-1])
+            return
+        try:
+            if self._siblings is not None:
+                step, value = map(float, record.value)
+                self._siblings.add(self.run.id, step, value, record.event)
+                true = False
+            else:
+                true, value = self.rule.verdict(record.value)
+        except Exception as error:
+            yield from self._problem(f"its value cannot be judged: {type(error).__name__}: {error}")
+            return
+        self.judged += 1
+        if true:
+            self._row = before + 1
+            if self._row >= self.rule.lasting:
+                yield News(record.event, value)
+
+    def _missing(self, record: Record) -> tuple[int, bool]:
+        """How many values are missing right before ``record``, and whether there may be more."""
+        missing = record.number - self._number - 1
+        if self._by_event and self._number:
+            missing = max(missing, (record.event - self._event) // int(self.rule.every) - 1)
+            return missing, False
+        gaps = self.stream.gaps if self.stream.dropped or not self.stream.mapped else ()
+        return missing, any(gap.missing is None and self._number <= gap.after < record.number for gap in gaps)
+
+    def _missed(self, event: int | None, count: int, more: bool) -> Iterator[News]:
+        if count <= 0 and not more:
+            return
+        self.missing += max(0, count)
+        self._row = 0
+        if self.missing < 2 * self._told and not more:  # a gap at each event is not worth a line at each
+            return
+        self._told = self.missing
+        stream = self.stream
+        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:]) or "they never came"
+        unknown = " at least" if more else ""
+        yield News(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
+
+    def _problem(self, text: str) -> Iterator[News]:
+        if not self._failed:
+            self._failed = True
+            yield News(self._event or None, text, "problem")
+
+
+class StallJudge:
+    """Looks for how long there was no event."""
+
+    def __init__(self, rule: Rule, run: Run) -> None:
+        self.rule, self.run = rule, run
+        self.judged = self.missing = 0
+        self.over = self._told = False
+
+    def look(self) -> Iterator[News]:
+        """What is new since the last look."""
+        self.over = self.run.state not in (LIVE, LOST)
+        if self.run.state == LIVE:
+            self.judged, self._told = self.judged + 1, False
+            if not self.run.paused and self.run.idle > self.rule.quiet:
+                yield News(None, round(self.run.idle, 1))
+        elif self.run.state == LOST and self.run.silence > self.rule.quiet and not self._told:
+            self._told = True
+            yield News(None, f"whether it stands still is not known: {self.run.reason}", "problem")
+
+
+class Watch:
+    """One attached run and its judges. Raises LinkError if it cannot be attached to."""
+
+    def __init__(
+        self, listed: RunListing, rules: Sequence[Rule], siblings: dict[int, Siblings], timeout: float
+    ) -> None:
+        self.listed, self.run = listed, listed.attach(timeout)
+        self.judges: list[tuple[int, Judge]] = []
+        self.problems: list[tuple[int, News]] = []
+        """Rules that this run cannot be asked."""
+        try:
+            for index, rule in enumerate(rules):
+                try:
+                    self.judges.append((index, _judge(rule, self.run, siblings.get(index))))
+                except (QueryError, LimitReached) as error:
+                    self.problems.append((index, News(None, str(error), "problem")))
+        except BaseException:
+            self.run.close()
+            raise
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, and all that came of it has been judged."""
+        return self.run.state not in (LIVE, LOST) and all(judge.over for _, judge in self.judges)
+
+
+def _judge(rule: Rule, run: Run, siblings: Siblings | None) -> Judge:
+    return StallJudge(rule, run) if rule.quiet else StreamJudge(rule, run, siblings)

@@ -1,0 +1,259 @@
+"""Many runs under guard: each rule fires where it is true and nowhere else, and nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from waiting import soon
+
+import looptap
+from looptap.cli import main
+from looptap.client.guard_watch import Siblings, StreamJudge
+from looptap.testing import pair
+
+NAN = math.nan
+
+
+def fired(guard):
+    """What the rules came to, without the times and the end of the runs' ids."""
+    return [(f.run.rsplit("-", 3)[0], f.rule, f.event, f.action) for f in guard.firings]
+
+
+def under_guard(guard, *agents):
+    names = {agent.run.id for agent in agents}
+    soon(lambda: names <= {watched.run for watched in guard.watched})
+
+
+def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory, tmp_path):
+    seen, posted = [], []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    told = tmp_path / "told"
+    shell = f'echo "$LOOPTAP_RULE $LOOPTAP_VALUE $LOOPTAP_PID" > {told}'
+    hook = f"http://127.0.0.1:{server.server_port}/"
+    actions = [seen.append, "log", hook, f"shell: {shell}", "shell: exit 3", "call: step", "checkpoint", "stop"]
+    record = tmp_path / "record.jsonl"
+    with looptap.Agent("digits-a") as agent, looptap.guard(
+        "digits-*", [looptap.Rule("loss > 5", actions=actions)], record=record
+    ) as guard:
+        agent.checkpoint(lambda: "saved.pt")
+        under_guard(guard, agent)
+        losses = iter([1.0, 7.5])
+
+        def train():
+            agent.emit("batch", step=1, loss=next(losses, 9.0))
+            return len(guard.firings) == len(actions)
+
+        soon(train)
+        assert agent.stop_requested
+        outcomes = [f.outcome for f in guard.firings]
+        assert all((f.event, f.value) == (2, 7.5) for f in guard.firings)
+    server.shutdown()
+    serving.join()
+    server.server_close()
+    assert outcomes[:3] == ["done", "logged", "answered 204"]
+    assert outcomes[3:6] == ["exit code 0", "failed: exit code 3", "done: 1"]
+    assert outcomes[6].startswith("checkpoint: 'saved.pt', at batch ")
+    assert outcomes[7].startswith("stop, at batch ")
+    assert told.read_text() == f"loss > 5 7.5 {os.getpid()}\n"
+    assert [posted[0]["value"], seen[0].event] == [7.5, 2]
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == outcomes
+
+
+def test_rules_of_every_kind_fire_at_the_first_event_at_which_they_are_true(directory):
+    rules = [
+        looptap.Rule("isnan(loss)"),
+        looptap.Rule("loss > 5", lasting=3),
+        looptap.Rule("mean(e.loss for e in events)", window=4, above=6),
+        looptap.Rule("sum(e.loss for e in events)", below=0, name="a negative epoch"),
+        looptap.Rule(lambda e: e.loss < -90, name="a function"),
+    ]
+    with looptap.Agent("digits-b") as agent, looptap.guard("digits-b", rules, dry_run=True) as guard:
+        under_guard(guard, agent)
+        for loss in [6, 6, 1, 6, 7, 8, 8, 2, NAN, NAN, -99]:
+            agent.emit("batch", loss=float(loss))
+        agent.emit("epoch")
+        for loss in [-5.0, 1.0]:
+            agent.emit("batch", loss=loss)
+        agent.emit("epoch")
+        soon(lambda: len(guard.firings) == 5)
+        assert all(f.outcome == "dry run: not done" for f in guard.firings)
+        assert {rule: event for _, rule, event, _ in fired(guard)} == {
+            "isnan(loss)": 9, "loss > 5": 6, rules[2].name: 8, "a function": 11, "a negative epoch": 13,
+        }  # fmt: skip
+
+
+def test_of_ten_thousand_events_from_each_of_five_runs_none_is_missed(directory):
+    rule = looptap.Rule("step % 5000 == 4999", show="step", again=0.0, budget=math.inf)
+    agents = [looptap.Agent(f"many-{i}") for i in range(5)]
+    with looptap.guard("many-*", [rule], dry_run=True) as guard:
+        under_guard(guard, *agents)
+        for step in range(10_000):
+            for agent in agents:
+                agent.emit("batch", step=step)
+        for agent in agents:
+            agent.close()
+        assert guard.wait(60)
+        assert [(w.judged, w.missing) for w in guard.watched] == [(10_000, 0)] * 5
+        assert sorted((f.run, f.value) for f in guard.firings) == sorted(
+            (agent.run.id, step) for agent in agents for step in (4999, 9999)
+        )
+
+
+def test_events_at_which_a_rule_could_not_be_judged_are_told_and_end_a_row():
+    agent, run = pair("gaps")
+    judge = StreamJudge(looptap.Rule("loss > 5", lasting=3), run, None)
+    for loss in (6.0, 6.0, None, 6.0, 6.0, 6.0):
+        agent.emit("batch", **({} if loss is None else {"loss": loss}))
+    news = list(judge.look())
+    assert [(each.kind, each.event) for each in news] == [("gap", 4), ("", 6), ("problem", 6)]
+    assert news[0].value.startswith("1 values are missing so far: ")
+    assert "loss" in news[2].value
+    assert (judge.judged, judge.missing) == (5, 1)
+    agent.close()
+    assert list(judge.look()) == []
+    assert judge.over
+
+
+def test_a_loop_that_stands_still_is_found_and_a_pause_is_none(directory):
+    rule = looptap.Rule.stalled(minutes=1.5 / 60)
+    with looptap.Agent("still", may_pause=60.0) as agent, looptap.guard("still", [rule]) as guard:
+        under_guard(guard, agent)
+        over = threading.Event()
+
+        def train():
+            while not over.wait(0.001):
+                agent.emit("batch", step=1)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        with looptap.attach("still") as run:
+            run.pause(60.0)
+            soon(lambda: run.paused > 2.5)
+            assert run.idle > 1.5
+            assert guard.firings == []
+            over.set()
+            run.resume()
+        thread.join()
+        soon(lambda: guard.firings)
+        (firing,) = guard.firings
+        assert firing.value >= 1.5
+        assert (firing.action, firing.outcome, firing.event) == ("log", "logged", None)
+
+
+def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
+    table = Siblings(looptap.Rule.worse_than_siblings("loss", by=1.5, at_least=3, lasting=2))
+    for step in (1.0, 2.0):
+        table.add("ahead", step, 1.6, int(step))
+        table.add("nan", step, NAN, int(step))
+        assert table.news("ahead") == []
+        table.add("a", step, 1.0, int(step))
+        table.add("b", step, 1.0, int(step))
+        table.add("c", step, 1.4, int(step))
+    # the siblings of "ahead" have the median 1.2, and its bound is 1.8
+    assert table.news("ahead") == []
+    assert {news.event for news in table.news("nan")} == {2}
+    assert table.news("a") == table.news("b") == table.news("c") == []
+    for step in (3.0, 4.0):
+        for run in "abc":
+            table.add(run, step, 1.0, int(step))
+        table.add("ahead", step, 1.6, int(step))
+    assert [news.event for news in table.news("ahead")] == [4]
+    accuracy = Siblings(looptap.Rule.worse_than_siblings("right", by=1.5, at_least=2, higher_is_better=True))
+    for run, right in (("a", 0.9), ("b", 0.8), ("low", 0.2)):
+        accuracy.add(run, 1.0, right, 1)
+    assert [bool(accuracy.news(run)) for run in ("a", "b", "low")] == [False, False, True]
+
+
+def test_a_run_that_comes_later_is_guarded_and_one_that_was_killed_ends(directory):
+    code = (
+        "import looptap, time\nagent = looptap.Agent('late')\nwhile True:\n"
+        "    agent.emit('batch', loss=float('nan'))\n    time.sleep(0.01)"
+    )
+    with looptap.guard("late", [looptap.Rule("isnan(loss)", actions=["shell: kill -9 $LOOPTAP_PID"])]) as guard:
+        job = subprocess.Popen([sys.executable, "-c", code])
+        try:
+            assert job.wait(60) == -9
+        finally:
+            job.kill()
+            job.wait()
+        assert guard.wait(30)
+        assert [f.outcome for f in guard.firings] == ["exit code 0"]
+
+
+def test_what_cannot_be_a_rule_is_said_in_a_sentence():
+    for wrong, said in (
+        (lambda: looptap.Rule("loss >"), "loss >"),
+        (lambda: looptap.Rule("loss > 5", actions=["stopp"]), "'stopp' is no action"),
+        (lambda: looptap.Rule("loss > 5", actions="stop"), "it is a list"),
+        (lambda: looptap.Rule("loss > 5", lasting=0), "lasting=0"),
+        (lambda: looptap.Rule.stalled(minutes=0), "a number above 0"),
+        (lambda: looptap.Rule.worse_than_siblings("loss", by=0.5), "by=0.5"),
+        (lambda: looptap.Rule.of({"query": "loss > 5", "at": "epoch"}), "knows no 'at'; it knows on, "),
+        (lambda: looptap.Rule.of({"on": "epoch"}), "either a query"),
+        (lambda: looptap.guard("x", []), "needs rules"),
+    ):
+        with pytest.raises(looptap.QueryError) as error:
+            wrong()
+        assert said in str(error.value)
+
+
+def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
+    def finish(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(["guard", *map(str, arguments)])
+        return exit.value.code, *capsys.readouterr()
+
+    rules = tmp_path / "rules.toml"
+    rules.write_text('runs = "small"\n[[rule]]\nquery = "isnan(loss)"\nactions = ["stop"]\n[[rule]]\nstalled = 10\n')
+    with looptap.Agent("small") as agent:
+
+        def train():
+            while not agent.stop_requested:
+                agent.emit("batch", loss=NAN)
+                threading.Event().wait(0.001)
+            agent.close()
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        code, out, _ = finish(rules, "--once", "--json")
+        thread.join()
+    line = json.loads(out)
+    assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
+    assert line["outcome"].startswith("stop, at batch ")
+    as_json = tmp_path / "rules.json"
+    as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
+    assert finish(as_json, "nobody", "--once") == (0, "", "")
+    as_json.write_text('[{"query": "loss > 5", "action": "stop"}]')
+    assert "rules.json, rule 1: A rule with query knows no 'action'" in finish(as_json)[2]
+    assert "TOML or JSON" in finish("rules.yaml")[2]
+
+
+@pytest.mark.timeout(300)
+def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
+    pytest.importorskip("torch")
+    demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "300"]
+    done = subprocess.run(demo, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("ended by the guard")]
+    assert ended == ["explodes", "stalls", "learns-nothing"], done.stdout
+    assert "Values that the rules did not see: 0" in done.stdout, done.stdout
