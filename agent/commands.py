@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from looptap.agent.guard import LoopState
+from looptap.agent.loopstate import LoopState
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached

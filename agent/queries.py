@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from looptap.agent.budget import Meter
-from looptap.agent.guard import LoopState
+from looptap.agent.loopstate import LoopState
 from looptap.agent.mutations import Versions
 from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
 from looptap.streams.errors import LooptapError

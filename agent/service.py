@@ -1,7 +1,7 @@
 """What an agent does for its clients: answers requests, attaches queries, sends values.
 
 Everything here runs on the I/O thread, through `receive`, `flush`, `beat` and `goodbye`. The training thread is met
-in three places only: taps (copy on write), outboxes, and the queue of command outcomes.
+in few places only: taps (copy on write), the backlog, outboxes and rings, and the queue of command outcomes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent import guard
+from looptap.agent import loopstate
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, RETRY, Delivery
@@ -360,7 +360,7 @@ class Service:
             "outbox_peak": self.post.peak,
             "dropped": sum(s.source.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
-            "events_in_cuda_graphs": guard.captured,
+            "events_in_cuda_graphs": loopstate.captured,
             "paused": self.steering.pause.seconds(),
             "paused_before": self.steering.pause.total,
             "store": None if self.keeper is None else self.keeper.stats(),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from looptap.agent.guard import captures
+from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery
 from looptap.agent.registry import Queries

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from looptap.agent.commands import Asker, Commands, Did, Outcome, Work, record_of
 from looptap.agent.functions import code_of
-from looptap.agent.guard import LoopState
 from looptap.agent.knobs import Knob, Knobs
+from looptap.agent.loopstate import LoopState
 from looptap.agent.optimizers import FREEZE, SCALE
 from looptap.agent.pauses import Pause
 from looptap.agent.registry import Queries

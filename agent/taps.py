@@ -15,7 +15,7 @@ from typing import Any
 
 from looptap.agent.backlog import Backlog, Waiting
 from looptap.agent.budget import GRACE
-from looptap.agent.guard import captures
+from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
 from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type

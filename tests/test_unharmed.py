@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import looptap
-from looptap.agent import guard
+from looptap.agent import loopstate
 from looptap.testing import pair
 
 EXCEPTIONS = [
@@ -478,7 +478,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
-    monkeypatch.setattr(guard, "captured", 0)
+    monkeypatch.setattr(loopstate, "captured", 0)
     captures, agent, run = [False], *pair("graph")
     streams = [run.stream(q, on="batch") for q in ("step", lambda e: e.step, "len(events)")]
     for step in range(9):
@@ -496,7 +496,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
 def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    monkeypatch.setattr(guard, "capturing", lambda: asked.append(True))
+    monkeypatch.setattr(loopstate, "capturing", lambda: asked.append(True))
     agent, run = pair("graph")
     for step in range(3):
         agent.emit("batch", step=step)
