@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
-    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
