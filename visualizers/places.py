@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-PlaceName = Literal["tk", "qt", "browser", "terminal"]
+PlaceName = Literal["tk", "qt", "browser", "terminal", "window"]
 NAMES: tuple[PlaceName, ...] = ("tk", "qt", "browser", "terminal")
-"""The places in the order in which they are tried."""
+"""The places in the order in which they are tried; before them "window", one of the backend that matplotlib was told."""
 TITLES = {
     "tk": "a window (Tk)", "qt": "a window (Qt)", "browser": "a page in the browser", "terminal": "the terminal",
+    "window": "a window",
 }  # fmt: skip
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
 """What matplotlib calls them."""
@@ -28,10 +29,13 @@ class Place:
 
     name: PlaceName
     obstacles: tuple[str, ...] = ()
+    backend: str = ""
+    """What matplotlib calls it, if it is a window."""
 
     def __str__(self) -> str:
         why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
-        return f"{TITLES[self.name]}{why}"
+        told = f" ({self.backend}, as matplotlib was told)" if self.name == "window" else ""
+        return f"{TITLES[self.name]}{told}{why}"
 
 
 class NoPlace(RuntimeError):
@@ -41,31 +45,47 @@ class NoPlace(RuntimeError):
 def choose(wanted: str = "") -> Place:
     """The first place that works here, or the one that is ``wanted``.
 
-    Asking starts the toolkit for a moment; Qt is asked in another process, since it ends the process where it fails.
-    Raises NoPlace if the place that is wanted does not work, ValueError for one that there is not.
+    A backend that matplotlib was told (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
+    moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that
+    is wanted does not work, ValueError for one that there is not.
 
-    >>> choose("terminal")
-    Place(name='terminal', obstacles=())
+    >>> choose("terminal").name
+    'terminal'
     """
     if wanted:
         if wanted not in NAMES:
             raise ValueError(f"There is no place {wanted!r} to show charts in; there are {', '.join(NAMES)}.")
-        name: PlaceName = NAMES[NAMES.index(wanted)]  # type: ignore[arg-type]
-        if why := obstacle(name):
+        name = NAMES[NAMES.index(wanted)]  # type: ignore[arg-type]
+        if why := _OBSTACLES[name]():
             raise NoPlace(f"Charts cannot be shown in {TITLES[name]}: {why}.")
-        return Place(name)
-    obstacles: list[str] = []
+        return Place(name, backend=BACKENDS.get(name, ""))
+    told, obstacles = _told(), []
+    if told and not (why := no_display() if _opens_windows(told) else f"matplotlib was told to use {told}"):
+        return Place("window", backend=told)
+    if told:
+        obstacles.append(why)
     for name in NAMES:
-        why = obstacle(name)
-        if not why:
-            return Place(name, tuple(dict.fromkeys(obstacles)))
+        if told and name in BACKENDS:  # a second one beside it does not work
+            continue
+        if not (why := _OBSTACLES[name]()):
+            return Place(name, tuple(dict.fromkeys(obstacles)), BACKENDS.get(name, ""))
         obstacles.append(why)
     raise AssertionError("the terminal has no obstacle")
 
 
-def obstacle(name: PlaceName) -> str:
-    """Why charts cannot be shown there; empty if they can."""
-    return _OBSTACLES[name]()
+def _told() -> str:
+    """The backend that matplotlib was told to use; empty if it may choose."""
+    if _no_matplotlib():
+        return ""
+    import matplotlib
+
+    return str(matplotlib.get_backend(auto_select=False) or "")
+
+
+def _opens_windows(backend: str) -> bool:
+    from matplotlib.backends import BackendFilter, backend_registry
+
+    return backend.lower() in map(str.lower, backend_registry.list_builtin(BackendFilter.INTERACTIVE))
 
 
 def _no_matplotlib() -> str:
