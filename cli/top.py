@@ -57,5 +57,5 @@ def _page(seen: Facts) -> None:
         print(f"stream   {printable(stream.name)}: {stream.values:,} values, {stream.rate:.3g}/s")
     for control in seen.controls.values():
         print(f"control  {printable(str(control))}")
-    for line in commands(seen, 5).plain.splitlines() if seen.commands else ():
-        print(f"command  {line}")
+    for command in commands(seen, 5).plain.splitlines() if seen.commands else ():
+        print(f"command  {command}")

@@ -72,8 +72,9 @@ class Top(App[None]):
 
     TITLE = "looptap top"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]
+    # not ClassVar, which ruff would have: textual declares them as variables of the instance
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
@@ -84,13 +85,14 @@ class Top(App[None]):
         Binding("s", "stop", "Stop the job"),
     ]
     CSS = """
-    #head, #vitals, #outcome { height: auto; max-height: 5; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #head, #vitals, #outcome { height: auto; max-height: 5; padding: 0 1; }
+    #head, #vitals, #outcome, #commands, StreamView { text-wrap: nowrap; text-overflow: ellipsis; }
     #head, #outcome { height: 1; }
     #body { height: 1fr; }
     #streams { width: 2fr; height: 1fr; border: round $primary; }
     #side { width: 1fr; min-width: 36; height: 1fr; }
     #controls { height: 1fr; border: round $primary; }
-    #commands { height: auto; max-height: 50%; border: round $primary; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #commands { height: auto; max-height: 50%; border: round $primary; padding: 0 1; }
     .-narrow #body { layout: vertical; }
     .-narrow #streams, .-narrow #side { width: 1fr; min-width: 0; }
     .-narrow #side { height: 8; }
@@ -98,7 +100,7 @@ class Top(App[None]):
     .-low.-narrow #side { height: 5; }
     .-flat #vitals { display: none; }
     .-flat #streams { border: none; }
-    StreamView { height: auto; padding: 0 1; margin: 0 0 1 0; text-wrap: nowrap; text-overflow: ellipsis; }
+    StreamView { height: auto; padding: 0 1; margin: 0 0 1 0; }
     .-flat StreamView, .-low StreamView { margin: 0; }
     StreamView:focus { background: $boost; }
     """

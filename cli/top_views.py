@@ -102,7 +102,8 @@ class Shown:
         stream = self.stream
         line = Text.assemble((printable(stream.name), "bold cyan"), (f"  on {printable(stream.on)}", "dim"))
         if stream.state != LIVE:
-            line.append(f"  {stream.state}: {printable(stream.reason)}", "red" if stream.state == "failed" else "yellow")
+            style = "red" if stream.state == "failed" else "yellow"
+            line.append(f"  {stream.state}: {printable(stream.reason)}", style)
         if stream.arrived:
             unit = f" {printable(stream.unit)}" if stream.unit else ""
             line.append(f"  {text_of(stream.latest, 200)}{unit}").append(f"  {_rate(self.rate())}", "dim")

@@ -45,7 +45,6 @@ def job(directory):
 
 def shown(app):
     """What stands on the screen, as text."""
-    width, height = app.size
     return "\n".join(
         "".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()
     )

@@ -12,7 +12,7 @@ from typing import Literal
 
 PlaceName = Literal["tk", "qt", "browser", "terminal", "window"]
 NAMES: tuple[PlaceName, ...] = ("tk", "qt", "browser", "terminal")
-"""The places in the order in which they are tried; before them "window", one of the backend that matplotlib was told."""
+"""The places in the order in which they are tried; before them "window": of the backend that matplotlib was told."""
 TITLES = {
     "tk": "a window (Tk)", "qt": "a window (Qt)", "browser": "a page in the browser", "terminal": "the terminal",
     "window": "a window",
@@ -55,7 +55,7 @@ def choose(wanted: str = "") -> Place:
     if wanted:
         if wanted not in NAMES:
             raise ValueError(f"There is no place {wanted!r} to show charts in; there are {', '.join(NAMES)}.")
-        name = NAMES[NAMES.index(wanted)]  # type: ignore[arg-type]
+        name = NAMES[NAMES.index(wanted)]
         if why := _OBSTACLES[name]():
             raise NoPlace(f"Charts cannot be shown in {TITLES[name]}: {why}.")
         return Place(name, backend=BACKENDS.get(name, ""))

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from looptap.visualizers.chart import Chart
-from looptap.visualizers.drawing.panels import arrange
 from looptap.visualizers.drawing.with_matplotlib import Drawing
 from looptap.visualizers.framebar import FrameBar
+from looptap.visualizers.plots import Cell, Plot
 
 FRAME = 0.033
 """Seconds between two frames, at least."""
@@ -29,77 +31,89 @@ _BAR = 0.07  # of the height, for the bar of frames
 HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
 
 
-class Cell:
+class Part:
     """One chart in the window, and what of its view the user holds fast."""
 
-    def __init__(self, chart: Chart, part: Any) -> None:
-        self.chart = chart
-        chart.pull()
-        self.drawing = Drawing(part, chart.draw())
+    def __init__(self, cell: Cell, figure: Any) -> None:
+        self.cell = cell
+        cell.pull()
+        self.picture = cell.draw()
+        self.drawing = Drawing(figure, self.picture)
         self.dirty = False
         self.held: dict[Any, tuple[Any, Any]] = {}
         """Axes in which the user has zoomed or moved, with their limits."""
 
+    @property
+    def frames(self) -> int:
+        """How many frames one can look back at."""
+        return 0 if self.cell.chart is None else self.cell.chart.frames
+
     def update(self) -> str:
         """Take in what is new and set it; "" if there is nothing, else what it takes to show it."""
-        changed = self.chart.pull()
-        if not (changed or self.dirty):
+        if not (self.cell.pull() or self.dirty):
             return ""
         self.dirty = False
-        change = self.drawing.update(self.chart.draw())
+        self.picture = self.cell.draw()
+        change = self.drawing.update(self.picture)
         if change == "structure":
             self.held.clear()
         if self.held:
-            self._restore()
+            self.restore()
             change = "data"
         return change
+
+    def show(self, index: int | None) -> None:
+        """Show an earlier frame, None the newest."""
+        if self.cell.chart is not None:
+            self.cell.chart.show(index)
+            self.dirty = True
 
     def hold(self) -> None:
         """Keep the limits as the user has set them."""
         self.held = {axes: (axes.get_xlim(), axes.get_ylim()) for axes in self.drawing.figure.axes}
 
-    def release(self) -> None:
-        """Let the limits follow the data again."""
-        if self.held:
-            self.held.clear()
-            self.drawing.layout()
-            self.dirty = True
-
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Set the limits that are held."""
         for axes, (x, y) in self.held.items():
             axes.set_xlim(x)
             axes.set_ylim(y)
 
+    def release(self) -> bool:
+        """Let the limits follow the data again; whether they did not."""
+        held, self.held = bool(self.held), {}
+        if held:
+            self.drawing = Drawing(self.drawing.figure, self.picture)
+            self.dirty = True
+        return held
+
 
 class Window:
-    """Charts on one figure of pyplot's, with keys and a bar for earlier frames.
+    """A plot on a figure of pyplot's, with keys and a bar for earlier frames.
 
-    ``charts`` returns the charts, and is asked again and again; ``rows`` is in how many rows they stand, None as suits
-    the window. ``status`` is said in the title. It is open when it is made; `show` waits until the user closes it.
+    ``status`` is asked for what the title says of the run, and ``say`` is told what was done. The window is there when
+    it is made; `show` waits until the user closes it.
     """
 
     def __init__(
         self,
-        charts: Callable[[], Sequence[Chart]],
+        plot: Plot,
         *,
         title: str = "looptap",
-        rows: int | None = None,
         status: Callable[[], str] = lambda: "",
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
         from matplotlib import pyplot
 
-        self._pyplot, self._charts, self._rows = pyplot, charts, rows
+        self._pyplot, self.plot = pyplot, plot
         self.title, self._status, self._say = title, status, say
-        self.closed = self.paused = False
+        self.closed = self.paused = self._interrupted = False
         self.frames = self.redrawn = 0
         """How many frames were shown, and for how many of them everything was drawn anew."""
-        count = len(charts())
-        down, across = arrange(max(1, count), rows)
+        down, across = plot.shape
         self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
         self.canvas: Any = self.figure.canvas
         self.manager: Any = self.canvas.manager
-        self.cells: list[Cell] = []
+        self.parts: list[Part] = []
         self.bar: FrameBar | None = None
         self._background: Any = None  # the picture of all that stands
         self._standing: list[Any] = []  # the texts in it
@@ -128,8 +142,30 @@ class Window:
         self.canvas.print_figure = self._print_whole
 
     def show(self, block: bool | None = None) -> None:
-        """Show the window; wait until it is closed if ``block``, by default as pyplot.show() does."""
-        self._pyplot.show(block=block)
+        """Show the window; wait until it is closed if ``block``, by default as pyplot.show() does.
+
+        Ctrl-C in the terminal closes it, and raises KeyboardInterrupt.
+        """
+        with self._interruptible():
+            self._pyplot.show(block=block)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Note a Ctrl-C: an exception would be raised somewhere inside the toolkit, which swallows it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+
+        before = signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def close(self) -> None:
         """Close the window."""
@@ -139,16 +175,16 @@ class Window:
 
     def _arrange(self) -> None:
         """Give each chart its part of the figure, and the frames their bar."""
-        charts = list(self._charts())
         self.figure.clear()
-        framed = any(chart.frames for chart in charts)
+        cells = list(self.plot.cells)
+        self.plot.pull()
+        framed = any(cell.chart is not None and cell.chart.frames for cell in cells)
         shares = [1 - _BAR * framed, _BAR] if framed else [1]
-        grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, left=0, right=1, top=1, bottom=0, hspace=0)
+        whole = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0}
+        grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, **whole)
         area = self.figure.add_subfigure(grid[0])
-        width, height = self.figure.get_size_inches()
-        down, across = arrange(max(1, len(charts)), self._rows, 1.5 * 1.5 * height / width)
-        parts = area.subfigures(down, across, squeeze=False).ravel()
-        self.cells = [Cell(chart, part) for chart, part in zip(charts, parts, strict=False)]
+        places = area.subfigures(*self.plot.shape, squeeze=False).ravel()
+        self.parts = [Part(cell, place) for cell, place in zip(cells, places, strict=False)]
         self.bar = None
         if framed:
             self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _BAR)), self.go_to)
@@ -157,8 +193,8 @@ class Window:
         self._background = None
 
     def _artists(self) -> Iterator[Any]:
-        for cell in self.cells:
-            yield from (artist for artist in cell.drawing.artists if not _is_label(artist))
+        for part in self.parts:
+            yield from (artist for artist in part.drawing.artists if not _is_label(artist))
         if self.bar is not None:
             yield from self.bar.artists
 
@@ -166,7 +202,7 @@ class Window:
         """The texts in the axes: they are drawn with what stands, for a text takes longer than a line."""
         return [
             (artist, artist.get_text(), artist.get_position())
-            for cell in self.cells for artist in cell.drawing.artists if _is_label(artist)
+            for part in self.parts for artist in part.drawing.artists if _is_label(artist)
         ]  # fmt: skip
 
     def _animate(self, animated: bool) -> None:
@@ -177,9 +213,9 @@ class Window:
                 artist.get_frame().set_alpha(1.0)  # see _draw_artists
 
     def _resized(self, event: Any) -> None:
-        for cell in self.cells:
-            cell.drawing.layout()
-            cell._restore()
+        for part in self.parts:
+            part.drawing.layout()
+            part.restore()
 
     # ------------------------------------------------------------ drawing
 
@@ -187,15 +223,18 @@ class Window:
         """Show what is new; what the timer calls."""
         if self._gone():
             return
+        if self._interrupted:
+            self._pyplot.close("all")
+            return
         start = time.monotonic()
-        if [cell.chart for cell in self.cells] != list(self._charts()) or self._wants_bar():
+        if [part.cell for part in self.parts] != self.plot.cells or self._wants_bar():
             self._arrange()
             changes = {"structure"}
         else:
             self._play(start)
             if self._at_home():
                 self._release()
-            changes = {cell.update() for cell in self.cells} - {""}
+            changes = {part.update() for part in self.parts} - {""}
         self._move_bar()
         if "structure" in changes:
             self._animate(True)
@@ -241,7 +280,7 @@ class Window:
                 self._stamps[artist] = self.canvas.copy_from_bbox(artist.get_window_extent())
 
     def _wants_bar(self) -> bool:
-        return self.bar is None and any(cell.chart.frames for cell in self.cells)
+        return self.bar is None and any(part.frames for part in self.parts)
 
     def _call_it(self) -> None:
         """Say in the title which run it is, and how it is."""
@@ -253,30 +292,28 @@ class Window:
 
     # ------------------------------------------------------------ frames
 
-    def _framed(self) -> list[Cell]:
+    def _framed(self) -> list[Part]:
         """The charts that have frames, the one with the most first."""
-        return sorted((cell for cell in self.cells if cell.chart.frames), key=lambda cell: -cell.chart.frames)
+        return sorted((part for part in self.parts if part.frames), key=lambda part: -part.frames)
 
     def _move_bar(self) -> None:
         framed = self._framed()
-        if self.bar is not None and framed:
-            index, count = framed[0].drawing._picture.frame or (framed[0].chart.frames - 1, framed[0].chart.frames)
-            self.bar.show(index, count)
+        if self.bar is not None and framed and framed[0].picture.frame is not None:
+            self.bar.show(*framed[0].picture.frame)
 
     def go_to(self, index: int | None) -> None:
         """Show the frame ``index`` of the chart that has the most, and those of the same age; None the newest."""
         framed = self._framed()
-        for cell in framed:
-            back = 0 if index is None else framed[0].chart.frames - 1 - index
-            cell.chart.show(None if not back else max(0, cell.chart.frames - 1 - back))
-            cell.dirty = True
+        for part in framed:
+            back = 0 if index is None else framed[0].frames - 1 - index
+            part.show(max(0, part.frames - 1 - back) if back > 0 else None)
 
     def step(self, by: int) -> bool:
         """Go some frames on, or back; False if there is nothing further."""
         framed = self._framed()
-        if not framed:
+        if not framed or framed[0].picture.frame is None:
             return False
-        index, count = framed[0].drawing._picture.frame or (0, 0)
+        index, count = framed[0].picture.frame
         new = min(max(0, index + by), count - 1)
         self.go_to(None if new >= count - 1 else new)
         return new != index
@@ -310,9 +347,12 @@ class Window:
     def pause(self, paused: bool) -> None:
         """Let the pictures stand, or move again; the streams go on."""
         self.paused = paused
-        for cell in self.cells:
-            cell.chart.pause() if paused else cell.chart.resume()
-            cell.dirty = True
+        if paused:
+            self.plot.pause()
+        else:
+            self.plot.resume()
+        for part in self.parts:
+            part.dirty = True
         self._call_it()
 
     def _pressed(self, event: Any) -> None:
@@ -323,14 +363,13 @@ class Window:
         """The user has zoomed or moved with the tools of the toolbar: that view is kept."""
         if event.inaxes is None or not getattr(self.canvas.toolbar, "mode", ""):
             return
-        for cell in self.cells:
-            if event.inaxes in cell.drawing.figure.axes:
-                cell.hold()
+        for part in self.parts:
+            if event.inaxes in part.drawing.figure.axes:
+                part.hold()
 
     def _release(self) -> None:
-        if any(cell.held for cell in self.cells):
-            for cell in self.cells:
-                cell.release()
+        if any([part.release() for part in self.parts]):
+            self._animate(True)
             if self.canvas.toolbar is not None:
                 self.canvas.toolbar.update()  # forgets the views that one could go back to
             self._background = None
@@ -338,7 +377,7 @@ class Window:
     def _at_home(self) -> bool:
         """Whether the toolbar's Home was pressed after a zoom: it puts back limits that are of the past by now."""
         stack: Any = getattr(self.canvas.toolbar, "_nav_stack", None)
-        return any(cell.held for cell in self.cells) and len(stack or ()) > 1 and getattr(stack, "_pos", -1) == 0
+        return any(part.held for part in self.parts) and len(stack or ()) > 1 and getattr(stack, "_pos", -1) == 0
 
     # ------------------------------------------------------------ saving and closing
 
