@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from looptap.visualizers.chart import COLORS
+from looptap.visualizers.drawing.limits import apart
 from looptap.visualizers.picture import (
     Axis,
     Band,
@@ -42,7 +43,7 @@ RULES = 100
 
 _NAMED = {"black", "blue", "brown", "cyan", "gray", "green", "grey", "magenta", "olive", "orange", "pink", "purple"}
 _NAMED |= {"red", "white", "yellow"}
-_YEARS = (-30e9, 220e9)  # seconds since the epoch in the years 1020 to 8940: dates beyond are no dates
+_YEARS = (-8.5e9, 10.5e9)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
 
 
 @lru_cache(maxsize=8192)
@@ -76,7 +77,8 @@ def local(seconds: Numbers) -> Numbers:
     """Seconds since the epoch as the clock on the wall counts them: a library that shows UTC then shows local time."""
     known = seconds[np.isfinite(seconds)]
     newest = float(np.clip(known.max(), *_YEARS)) if known.size else 0.0
-    return np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    return shifted
 
 
 def tidy(picture: Picture) -> Picture:
@@ -87,6 +89,8 @@ def tidy(picture: Picture) -> Picture:
     """
     notices: list[str] = []
     x, y = _axis(picture.x), _axis(picture.y)
+    if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
+        x = Axis(x.title)  # labels stand at 0, 1, 2, ...
     right = _axis(picture.right) if picture.right else None
     space = _axis(picture.z) if picture.z else Axis()
     marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
@@ -150,7 +154,7 @@ def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices
     _tell(notices, len(notes), NOTES, "newest notes")
     floor = mark.filled
     if floor is not None:
-        floor = float(flat([floor])[0])
+        floor = float(_along([floor], y)[0])
         floor = None if floor != floor or deep else floor
     dash = mark.dash if mark.dash in ("solid", "dash", "dot", "dashdot") else "solid"
     return replace(
@@ -215,7 +219,7 @@ def _axis(axis: Axis) -> Axis:
         None if end is None or np.isnan(number := _along([end], axis)[0]) else float(number)
         for end in (axis.low, axis.high)
     )
-    if low is not None and high is not None and not low < high:
+    if low is not None and high is not None and not apart(low, high):
         low = high = None
     return replace(axis, low=low, high=high)
 
