@@ -25,6 +25,11 @@ def span(columns: Iterable[Numbers]) -> Limits | None:
     return (float(min(low for low, _ in ends)), float(max(high for _, high in ends))) if ends else None
 
 
+def apart(low: float, high: float) -> bool:
+    """Whether two ends are far enough from each other that numbers between them can be told apart."""
+    return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
+
+
 def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -> Limits:
     """The limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the same object as ``now`` where they hold.
 
@@ -45,13 +50,13 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -
     else:
         grown_low = grown_high = False
     width = high - low
-    if width <= 1e-9 * max(abs(low), abs(high)):  # one number: some room around it, in its own order of magnitude
-        middle = max(abs(low), abs(high)) * 0.1 or 0.5
+    if not apart(low, high):  # one number: some room around it, in its own order of magnitude
+        middle = 30.0 if axis.time else max(abs(low), abs(high)) * 0.1 or 0.5
         low, high, width = low - middle, high + middle, 0.0
     new = (low - (pad + ROOM * (grown_low and not grown_high)) * width, high + (pad + ROOM * grown_high) * width)
     new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
     low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
-    if not low < high:  # one end is given, and the data lies on its other side
+    if not apart(low, high):  # one end is given, and the data lies on its other side
         low, high = (low, low + (abs(low) or 1.0)) if axis.low is not None else (high - (abs(high) or 1.0), high)
         low, high = (high / 10, high) if axis.log and low <= 0 else (low, high)
     return now if now == (low, high) else (low, high)

@@ -65,7 +65,7 @@ class PlaneView:
         self.axes.add_collection(self.rules, autolim=False)
         upright = {"rotation": 90, "va": "top", "ha": "right", "clip_on": True}
         self.words = [words(self.axes, 0, 1, "", **upright) for _ in picture.rules]
-        self.marks = [self._artist(mark, panel, picture) for mark in panel.marks]
+        self.marks: list[Any] = [self._artist(mark, panel, picture) for mark in panel.marks]
         self.legend = _legend(self.right or self.axes, panel, picture)
         self.place(place)
         self.set(panel, picture)
@@ -84,15 +84,17 @@ class PlaneView:
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel; it has the structure of the one before."""
         for artist, mark in zip(self.marks, panel.marks, strict=True):
-            artist.show(mark, panel.marks) if isinstance(artist, BarsArtist) else artist.set(mark)  # type: ignore[arg-type]
+            artist.show(mark, panel.marks) if isinstance(mark, Bars) else artist.set(mark)
         at = placed(np.array([rule.x for rule in picture.rules]), picture.x)
         self.rules.set_segments([[(x, 0), (x, 1)] for x in at])
         self.rules.set_transform(self.axes.get_xaxis_transform())
+        moved = self._fit(panel, picture)
+        low, high = self.axes.get_xlim()
         for text, x, rule in zip(self.words, at, picture.rules, strict=True):
-            text.set_text(shown(rule.text))
+            text.set_text(shown(rule.text) if low <= x <= high else "")
             text.set_transform(self.axes.get_xaxis_transform())
-            text.set_position((x, 0.99))
-        return "limits" if self._fit(panel, picture) else "data"
+            text.set_position((np.clip(x, low, high), 0.99))
+        return "limits" if moved else "data"
 
     def _sides(self, picture: Picture) -> list[tuple[Any, Axis]]:
         return [(self.axes, picture.y), *([(self.right, picture.right)] if picture.right else [])]
@@ -139,9 +141,9 @@ class SpaceView:
         self.bounds: list[Limits | None] = [None, None, None]
         plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
         self.marks: list[Any] = [
-            LineArtist(self.axes, mark, plain, plain) if isinstance(mark, Line) else
-            PointsArtist(self.axes, mark, plain, plain)
-            for mark in panel.marks
+            (LineArtist(self.axes, mark, plain, plain) if isinstance(mark, Line) else
+             PointsArtist(self.axes, mark, plain, plain))
+            for mark in panel.marks if isinstance(mark, Line | Points)
         ]  # fmt: skip
         self.legend = _legend(self.axes, panel, picture)
         self.place(place)
@@ -160,7 +162,7 @@ class SpaceView:
         """Show this panel; it has the structure of the one before."""
         moved = False
         for artist, mark in zip(self.marks, panel.marks, strict=True):
-            artist.set(mark)  # type: ignore[arg-type]
+            artist.set(mark)
         for i, name in enumerate("xyz"):
             data = span(getattr(mark, name) for mark in panel.marks)
             shape = Axis(low=self.axis[i].low, high=self.axis[i].high)
@@ -168,6 +170,10 @@ class SpaceView:
             if new is not self.bounds[i]:
                 self.bounds[i], moved = new, True
                 getattr(self.axes, f"set_{name}lim")(*new)
+        for artist in self.marks:
+            for note in getattr(artist, "notes", ()):
+                at = note.get_position_3d()
+                note.set_visible(all(low <= n <= high for n, (low, high) in zip(at, self.bounds, strict=True)))  # type: ignore[misc]
         return "limits" if moved else "data"
 
 
@@ -195,7 +201,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
             put("log", nonpositive="mask")
             mine.set_minor_formatter(ticker.NullFormatter())
         elif axis.time:
-            locator = dates.AutoDateLocator(maxticks=7)
+            locator = dates.AutoDateLocator()
             mine.set_major_locator(locator)
             mine.set_major_formatter(dates.ConciseDateFormatter(locator))
 

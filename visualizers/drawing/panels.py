@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -65,12 +66,22 @@ def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
 def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
     """The left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
     if mark.edges is not None:
-        return mark.edges[:-1], mark.edges[1:]
+        return np.minimum(mark.edges[:-1], mark.edges[1:]), np.maximum(mark.edges[:-1], mark.edges[1:])
     labelled = [other for other in marks if isinstance(other, Bars) and other.edges is None]
     place = {label: i for i, label in enumerate(bar_labels(marks))}
     width = 0.8 / len(labelled)
     left = np.array([place[label] for label in mark.labels], float) - 0.4 + labelled.index(mark) * width
     return left, left + width
+
+
+def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
+    """The outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
+    known = np.isfinite([x, low, high]).all(axis=0)
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    return [
+        np.column_stack([np.r_[x[a:b], x[a:b][::-1]], np.r_[low[a:b], high[a:b][::-1]]])
+        for a, b in list(pairwise(ends))[::2]
+    ]
 
 
 def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from looptap.visualizers.chart import COLORS
+from looptap.visualizers.drawing.limits import apart
 from looptap.visualizers.picture import (
     Axis,
     Band,
@@ -40,9 +41,12 @@ LINES = 1000
 RULES = 100
 """How many of each a surface draws; a badge tells of the rest."""
 
-_NAMED = {"black", "blue", "brown", "cyan", "gray", "green", "grey", "magenta", "olive", "orange", "pink", "purple"}
-_NAMED |= {"red", "white", "yellow"}
-_YEARS = (-30e9, 220e9)  # seconds since the epoch in the years 1020 to 8940: dates beyond are no dates
+_NAMED = {
+    "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
+    "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
+    "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
+}  # fmt: skip
+_YEARS = (-8.5e9, 10.5e9)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
 
 
 @lru_cache(maxsize=8192)
@@ -59,9 +63,9 @@ def clean(text: str, most: int = 120) -> str:
 
 
 def color_of(color: str, index: int) -> str:
-    """A colour that every library knows: ``color`` where it is #rrggbb or a common name, else the index-th of ours."""
-    known = color in _NAMED or re.fullmatch(r"#[0-9a-fA-F]{6}", color)
-    return color if known else COLORS[index % len(COLORS)]
+    """A colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
+    known = color if re.fullmatch(r"#[0-9a-fA-F]{6}", color) else _NAMED.get(color)
+    return known or COLORS[index % len(COLORS)]
 
 
 def flat(values: Any) -> Numbers:
@@ -76,7 +80,8 @@ def local(seconds: Numbers) -> Numbers:
     """Seconds since the epoch as the clock on the wall counts them: a library that shows UTC then shows local time."""
     known = seconds[np.isfinite(seconds)]
     newest = float(np.clip(known.max(), *_YEARS)) if known.size else 0.0
-    return np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    return shifted
 
 
 def tidy(picture: Picture) -> Picture:
@@ -87,6 +92,8 @@ def tidy(picture: Picture) -> Picture:
     """
     notices: list[str] = []
     x, y = _axis(picture.x), _axis(picture.y)
+    if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
+        x = Axis(x.title)  # labels stand at 0, 1, 2, ...
     right = _axis(picture.right) if picture.right else None
     space = _axis(picture.z) if picture.z else Axis()
     marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
@@ -150,7 +157,7 @@ def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices
     _tell(notices, len(notes), NOTES, "newest notes")
     floor = mark.filled
     if floor is not None:
-        floor = float(flat([floor])[0])
+        floor = float(_along([floor], y)[0])
         floor = None if floor != floor or deep else floor
     dash = mark.dash if mark.dash in ("solid", "dash", "dot", "dashdot") else "solid"
     return replace(
@@ -215,7 +222,7 @@ def _axis(axis: Axis) -> Axis:
         None if end is None or np.isnan(number := _along([end], axis)[0]) else float(number)
         for end in (axis.low, axis.high)
     )
-    if low is not None and high is not None and not low < high:
+    if low is not None and high is not None and not apart(low, high):
         low = high = None
     return replace(axis, low=low, high=high)
 
