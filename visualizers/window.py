@@ -376,8 +376,8 @@ class Window:
 
     def _at_home(self) -> bool:
         """Whether the toolbar's Home was pressed after a zoom: it puts back limits that are of the past by now."""
-        stack: Any = getattr(self.canvas.toolbar, "_nav_stack", None)
-        return any(part.held for part in self.parts) and len(stack or ()) > 1 and getattr(stack, "_pos", -1) == 0
+        views: list[Any] = getattr(getattr(self.canvas.toolbar, "_nav_stack", None), "_elements", [])
+        return any(part.held for part in self.parts) and len(views) > 1 and views[-1] is views[0]
 
     # ------------------------------------------------------------ saving and closing
 
