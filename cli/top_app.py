@@ -21,7 +21,7 @@ from looptap.cli.facts import Facts, Watcher
 from looptap.cli.formats import printable
 from looptap.cli.steering import value_of
 from looptap.cli.top_asking import AskText, AskWhether
-from looptap.cli.top_views import Shown, commands, heading, vitals
+from looptap.cli.top_views import CHART, Shown, commands, heading, vitals
 from looptap.client.controls import ControlInfo
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
@@ -30,7 +30,7 @@ from looptap.streams.feed import LIVE
 
 ASK = 1.0
 """Seconds between two rounds of questions to the agent."""
-DRAW = 0.25
+DRAW = 0.5
 """Seconds between two drawings of the streams."""
 STANDING = 12
 """Standing streams that are shown unasked."""
@@ -55,16 +55,26 @@ class Done(Message):
 
 
 class StreamView(Static, can_focus=True):
-    """A stream in the list; it can be chosen, to be removed."""
+    """A stream in the list; it can be chosen, to be dropped, or to be drawn large."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "enlarge", "Larger")]
 
     def __init__(self, shown: Shown) -> None:
         super().__init__()
         self.shown = shown
+        self.large = False
 
-    def refresh_stream(self) -> None:
-        """Look for new values and draw."""
+    def refresh_stream(self, room: int = 1) -> None:
+        """Look for new values, and draw on that many lines."""
         self.shown.look()
-        self.update(self.shown.draw(self.content_size.width or 80, curve=self.app.size.height >= _LOW))
+        self.update(self.shown.draw(max(1, self.content_size.width), room))
+
+    def action_enlarge(self) -> None:
+        """Give this stream all the room that there is, or take it back."""
+        self.large = not self.large
+        for other in self.app.query(StreamView):
+            other.large = other.large and other is self
+        self.scroll_visible()
 
 
 class Top(App[None]):
@@ -133,7 +143,7 @@ class Top(App[None]):
             self.query_one(f"#{name}").border_title = title
         for stream in self._first:
             self._show(stream)
-        self._say("a adds a query; the controls: Tab, arrows, Enter", "dim")
+        self._say("a adds a query; Tab goes to streams and controls, Enter there enlarges and changes", "dim")
         threading.Thread(target=self._ask, name="looptap-top", daemon=True).start()
         self.set_interval(DRAW, self._draw)
         loop = asyncio.get_running_loop()
@@ -196,12 +206,20 @@ class Top(App[None]):
     def _show(self, stream: LiveStream) -> None:
         view = StreamView(Shown(stream))
         self.query_one("#streams").mount(view)
-        view.call_after_refresh(view.refresh_stream)
+        view.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
         self._draw_head()
-        for view in self.query(StreamView):
-            view.refresh_stream()
+        views = list(self.screen_stack[0].query(StreamView))
+        height = self.query_one("#streams").content_size.height if views else 0
+        gap = self.size.height >= _HIGH
+        small = 3 if self.size.height >= _LOW else 1
+        each = height // max(1, len(views)) - gap
+        room = max(small, each if each >= CHART else 0)
+        if any(view.large for view in views):
+            room = small
+        for view in views:
+            view.refresh_stream(max(small, height - gap) if view.large else room)
 
     def _draw_head(self) -> None:
         run, seen = self.job, self.seen  # the state is known at once, the rest when it was asked for

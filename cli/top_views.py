@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
@@ -17,7 +18,11 @@ from looptap.client.controls import line_of
 from looptap.client.live import LiveStream
 from looptap.streams.feed import LIVE
 from looptap.streams.rows import Row
+from looptap.visualizers.drawing.with_text import draw
+from looptap.visualizers.plots import Plot
 
+CHART = 11
+"""Lines from which a stream is drawn as a chart."""
 _CURVE = 2000  # values that a curve is drawn from
 _RATE = 2.0  # seconds over which the rate of values is measured
 _LARGEST = 1e300  # larger ones, infinities among them, are drawn as this: their differences have to be numbers
@@ -78,13 +83,15 @@ def commands(seen: Facts, most: int) -> Text:
 
 
 class Shown:
-    """One stream on the screen: its newest value, its rate, and a curve of its numbers."""
+    """One stream on the screen: its newest value, its rate, and a curve of its numbers, or a chart if there is room."""
 
     def __init__(self, stream: LiveStream) -> None:
         self.stream = stream
         self._taken = 0
         self._numbers: deque[float] = deque(maxlen=_CURVE)
         self._counts = deque([(time.monotonic(), 0)])
+        self._plot: Plot | None = None
+        self._chart, self._size = Text(), (0, 0)
 
     def look(self) -> None:
         """Take in what has come since the last look."""
@@ -97,8 +104,8 @@ class Shown:
         while now - self._counts[0][0] > _RATE:
             self._counts.popleft()
 
-    def draw(self, width: int, curve: bool = True) -> Text:
-        """Two lines: what it is and what came last; the curve."""
+    def draw(self, width: int, height: int) -> Text:
+        """What it is and what came last, and as far as ``height`` goes a curve, or a chart."""
         stream = self.stream
         line = Text.assemble((printable(stream.name), "bold cyan"), (f"  on {printable(stream.on)}", "dim"))
         if stream.state != LIVE:
@@ -114,12 +121,28 @@ class Shown:
         line.append(f"  {cost(*stream.cost)}", "dim")
         line.truncate(max(1, width), overflow="ellipsis")
         numbers = list(self._numbers)
-        if curve and len(numbers) > 1:
+        if height >= CHART:
+            return Text.assemble(line, "\n", self._charted(width, height - 1))
+        if height > 2 and len(numbers) > 1:
             line.append("\n" + sparkline(numbers, max(1, width)), "green")
             line.append("\n" + self._span(numbers), "dim")
-        elif curve and (last := stream.traceback.strip().splitlines()[-1:]):
+        elif height > 1 and (last := stream.traceback.strip().splitlines()[-1:]):
             line.append("\n" + printable(last[0])[: max(1, width)], "red")
         return line
+
+    def _charted(self, width: int, height: int) -> Text:
+        """The chart that suits the values; drawn anew if something has changed."""
+        if self._plot is None:
+            self._plot = Plot(self.stream)
+        (cell,) = self._plot.cells
+        if cell.pull() or self._size != (width, height):
+            self._size = width, height
+            try:
+                picture = replace(cell.draw(), title="")  # the line above has it
+                self._chart = Text.from_ansi(draw(picture, width, height), no_wrap=True)
+            except Exception as error:  # a value of anybody's: the screen shows the other streams
+                self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
+        return self._chart
 
     def rate(self) -> float:
         """Values in a second, over the last two."""
