@@ -186,7 +186,7 @@ snapshots = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(snapshots, min_size=1, max_size=4), st.sampled_from(["", *KINDS]), st.sampled_from(["", "time"]))
 def test_any_values_get_some_chart_and_no_exception(values, chart, x):
     stream = stream_of(values, name="anything")

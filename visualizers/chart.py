@@ -156,22 +156,24 @@ class Chart:
         side: Side = "right" if options["axis"] == "right" else "left"
         if self.series:
             first = self.series[0]
-            same = choice.family == first.choice.family
+            shares = choice.family == first.choice.family
             overlay = {choice.family, first.choice.family} == _OVERLAY
             alone = self.single or kind_of(choice.kind).single
-            if not (same or overlay) or alone:
-                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (same or overlay)))
+            if not (shares or overlay) or alone:
+                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (shares or overlay)))
             if overlay and not options["axis"]:
                 side = "right"
         names = {*choice.schema, *(stream.fields or ())}
         color = by = options["color"]
+        label = options["name"] or stream.name
         if not by or by in names:
-            color = self.palette.color(stream.name)
+            same = sum((one.label or one.stream.name) == label for one in self.series)
+            color = self.palette.color(f"{label} {same}" if same else label)
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = Frames(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
-            by=by if by in names else "", dash=options["dash"] or self.palette.dash(stream.name),
+            by=by if by in names else "", dash=options["dash"] or self.palette.dash(label),
             points=self.points, noted=tuple(stream.notes), sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)

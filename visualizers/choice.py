@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -64,6 +64,9 @@ KINDS: dict[str, tuple[str, tuple[Mode, ...]]] = {
 }
 """The kinds of charts: the family of each, and the modes that it has, the usual one first."""
 
+FITS: dict[str, Callable[[Any], bool]] = {}
+"""For which values a user's own kind is chosen, by its name: see `looptap.visualizers.register`."""
+
 ALIASES = {
     "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
     "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
@@ -76,9 +79,9 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     """The chart for a stream whose first value that is not None is ``value``.
 
     The user's ``chart`` comes first, then the object's own ``__looptap_chart__`` (a kind, a `Choice`, or a method
-    that returns one), then names that the query declares (``fields``, the keys of a dict, the quantiles of
-    ``query``), then the shape of the value. ``on`` is the type of the events. Raises ValueError for an unknown
-    ``chart``, and nothing for any value.
+    that returns one), then a user's own kind that fits, then names that the query declares (``fields``, the keys of a
+    dict, the quantiles of ``query``), then the shape of the value. ``on`` is the type of the events. Raises ValueError
+    for an unknown ``chart``, and nothing for any value.
 
     >>> choose((1, 0.5)).kind, choose((1, 2, 3)).kind, choose((1, 0.5, "spike")).kind
     ('line', 'line3d', 'annotated')
@@ -91,6 +94,9 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     if own is not None:
         return own
     names = schemas.names_of(value, fields, query)
+    for kind, fits in FITS.items():
+        if _true(fits, value):
+            return _choice(kind, schema=names)
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
     found = _by_shape(value)
@@ -133,6 +139,13 @@ def _own(value: Any, fields: Sequence[str], query: str) -> Choice | None:
     except Exception:
         return None
     return asked if isinstance(asked, Choice) and asked.kind in KINDS else None
+
+
+def _true(fits: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(fits(value))
+    except Exception:  # of a user's own: it was not written for such a value
+        return False
 
 
 def is_point(value: Any) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.tables import Columns
+from looptap.visualizers import schemas
 from looptap.visualizers.axes import ABOUT, EVENT, NUMBER, TIME, WALL, Over, over
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, Mode
@@ -79,9 +80,8 @@ class Line(Chart):
         data = series.data
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
-        pair = data["form"] == "row" and len(data["names"]) == 2 and series.choice.kind != "band"
         start = min([*starts, data["start"]]) if run is not None else data["start"]
-        found = over(columns, data["names"], self.x, series.stream.on, start, pair)
+        found = over(columns, data["names"], self.x, series.stream.on, start, self.pair(series))
         _remark(series, "x", found.remark)
         return found
 
@@ -91,7 +91,7 @@ class Line(Chart):
             return
         columns, names = series.data["ring"].columns, series.data["names"]
         axis = self.over(series, columns)
-        drawn = [i for i, name in enumerate(names) if i != axis.part and (not series.y or name in series.y)]
+        drawn = self.drawn(series, axis)
         most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn))))
         breaks, odd = _breaks(series, columns), 0
         for part in drawn:
@@ -109,6 +109,20 @@ class Line(Chart):
                 yield _odd(axis.x, y, bad, name, color, series)
         _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
         self.remark_length(series)
+
+    def drawn(self, series: Series, axis: Over) -> list[int]:
+        """The parts that are lines: those that the user names, else all but what counts steps."""
+        names = series.data["names"]
+        if series.y:
+            return [i for i, name in enumerate(names) if name in series.y]
+        steps = 0 if self.pair(series) else schemas.x_of(names)
+        if steps is not None and self.x and names[steps].lower() not in ("x", *schemas.STEPS, *schemas.EPOCHS):
+            steps = None  # the first of a pair is a number like the other, over what the user asks for
+        return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
+
+    def pair(self, series: Series) -> bool:
+        """Whether the values are pairs, of which the first is x."""
+        return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
 
     def remark_length(self, series: Series) -> None:
         """Say what is no longer drawn."""
@@ -131,7 +145,7 @@ class Line(Chart):
         axis = self.over(mine[0], mine[0].data["ring"].columns)
         left = [one for one in mine if one.side == mine[0].side]
         title = left[0].name if len(left) == 1 and len(left[0].data["names"]) <= 2 else ""
-        names = [name for i, name in enumerate(mine[0].data["names"]) if i != axis.part]
+        names = [mine[0].data["names"][i] for i in self.drawn(mine[0], axis)]
         if title and mine[0].data["form"] == "row" and len(names) == 1:
             title = names[0]
         return Axis(axis.title, time=axis.clock), Axis(title), None
