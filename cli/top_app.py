@@ -108,6 +108,7 @@ class Top(App[None]):
     .-narrow #side { height: 8; }
     .-narrow #commands, .-flat #commands, .-flat #side { display: none; }
     .-low.-narrow #side { height: 5; }
+    .-narrow #side.empty { display: none; }
     .-flat #vitals { display: none; }
     .-flat #streams { border: none; }
     StreamView { height: auto; padding: 0 1; margin: 0 0 1 0; }
@@ -124,6 +125,7 @@ class Top(App[None]):
         self._standing: set[str] = set()  # standing streams that were opened once; who drops one does not want it back
         self._opening = False
         self._controls: list[ControlInfo] = []
+        self._told = False
 
     def compose(self) -> ComposeResult:
         """The parts from top to bottom."""
@@ -194,10 +196,12 @@ class Top(App[None]):
         found = list(seen.controls.values())
         same = [info.name for info in found] == [info.name for info in self._controls]
         before, self._controls = self._controls, found
-        if not same:
+        if not same or not self._told:
+            self._told = True
             options.clear_options()
             options.add_options([Text(printable(str(info)), no_wrap=True) for info in found])
             options.border_title = "controls" if found else "controls: this job has none"
+            self.query_one("#side").set_class(not found, "empty")
             return
         for index, (old, new) in enumerate(zip(before, found, strict=True)):
             if str(old) != str(new):

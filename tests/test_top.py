@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
+from waiting import soon
 
 import looptap
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
+from looptap.cli import main
 from looptap.cli.top_app import StreamView, Top
 
 WAIT = 20.0
+JOB = """
+import threading, sys, looptap
+agent = looptap.Agent("small")
+agent.stream("loss", "1 / (step + 1)")
+over, step = threading.Event(), 0
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+while not over.wait(0.003):
+    agent.emit("batch", step=step)
+    step += 1
+"""
 EVIL = "\x1b[2J[red]<script>"
 
 
@@ -45,9 +62,7 @@ def job(directory):
 
 def shown(app):
     """What stands on the screen, as text."""
-    return "\n".join(
-        "".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()
-    )
+    return "\n".join("".join(segment.text for segment in line) for line in app.screen._compositor.render_strips())
 
 
 async def until(pilot, condition, what):
@@ -78,7 +93,11 @@ def test_a_run_stands_on_the_screen_with_rates_costs_streams_and_controls(job):
         for part in ("live", "events   batch", "of the loop's time", "I/O thread", "loss  on batch", "echo.factor = 2",
                      "none so far", "step * 2"):
             assert part in text
-        await until(pilot, lambda: "▁" in shown(app), "a curve")
+        await until(pilot, lambda: "┌─" in shown(app) and "⣀" in shown(app), "charts")
+        app.query(StreamView).last().focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: "▁" in shown(app), "the other as a curve on one line")
+        assert app.query(StreamView).last().size.height > 20
 
     screen(scenario, queries=["step * 2"])
 
@@ -172,3 +191,63 @@ def test_a_run_that_ends_is_said_and_the_screen_left_by_a_key(job, key):
     app = screen(scenario)
     assert app.return_code == 0
     assert not app.is_running
+
+
+# ---------------------------------------------------------------- in a real terminal, and in none
+
+
+def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(directory, tmp_path):
+    if shutil.which("tmux") is None:
+        pytest.skip("LOOPTAP TOP IS NOT TESTED IN A TERMINAL: there is no tmux (Debian: apt install tmux)")
+    job = subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
+    soon(lambda: any(run.pid == job.pid for run in looptap.runs()))
+    tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
+
+    def screen():
+        return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True).stdout
+
+    def sees(*texts):
+        try:
+            soon(lambda: all(text in screen() for text in texts), 40)
+        except AssertionError:
+            raise AssertionError(f"not all of {texts} came:\n{screen()}") from None
+
+    top = f"{sys.executable} -m looptap.cli top small"
+    try:
+        command = f"{top}; echo left $?; read; {top}; echo left $?; read"
+        subprocess.run([*tmux, "new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", command], check=True)
+        sees("live", "loss  on batch", "Quit", "┌─")
+        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        sees("left 0")
+        assert "Quit" not in screen()
+        subprocess.run([*tmux, "send-keys", "Enter"], check=True)
+        sees("live", "loss  on batch")
+        job.kill()
+        job.communicate()
+        sees("ended", "is gone")
+        subprocess.run([*tmux, "send-keys", "q"], check=True)
+        soon(lambda: screen().count("left 0") == 2)
+    finally:
+        subprocess.run([*tmux, "kill-server"], capture_output=True)
+        job.kill()
+        job.communicate()
+
+
+def test_without_a_terminal_it_prints_how_the_run_is_now(job, capsys):
+    def printed(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(["top", "small", *arguments])
+        return exit.value.code, *capsys.readouterr()
+
+    code, out, err = printed()
+    assert code == 0
+    assert out.startswith(f"{job.run.id}  live  pid {os.getpid()} on ")
+    for part in ("events   batch ", "/s)", "stream   loss: ", "control  echo.factor = 2"):
+        assert part in out
+    assert "no terminal" in err
+    code, out, _ = printed("--json")
+    seen = json.loads(out)
+    assert (code, seen["state"], seen["controls"][0]["name"], seen["streams"][0]["unit"]) == (
+        0, "live", "echo.factor", "nats"
+    )  # fmt: skip
+    assert seen["events"][0]["rate"] > 1
