@@ -72,6 +72,17 @@ def test_what_cannot_be_plotted_is_an_error_at_once():
         looptap.plot([stream_of([1.0], name="a"), stream_of(["x"], name="b")])
 
 
+def test_a_stream_that_was_refused_is_not_on_the_plot():
+    plot = looptap.plot(stream_of([1.0], name="a"))
+    with pytest.raises(IncompatibleStreams):
+        plot.add(stream_of(["x"], name="b"), to=0)
+    waiting = looptap.plot([Stream("later")])
+    waiting.add(stream_of([1.0], name="a"), to=0)
+    with pytest.raises(IncompatibleStreams):
+        waiting.add(stream_of(["x"], name="b"), to=0)
+    assert [len(cell.streams) for cell in (*plot.cells, *waiting.cells)] == [1, 2]
+
+
 def test_the_user_chooses_the_chart_and_what_is_drawn():
     stream = stream_of([(1, 2, 3), (2, 4, 5)], name="s", fields=("step", "loss", "lr"))
     plot = looptap.plot(stream, chart="line", x="step", y="lr", title="Rates")

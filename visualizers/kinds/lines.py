@@ -114,7 +114,11 @@ class Line(Chart):
         """The parts that are lines: those that the user names, else all but what counts steps."""
         names = series.data["names"]
         if series.y:
-            return [i for i, name in enumerate(names) if name in series.y]
+            wanted = [i for i, name in enumerate(names) if name in series.y]
+            missing = [name for name in series.y if name not in names]
+            there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
+            _remark(series, "y", there if missing else "")
+            return wanted
         steps = 0 if self.pair(series) else schemas.x_of(names)
         if steps is not None and self.x and names[steps].lower() not in ("x", *schemas.STEPS, *schemas.EPOCHS):
             steps = None  # the first of a pair is a number like the other, over what the user asks for
@@ -223,10 +227,11 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     In them NaN is what a dict did not have, and infinite what was NaN or infinite.
     """
     names: list[str] = series.data["names"]
-    for value in values:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected dict of number, got {describe(value)}")
-    if all(len(value) == len(names) and list(map(str, value)) == names for value in values):
+    if set(map(type, values)) != {dict}:
+        value = next(value for value in values if type(value) is not dict)
+        raise TypeError(f"expected a dict of number, got {describe(value)}")
+    kinds = set(map(tuple, values))
+    if len(kinds) == 1 and list(map(str, *kinds)) == names:
         return _present(rows([tuple(value.values()) for value in values], len(names)))
     found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
     known = set(names)
