@@ -138,6 +138,13 @@ def test_three_bare_numbers_are_a_line_in_space_and_the_chart_says_how_to_overri
     ]
 
 
+def test_a_pair_of_which_neither_counts_steps_says_how_to_draw_both():
+    assert choose((1, 0.5), ("step", "loss")).guess == ""
+    assert "x='event' draws both" in choose((1, 0.5), ("loss", "error")).guess
+    picture = drawn([(1, 0.5), (2, 0.25)], fields=("loss", "error"), draw={"x": "event"})
+    assert [(mark.name, mark.x.tolist()) for mark in picture.marks] == [("loss", [1, 2]), ("error", [1, 2])]
+
+
 def test_the_user_comes_before_the_object_and_the_object_before_its_shape():
     class Curve(list):
         __looptap_chart__ = "bars"

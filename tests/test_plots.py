@@ -55,6 +55,7 @@ def test_each_stream_has_a_cell_and_a_tuple_of_them_shares_one():
     plot.add(stream_of(["text"], name="e"))
     plot.remove(b, c)
     plot.pull()
+    assert [picture.title for picture in plot.pictures()] == ["a, d", "e"]
     assert [[getattr(mark, "name", "") for mark in picture.marks] for picture in plot.pictures()] == [["a", "d"], [""]]
 
 

@@ -100,6 +100,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
     found = _by_shape(value)
+    if found.kind == "line" and len(names) == 2 and isinstance(value, tuple) and not schemas.counts(names[0]):
+        found = replace(found, guess=f"{names[0]} is taken for x; x='event' draws both over the event.")
     return found if found.schema else replace(found, schema=names)
 
 

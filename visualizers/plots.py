@@ -64,6 +64,7 @@ class Cell:
             except IncompatibleStreams:
                 self.streams.remove(stream)
                 raise
+            self._retitle()
 
     def remove(self, stream: Stream) -> None:
         """Draw a stream no more."""
@@ -71,6 +72,11 @@ class Cell:
             self.streams[:] = [one for one in self.streams if one is not stream]
             if self.chart is not None:
                 self.chart.remove(stream)
+            self._retitle()
+
+    def _retitle(self) -> None:
+        if self.chart is not None:
+            self.chart.title = self.title
 
     def marks(self, source: Any) -> None:
         """Draw a vertical line for each command of ``source``, as `Chart.marks` does."""
