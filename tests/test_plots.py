@@ -55,6 +55,7 @@ def test_each_stream_has_a_cell_and_a_tuple_of_them_shares_one():
     plot.add(stream_of(["text"], name="e"))
     plot.remove(b, c)
     plot.pull()
+    assert [picture.title for picture in plot.pictures()] == ["a, d", "e"]
     assert [[getattr(mark, "name", "") for mark in picture.marks] for picture in plot.pictures()] == [["a", "d"], [""]]
 
 
@@ -70,6 +71,17 @@ def test_what_cannot_be_plotted_is_an_error_at_once():
         looptap.plot(0.5)
     with pytest.raises(IncompatibleStreams, match="'a' and 'b'"):
         looptap.plot([stream_of([1.0], name="a"), stream_of(["x"], name="b")])
+
+
+def test_a_stream_that_was_refused_is_not_on_the_plot():
+    plot = looptap.plot(stream_of([1.0], name="a"))
+    with pytest.raises(IncompatibleStreams):
+        plot.add(stream_of(["x"], name="b"), to=0)
+    waiting = looptap.plot([Stream("later")])
+    waiting.add(stream_of([1.0], name="a"), to=0)
+    with pytest.raises(IncompatibleStreams):
+        waiting.add(stream_of(["x"], name="b"), to=0)
+    assert [len(cell.streams) for cell in (*plot.cells, *waiting.cells)] == [1, 2]
 
 
 def test_the_user_chooses_the_chart_and_what_is_drawn():

@@ -107,7 +107,7 @@ class Chart:
         color: str = "",
         dash: str = "",
         name: str = "",
-        y: Iterable[str] = (),
+        y: str | Iterable[str] = (),
         choice: Choice | None = None,
         chart: str = "",
     ) -> None:
@@ -117,7 +117,9 @@ class Chart:
         is for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first
         comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
         """
-        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": tuple(y), "chart": chart}
+        if axis not in ("", "left", "right"):
+            raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
+        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": (y,) if isinstance(y, str) else tuple(y), "chart": chart}
         with self.lock:
             if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
                 return
@@ -284,6 +286,9 @@ class Chart:
         found = [badge for series in self.series for badge in series.badges()]
         found += [f"waiting for the first value of {stream.name!r}" for stream, _ in self._waiting]
         found += list(self.refused.values())
+        leader = self._leader() if self._shown is not None else None
+        if leader is not None:
+            found.append(f"this is the frame of {leader.stream.on or 'event'} {leader.frames.event:,}, not the newest")
         return found + (["paused"] if self.paused else [])
 
 

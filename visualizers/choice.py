@@ -100,6 +100,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
     found = _by_shape(value)
+    if found.kind == "line" and len(names) == 2 and isinstance(value, tuple) and not schemas.counts(names[0]):
+        found = replace(found, guess=f"{names[0]} is taken for x; x='event' draws both over the event.")
     return found if found.schema else replace(found, schema=names)
 
 
@@ -226,6 +228,18 @@ def captioned(value: Any) -> bool:
     return is_picture(value[0]) or (is_array(value[0]) and bool(value[0].ndim in (2, 3)))
 
 
+def image_field(rows: Sequence[Any]) -> Any:
+    """The key of a list of dicts under which each has an image, as ``batch_topk(k, by, image=x)`` yields; else None."""
+    if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+        return None
+    keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]
+    return keys[0] if len(keys) == 1 else None
+
+
+def _is_image(value: Any) -> bool:
+    return is_picture(value) or (is_array(value) and value.ndim in (2, 3) and _numeric(value))
+
+
 def _of_list(value: list[Any]) -> Choice:
     if value and all(map(is_number, value)):
         return _of_array(np.empty(len(value)))
@@ -233,6 +247,8 @@ def _of_list(value: list[Any]) -> Choice:
         return _choice("images")
     if value and all(is_array(v) and v.ndim in (2, 3) for v in value) and len({v.ndim for v in value}) == 1:
         return _choice("images", guess="A list of matrices is taken for images; chart='table' lists them.")
+    if value and image_field(value):
+        return _choice("images", guess="The rows are shown as images with captions; chart='table' lists them.")
     if value and all(isinstance(v, tuple) and len(v) in (2, 3) and all(map(is_number, v)) for v in value):
         found = _of_array(np.empty((len(value), len(value[0])))) if len({len(v) for v in value}) == 1 else None
         return found if found is not None and found.kind.startswith("scatter") else _choice("table")

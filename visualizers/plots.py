@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -40,7 +41,7 @@ class Cell:
         """Why a stream is not drawn, by its name."""
         self._marks: list[Any] = []
         self._paused = False
-        self._told: Picture | None = None
+        self._lock = threading.RLock()
         self._said: tuple[str, ...] = ()
         self._begin(strict=True)
 
@@ -51,18 +52,31 @@ class Cell:
 
     def add(self, stream: Stream, **how: Any) -> None:
         """Draw one more stream on this chart; ``how`` is what `Chart.add` takes. Raises IncompatibleStreams."""
-        if self.chart is not None:
-            self.chart.add(stream, **{**self._look(stream), **how})
-            self._mark_commands(stream)
-        if not any(one is stream for one in self.streams):
+        with self._lock:
+            if self.chart is not None:
+                self.chart.add(stream, **{**self._look(stream), **how})
+                self._mark_commands(stream)
+            if any(one is stream for one in self.streams):
+                return
             self.streams.append(stream)
-        self._begin(strict=True)
+            try:
+                self._begin(strict=True)
+            except IncompatibleStreams:
+                self.streams.remove(stream)
+                raise
+            self._retitle()
 
     def remove(self, stream: Stream) -> None:
         """Draw a stream no more."""
-        self.streams[:] = [one for one in self.streams if one is not stream]
+        with self._lock:
+            self.streams[:] = [one for one in self.streams if one is not stream]
+            if self.chart is not None:
+                self.chart.remove(stream)
+            self._retitle()
+
+    def _retitle(self) -> None:
         if self.chart is not None:
-            self.chart.remove(stream)
+            self.chart.title = self.title
 
     def marks(self, source: Any) -> None:
         """Draw a vertical line for each command of ``source``, as `Chart.marks` does."""
@@ -89,18 +103,19 @@ class Cell:
 
     def pull(self) -> bool:
         """Take in what has arrived; whether the picture has changed."""
-        if self.chart is None and not self._begin():
+        with self._lock:
+            if self._begin() and self.chart is not None:
+                return self.chart.pull()
             said = self._waits()
             changed, self._said = said != self._said, said
             return changed
-        assert self.chart is not None
-        return self.chart.pull()
 
     def draw(self) -> Picture:
         """The picture of now; until the first value comes it says what is waited for."""
-        if self.chart is None:
-            return Picture((Text(self._waits()),), title=self.title)
-        return self.chart.draw()
+        with self._lock:
+            if self.chart is None:
+                return Picture((Text(self._waits()),), title=self.title)
+            return self.chart.draw()
 
     def _begin(self, strict: bool = False) -> bool:
         """Choose the chart by the first stream that has a value. Raises IncompatibleStreams if ``strict``."""
@@ -269,6 +284,13 @@ class Plot:
         """The final and the best value of each stream of numbers, with the run that it is of."""
         names = {key: legend.name for key, legend in self._legends.items()}
         return summary([stream for cell in self.cells for stream in cell.streams], names)
+
+    def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
+        """Show it in a window, on a page in the browser or in the terminal, where it can be seen from here.
+
+        ``place`` is "window", "browser" or "terminal"; without ``block`` a script waits until it is closed.
+        """
+        return import_module("looptap.visualizers.showing").show(self, place=place, block=block, title=title)
 
     def __repr__(self) -> str:
         charts = ", ".join(

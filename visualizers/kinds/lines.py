@@ -89,7 +89,7 @@ class Line(Chart):
         """A line for each part, and a point where a number is NaN or infinite."""
         if "ring" not in series.data:
             return
-        columns, names = series.data["ring"].columns, series.data["names"]
+        columns = series.data["ring"].columns
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
         most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn))))
@@ -103,7 +103,7 @@ class Line(Chart):
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = _broken(x, shown, picked, breaks)
-            name, color = self._look(series, names[part], len(drawn))
+            name, color = self._look(series, part, drawn)
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
             if gaps:
                 yield _odd(axis.x, y, bad, name, color, series)
@@ -114,9 +114,13 @@ class Line(Chart):
         """The parts that are lines: those that the user names, else all but what counts steps."""
         names = series.data["names"]
         if series.y:
-            return [i for i, name in enumerate(names) if name in series.y]
+            wanted = [i for i, name in enumerate(names) if name in series.y]
+            missing = [name for name in series.y if name not in names]
+            there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
+            _remark(series, "y", there if missing else "")
+            return wanted
         steps = 0 if self.pair(series) else schemas.x_of(names)
-        if steps is not None and self.x and names[steps].lower() not in ("x", *schemas.STEPS, *schemas.EPOCHS):
+        if steps is not None and self.x and not schemas.counts(names[steps]):
             steps = None  # the first of a pair is a number like the other, over what the user asks for
         return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
 
@@ -130,12 +134,13 @@ class Line(Chart):
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
-    def _look(self, series: Series, part: str, lines: int) -> tuple[str, str]:
-        """The name and the colour of a line."""
-        if lines == 1:
+    def _look(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
+        """The name and the colour of a line; the first has the colour of the stream."""
+        if len(drawn) == 1:
             return series.name, series.color
-        name = part if len(self.series) == 1 else f"{series.name} {part}"
-        return name, self.palette.color(f"{series.stream.name}.{part}")
+        name: str = series.data["names"][part]
+        color = series.color if part == drawn[0] else self.palette.color(f"{series.name}.{name}")
+        return name if len(self.series) == 1 else f"{series.name} {name}", color
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """The axes, with the names of what is on them where it is one thing."""
@@ -161,7 +166,8 @@ class Line(Chart):
         index = int(np.searchsorted(known, at))
         if index == len(known) and what == "number":
             return None
-        return float(self.over(series, columns).x[min(index, len(known) - 1)])
+        index = min(index, len(known) - 1)
+        return float(self.over(series, columns[:, index : index + 1]).x[0])
 
 
 class Annotated(Line):
@@ -223,10 +229,11 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     In them NaN is what a dict did not have, and infinite what was NaN or infinite.
     """
     names: list[str] = series.data["names"]
-    for value in values:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected dict of number, got {describe(value)}")
-    if all(len(value) == len(names) and list(map(str, value)) == names for value in values):
+    if set(map(type, values)) != {dict}:
+        value = next(value for value in values if type(value) is not dict)
+        raise TypeError(f"expected a dict of number, got {describe(value)}")
+    kinds = set(map(tuple, values))
+    if len(kinds) == 1 and list(map(str, *kinds)) == names:
         return _present(rows([tuple(value.values()) for value in values], len(names)))
     found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
     known = set(names)
