@@ -21,6 +21,7 @@ from looptap.visualizers.drawing.panels import (
     named,
     polygons,
     scale,
+    thin,
     ticks,
     written,
 )
@@ -77,18 +78,6 @@ class Spot:
 def escaped(text: str) -> str:
     """Text that plotly shows as it is: no tags, no entities, no formulas, no templates."""
     return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
-
-
-def thin(x: Numbers, y: Numbers, most: int = POINTS) -> tuple[Numbers, Numbers]:
-    """At most ``most`` points that keep the lowest and the highest of each stretch, for lines that came undecimated."""
-    if len(y) <= most:
-        return x, y
-    stretch = -(-len(y) * 2 // (most - 2))
-    whole = len(y) // stretch * stretch
-    known = np.nan_to_num(y[:whole]).reshape(-1, stretch)
-    start = np.arange(0, whole, stretch)
-    picked = np.unique(np.r_[start + known.argmin(1), start + known.argmax(1), whole - 1, len(y) - 1])
-    return x[picked], y[picked]
 
 
 def spot_traces(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout: dict[str, Any]) -> None:
@@ -155,7 +144,7 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis) -> list[dict[str, Any]]:
     match mark:
         case Line():
             style = {"color": mark.color, "dash": mark.dash, "width": 1.6}
-            across, up = thin(mark.x, mark.y)
+            across, up = thin(mark.x, mark.y, POINTS)
             known = np.isfinite(up)
             alone = not (known[1:] & known[:-1]).any()
             line = {"type": "scatter", "x": _values(across, x), "y": _values(up, y), "line": style,
