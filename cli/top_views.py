@@ -11,13 +11,13 @@ from typing import Any
 
 from rich.text import Text
 
-from looptap.cli.drawing import sparkline
 from looptap.cli.facts import Facts
 from looptap.cli.formats import cost, duration, printable, several, size, text_of
 from looptap.client.controls import line_of
 from looptap.client.live import LiveStream
 from looptap.streams.feed import LIVE
 from looptap.streams.rows import Row
+from looptap.visualizers.drawing.blocks import sparkline
 from looptap.visualizers.drawing.with_text import draw
 from looptap.visualizers.plots import Plot
 
@@ -34,9 +34,7 @@ def heading(seen: Facts) -> Text:
     state = "paused" if seen.paused and seen.state == LIVE else seen.state
     style = {LIVE: "bold green", "paused": "bold yellow", "ended": "bold"}.get(state, "bold red")
     rank = f", rank {seen.rank}" if len(seen.ranks) > 1 else ""
-    line = Text.assemble(
-        (printable(seen.id), "bold"), "  ", (state, style), (f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
-    )
+    line = Text.assemble((printable(seen.id), "bold"), "  ", (state, style))
     if seen.reason:
         line.append(f"  {printable(seen.reason)}", "red" if state != "ended" else "")
     elif seen.paused:
@@ -45,7 +43,7 @@ def heading(seen: Facts) -> Text:
         line.append(f"  no sign of life for {duration(seen.silence)}", "red")
     elif seen.events and seen.idle > _STILL:
         line.append(f"  no event for {duration(seen.idle)}", "yellow")
-    return line
+    return line.append(f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
 
 
 def vitals(seen: Facts) -> Iterator[Text]:

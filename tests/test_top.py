@@ -144,7 +144,7 @@ def test_pause_resume_and_stop_only_after_a_yes(job):
         await pilot.press("n")
         await until(pilot, lambda: "Left as it is" in shown(app), "no")
         await pilot.press("p", "y")
-        await until(pilot, lambda: app.job.paused and "paused  pid" in shown(app), "the pause")
+        await until(pilot, lambda: app.job.paused and "paused  for" in shown(app), "the pause")
         await pilot.press("p")
         await until(pilot, lambda: "Let the job go on?" in shown(app), "the other question")
         await pilot.press("y")
@@ -214,19 +214,19 @@ def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(
 
     top = f"{sys.executable} -m looptap.cli top small"
     try:
-        command = f"{top}; echo left $?; read; {top}; echo left $?; read"
+        command = f"{top}; echo first $?; read x; {top}; echo second $?; read x"
         subprocess.run([*tmux, "new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", command], check=True)
         sees("live", "loss  on batch", "Quit", "┌─")
         subprocess.run([*tmux, "send-keys", "C-c"], check=True)
-        sees("left 0")
+        sees("first 0")
         assert "Quit" not in screen()
         subprocess.run([*tmux, "send-keys", "Enter"], check=True)
         sees("live", "loss  on batch")
         job.kill()
         job.communicate()
-        sees("ended", "is gone")
+        sees("failed", "process is gone")
         subprocess.run([*tmux, "send-keys", "q"], check=True)
-        soon(lambda: screen().count("left 0") == 2)
+        sees("first 0", "second 0")
     finally:
         subprocess.run([*tmux, "kill-server"], capture_output=True)
         job.kill()

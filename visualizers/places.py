@@ -43,7 +43,7 @@ class NoPlace(RuntimeError):
 
 
 def choose(wanted: str = "") -> Place:
-    """The first place that works here, or the one that is ``wanted``.
+    """The first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
 
     A backend that matplotlib was told (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
     moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that
@@ -52,7 +52,7 @@ def choose(wanted: str = "") -> Place:
     >>> choose("terminal").name
     'terminal'
     """
-    if wanted:
+    if wanted and wanted != "window":
         if wanted not in NAMES:
             raise ValueError(f"There is no place {wanted!r} to show charts in; there are {', '.join(NAMES)}.")
         name = NAMES[NAMES.index(wanted)]
@@ -67,10 +67,12 @@ def choose(wanted: str = "") -> Place:
     for name in NAMES:
         if told and name in BACKENDS:  # a second one beside it does not work
             continue
+        if wanted and name not in BACKENDS:
+            break
         if not (why := _OBSTACLES[name]()):
             return Place(name, tuple(dict.fromkeys(obstacles)), BACKENDS.get(name, ""))
         obstacles.append(why)
-    raise AssertionError("the terminal has no obstacle")
+    raise NoPlace(f"Charts cannot be shown in a window: {'; '.join(dict.fromkeys(obstacles))}.")
 
 
 def _told() -> str:
