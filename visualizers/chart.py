@@ -119,7 +119,8 @@ class Chart:
         """
         if axis not in ("", "left", "right"):
             raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
-        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": (y,) if isinstance(y, str) else tuple(y), "chart": chart}
+        y = (y,) if isinstance(y, str) else tuple(y)
+        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": y, "chart": chart}
         with self.lock:
             if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
                 return
