@@ -24,8 +24,8 @@ MAY_IMPORT = {
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {
-        *("streams", "client", "numpy", "matplotlib", "plotly", "plotext", "rich", "PIL"),
-        *("anywidget", "ipywidgets", "traitlets"),
+        *("streams", "client", "numpy", "tsdownsample", "PIL"),
+        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
@@ -37,6 +37,7 @@ ON_DEMAND = {
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
+    "visualizers": {"pandas", "rich"},  # Plot.summary
 }
 """What a folder may import besides, inside a function only."""
 

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
+    from looptap.visualizers.chart import IncompatibleStreams
+    from looptap.visualizers.plots import Plot, compare, plot
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -70,6 +72,7 @@ _ROOMS = {
     "Firing": "client.guard_rules",
     "Gap": "streams.stream",
     "Guard": "client.guard",
+    "IncompatibleStreams": "visualizers.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -81,6 +84,7 @@ _ROOMS = {
     "NoSuchRun": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
+    "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
@@ -100,9 +104,11 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
+    "compare": "visualizers.plots",
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+    "plot": "visualizers.plots",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -123,6 +129,7 @@ __all__ = [
     "Firing",
     "Gap",
     "Guard",
+    "IncompatibleStreams",
     "LimitReached",
     "Limits",
     "LinkError",
@@ -134,6 +141,7 @@ __all__ = [
     "NoSuchRun",
     "NotLooptap",
     "Outcome",
+    "Plot",
     "QueryError",
     "Record",
     "RefusedKey",
@@ -153,9 +161,11 @@ __all__ = [
     "VersionMismatch",
     "WrongServer",
     "attach",
+    "compare",
     "guard",
     "lazy",
     "open",
+    "plot",
     "runs",
     "seconds",
     "sliding",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from looptap.visualizers.chart import COLORS
+from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.blocks import bar, beside, half_blocks, shaded
 from looptap.visualizers.drawing.limits import apart, span
 from looptap.visualizers.drawing.panels import (
