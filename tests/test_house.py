@@ -24,8 +24,8 @@ MAY_IMPORT = {
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {
-        *("streams", "client", "numpy", "tsdownsample", "matplotlib", "plotly", "plotext", "rich", "PIL"),
-        *("anywidget", "ipywidgets", "traitlets"),
+        *("streams", "client", "numpy", "tsdownsample", "PIL"),
+        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},

@@ -52,7 +52,7 @@ def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int
     ((2, 2), (1, 3))
     """
     if rows is None:
-        columns = max(1, min(count, round(math.sqrt(count * 1.5 / wide))))
+        columns = max(1, min(count, round(math.sqrt(count * 1.5 / wide) + 0.1)))
         return math.ceil(count / columns), columns
     rows = max(1, min(rows, count))
     return rows, math.ceil(count / rows)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.visualizers.chart import COLORS
+from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.limits import apart
 from looptap.visualizers.picture import (
     Axis,

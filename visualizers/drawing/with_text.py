@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from looptap.visualizers.chart import COLORS
+from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.blocks import bar, beside, half_blocks, shaded
 from looptap.visualizers.drawing.limits import apart, span
 from looptap.visualizers.drawing.panels import (
@@ -218,7 +218,8 @@ def _ends(columns: list[Numbers], axis: Axis) -> tuple[float, float]:
 
 def _between(column: Numbers, ends: tuple[float, float]) -> Numbers:
     """Numbers in units of the limits; those far outside come nearer."""
-    return np.clip((column - ends[0]) / (ends[1] - ends[0]), -0.2, 1.2)
+    low, width = ends[0], ends[1] - ends[0]
+    return (np.clip(column, low - 0.2 * width, low + 1.2 * width) - low) / width
 
 
 def _bars(marks: Sequence[Bars], width: int, color: bool) -> list[str]:
