@@ -277,8 +277,7 @@ class Plot:
         """
         saving = import_module("looptap.visualizers.saving")
         self.pull()
-        pictures = self.pictures()
-        saving.save(pictures[0] if len(pictures) == 1 else pictures, path)
+        saving.save(self.pictures(), path, self.shape[0])
 
     def summary(self) -> Summary:
         """The final and the best value of each stream of numbers, with the run that it is of."""
