@@ -12,9 +12,13 @@ import threading
 import time
 
 import pytest
+from relays import Proxy
 from waiting import soon
 
 import looptap
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.protocol.connections import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
@@ -178,6 +182,30 @@ def test_hostile_names_and_values_are_shown_as_text(job):
         assert "\x1b" not in shown(app)
 
     screen(scenario, queries=["[step, float('nan'), float('inf'), 10 ** 400]", "-1e308 if step % 2 else 1e308"])
+
+
+def test_a_lost_link_is_said_and_comes_back(directory):
+    with looptap.Agent("far", listen="tcp") as agent:
+        agent.stream("loss", "step")
+        (path,) = directory.glob("*.json")
+        file = read(path)
+
+        async def play():
+            with Proxy(file.endpoints[0]) as proxy:
+                run = Run(Link([proxy.endpoint], file.server_public.encode(), file.client), run=file.run)
+                app = Top(run)
+                async with app.run_test(size=(120, 30)) as pilot:
+                    await until(pilot, lambda: "live" in shown(app), "the run")
+                    proxy.shut = True
+                    proxy.cut()
+                    await until(pilot, lambda: "lost" in shown(app), "the loss")
+                    proxy.shut = False
+                    await until(pilot, lambda: "live" in shown(app).split("\n")[0], "the link")
+                    agent.emit("batch", step=1)
+                    await until(pilot, lambda: "batch 1" in shown(app), "what happened since")
+                run.close()
+
+        asyncio.run(play())
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

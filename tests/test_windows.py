@@ -97,8 +97,25 @@ def appears(process, screen):
     soon(drawn, 60)
 
 
+NEEDS = {"tk": ("tkinter", "python3-tk"), "qt": ("PySide6", "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1")}
+
+
+def needed(toolkit, screen):
+    """Skip, and say so, where the machine has no such toolkit; one that is there but fails is a failure."""
+    module, packages = NEEDS[toolkit]
+    if find_spec(module) is None:
+        pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: there is no {module} (Debian: apt install {packages})")
+    if toolkit == "qt":
+        tried = subprocess.run(
+            [sys.executable, "-c", places._PROBE], env={**os.environ, "DISPLAY": screen}, capture_output=True, text=True
+        )
+        if "could not load" in tried.stderr.lower():
+            pytest.skip(f"WINDOWS OF QT ARE NOT TESTED: its libraries are missing (Debian: apt install {packages})")
+
+
 @pytest.mark.parametrize("toolkit", ["tk", "qt"])
 def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, screen, toolkit):
+    needed(toolkit, screen)
     process = plot("small", "loss", "--in", toolkit)
     appears(process, screen)
     before = line(screen)
@@ -113,6 +130,7 @@ def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, 
 
 
 def test_a_window_that_is_killed_leaves_the_job_alone(job, plot, screen):
+    needed("tk", screen)
     process = plot("small", "loss", "--in", "tk")
     appears(process, screen)
     process.kill()
@@ -276,6 +294,7 @@ else:
 
 @pytest.mark.parametrize("how", ["block", "pause"])
 def test_a_script_shows_a_window_and_waits_or_does_not(job, screen, how):
+    needed("tk", screen)
     settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, how], env={**settings, "DISPLAY": screen},
