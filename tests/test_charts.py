@@ -397,6 +397,22 @@ def test_what_the_values_do_not_have_is_the_number_of_the_event_and_told():
     assert picture.badges == ("loss: has no 'epoch': it is drawn over the number of its event",)
 
 
+def test_a_stream_of_several_ranks_has_a_line_for_each():
+    stream = Stream("loss", fields=("step", "loss"))
+    for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
+        value = (step, 10.0 * rank + step)
+        stream._push(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    lines = chart.draw().marks
+    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in lines] == [
+        ("loss rank 0", [1, 2], [1, 2]),
+        ("loss rank 1", [1, 2], [11, 12]),
+    ]
+    assert lines[0].color != lines[1].color
+
+
 # ---------------------------------------------------------------- commands and restarts
 
 
