@@ -467,6 +467,14 @@ def test_frames_are_kept_to_look_back_at():
     assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((2, 3), 9)
 
 
+def test_a_film_has_a_picture_of_each_frame():
+    chart = charted([np.full(4, float(n)) for n in range(3)], name="weights")
+    chart.show(1)
+    assert [picture.marks[-1].y[0] for picture in chart.film()] == [0, 1, 2]
+    assert chart.draw().frame == (1, 3)
+    assert len(charted([1.0, 2.0]).film()) == 1
+
+
 def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():
     stream = stream_of([np.full((100, 100), float(n)) for n in range(20)], name="w")
     chart = make(chosen(stream), keep_bytes=250_000)
