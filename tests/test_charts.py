@@ -397,6 +397,22 @@ def test_what_the_values_do_not_have_is_the_number_of_the_event_and_told():
     assert picture.badges == ("loss: has no 'epoch': it is drawn over the number of its event",)
 
 
+def test_a_stream_of_several_ranks_has_a_line_for_each():
+    stream = Stream("loss", fields=("step", "loss"))
+    for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
+        value = (step, 10.0 * rank + step)
+        stream._push(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    lines = chart.draw().marks
+    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in lines] == [
+        ("loss rank 0", [1, 2], [1, 2]),
+        ("loss rank 1", [1, 2], [11, 12]),
+    ]
+    assert lines[0].color != lines[1].color
+
+
 # ---------------------------------------------------------------- commands and restarts
 
 
@@ -449,6 +465,14 @@ def test_frames_are_kept_to_look_back_at():
     assert chart.draw().marks[-1].y[0] == 3, "the oldest that is kept, now that the shown one is gone"
     chart.show(None)
     assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((2, 3), 9)
+
+
+def test_a_film_has_a_picture_of_each_frame():
+    chart = charted([np.full(4, float(n)) for n in range(3)], name="weights")
+    chart.show(1)
+    assert [picture.marks[-1].y[0] for picture in chart.film()] == [0, 1, 2]
+    assert chart.draw().frame == (1, 3)
+    assert len(charted([1.0, 2.0]).film()) == 1
 
 
 def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():

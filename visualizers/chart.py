@@ -232,6 +232,19 @@ class Chart:
             else:
                 self._shown = leader.frames.given_up + max(0, index)
 
+    def film(self) -> list[Picture]:
+        """A picture of each frame that is kept, the oldest first; one picture for a chart without frames."""
+        with self.lock:
+            shown = self._shown
+            try:
+                return [self._pictured(index) for index in range(self.frames)] or [self.draw()]
+            finally:
+                self._shown = shown
+
+    def _pictured(self, index: int) -> Picture:
+        self.show(index)
+        return self.draw()
+
     def _leader(self) -> Series | None:
         """The stream whose frames the slider counts."""
         framed = [series for series in self.series if len(series.frames)]

@@ -30,7 +30,7 @@ _CHANNELS = (1, 3, 4)
 class Choice:
     """A kind of chart by its name, the family it shares axes with, what a value holds, and how values add up.
 
-    ``family`` is one of xy, xyz, hist, mat, img and text. ``schema`` names the parts of a value, as in
+    ``family`` is one of xy, xyz, hist, mat, img, pie and text. ``schema`` names the parts of a value, as in
     ``("step", "loss")``. ``guess`` says what was guessed where the shape is ambiguous, and how to override it.
     """
 
