@@ -208,7 +208,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
 
 def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
     """A legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
-    marks = named(panel.marks, picture.y, picture.right, picture.z)
+    marks = named(panel.marks, picture)
     if not marks:
         return None
     handles = [

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from looptap.visualizers.picture import Axis, Band, Bars, Grid, Images, Line, Mark, Numbers, Picture, Pie, Points, Table
+from looptap.visualizers.picture import Band, Bars, Grid, Images, Line, Mark, Numbers, Picture, Pie, Points, Table
 
 Kind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "text"]
 
@@ -132,14 +132,14 @@ def time_words(seconds: float) -> str:
     return str(np.datetime64(int(seconds), "s")).replace("T", " ")
 
 
-def named(marks: Sequence[Mark], *axes: Axis | None) -> list[Line | Band | Points | Bars]:
-    """The marks for a legend, each name once; none where one name is all and an axis already says it."""
+def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
+    """The marks for a legend, each name once; none where one name is all and a title says what is drawn."""
     found: dict[str, Line | Band | Points | Bars] = {}
     for mark in marks:
         if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):
             found[mark.name] = mark
-    told = len(found) == 1 and any(axis and axis.title and axis.title in found for axis in axes)
-    return [] if told else list(found.values())
+    titled = picture.title or any(axis and axis.title in found for axis in (picture.y, picture.z, picture.right))
+    return [] if len(found) == 1 and titled else list(found.values())
 
 
 def _kind(mark: Mark) -> Kind:

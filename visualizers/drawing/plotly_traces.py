@@ -45,6 +45,8 @@ POINTS = 2000
 """The most points of a trace: SVG draws so many without a delay."""
 CELLS = 256
 """The most rows and columns of a heat map."""
+LETTERS = 180
+"""About how many letters a line across the whole figure has."""
 _LETTERS = {"family": "DejaVu Sans Mono, Menlo, Consolas, monospace", "size": 11}
 
 
@@ -78,6 +80,11 @@ class Spot:
 def escaped(text: str) -> str:
     """Text that plotly shows as it is: no tags, no entities, no formulas, no templates."""
     return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
+
+
+def cut(text: str, letters: int) -> str:
+    """Text of at most so many letters."""
+    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 
 def spot_traces(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout: dict[str, Any]) -> None:
@@ -117,7 +124,7 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         at = ticks(labels, 30)
         names = {"tickvals": [i for i, _ in at], "ticktext": [escaped(label) for _, label in at]}
         layout[f"xaxis{n}"].update(names)
-    told = {id(mark) for mark in named(panel.marks, picture.y, picture.right)}
+    told = {id(mark) for mark in named(panel.marks, picture)}
     layout[f"legend{n}"] = _legend(x, y)
     for mark in panel.marks:
         up = picture.right if getattr(mark, "side", "left") == "right" and picture.right else picture.y
@@ -194,7 +201,7 @@ def _space(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         scene[f"{name}axis"] = _axis(Axis(axis.title, axis.low, axis.high), deep=True)
     layout[f"scene{n}"] = scene
     layout[f"legend{n}"] = _legend(x, y)
-    told = {id(mark) for mark in named(panel.marks, picture.z)}
+    told = {id(mark) for mark in named(panel.marks, picture)}
     for mark in panel.marks:
         assert isinstance(mark, Line | Points)
         assert mark.z is not None
@@ -247,7 +254,7 @@ def _grid(mark: Grid, picture: Picture, spot: Spot, traces: list[Any], layout: d
     traces.append(trace)
     layout["annotations"].append(
         {"showarrow": False, "xref": "paper", "yref": "paper", "x": sum(x) / 2, "y": y[1], "yanchor": "bottom",
-         "text": escaped(mark.name)}
+         "text": escaped(cut(mark.name, int((x[1] - x[0]) * LETTERS)))}
     )  # fmt: skip
 
 
@@ -263,13 +270,14 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
                            "constrain": "domain"}  # fmt: skip
     layout[f"yaxis{n}"] = {"visible": False, "domain": y, "anchor": f"x{n}", "range": [rows * (tall + gap), 0],
                            "scaleanchor": f"x{n}", "constrain": "domain"}  # fmt: skip
-    axes = {"xaxis": f"x{n}", "yaxis": f"y{n}"}
+    axes, room = {"xaxis": f"x{n}", "yaxis": f"y{n}"}, max(4, int((x[1] - x[0]) * 0.6 * LETTERS / columns))
     for (left, top), image in zip(corners, mark.images, strict=True):
         traces.append({**axes, "type": "image", "source": png(image), "x0": left + 0.5, "y0": top + 0.5,
                        "dx": 1, "dy": 1, "hoverinfo": "skip"})  # fmt: skip
     traces.append({
         **axes, "type": "scatter", "mode": "text", "x": [left + wide / 2 for left, _ in corners[: len(mark.captions)]],
-        "y": [top + tall for _, top in corners[: len(mark.captions)]], "text": list(map(escaped, mark.captions)),
+        "y": [top + tall for _, top in corners[: len(mark.captions)]],
+        "text": [escaped(cut(caption, room)) for caption in mark.captions],
         "textposition": "bottom center", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
     })  # fmt: skip
 

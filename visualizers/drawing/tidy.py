@@ -217,7 +217,7 @@ def _along(values: Any, axis: Axis) -> Numbers:
 
 
 def _axis(axis: Axis) -> Axis:
-    axis = replace(axis, title=clean(axis.title, 80), log=axis.log and not axis.time)
+    axis = replace(axis, title=clean(axis.title, 40), log=axis.log and not axis.time)
     low, high = (
         None if end is None or np.isnan(number := _along([end], axis)[0]) else float(number)
         for end in (axis.low, axis.high)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from looptap.visualizers.drawing.panels import arrange, frame_words, panels, structure
-from looptap.visualizers.drawing.plotly_traces import Spot, escaped, spot_traces
+from looptap.visualizers.drawing.plotly_traces import LETTERS, Spot, cut, escaped, spot_traces
 from looptap.visualizers.drawing.tidy import tidy
 from looptap.visualizers.picture import Picture
 
@@ -101,14 +101,16 @@ def _add(
         told = [*told[: _BADGES - 1], f"… and {len(told) - _BADGES + 1} more: {told[_BADGES - 1]}"]
     say = layout["annotations"].append
     top = bottom + tall
-    title = f"<b>{escaped(picture.title)}</b>"
+    letters = int(width * LETTERS)
+    title = f"<b>{escaped(cut(picture.title, letters // 2))}</b>"
     say({**_WORDS, "x": left, "y": top, "yanchor": "top", "text": title, "font": {"size": 14}})
-    say({**_WORDS, "x": left + width, "xanchor": "right", "y": top, "yanchor": "top", "text": frame_words(picture)})
-    say({**_WORDS, "x": left, "y": top - header + line, "yanchor": "top", "text": escaped(picture.guess) or " ",
-         "font": {"color": "#666666"}})  # fmt: skip
+    last = {"x": left + 0.98 * width, "xanchor": "right"}
+    say({**_WORDS, **last, "y": top, "yanchor": "top", "text": frame_words(picture)})
+    guess = escaped(cut(picture.guess, letters)) or " "
+    say({**_WORDS, "x": left, "y": top - header + line, "yanchor": "top", "text": guess, "font": {"color": "#666666"}})
     for i, text in enumerate(told):
-        say({**_WORDS, "x": left, "y": bottom + line * i, "yanchor": "bottom", "text": "⚠ " + escaped(text),
-             "font": {"color": "#a04000"}})  # fmt: skip
+        badge = {"text": "⚠ " + escaped(cut(text, letters)), "font": {"color": "#a04000"}}
+        say({**_WORDS, "x": left, "y": bottom + line * i, "yanchor": "bottom", **badge})
     found = panels(picture)
     rows, columns = arrange(len(found))
     low = bottom + line * (len(told) + 0.3 * bool(told))
