@@ -104,7 +104,7 @@ def needed(toolkit, screen):
     """Skip, and say so, where the machine has no such toolkit; one that is there but fails is a failure."""
     module, packages = NEEDS[toolkit]
     if find_spec(module) is None:
-        pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: there is no {module} (Debian: apt install {packages})")
+        pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: no {module} (Debian: apt install {packages})")
     if toolkit == "qt":
         tried = subprocess.run(
             [sys.executable, "-c", places._PROBE], env={**os.environ, "DISPLAY": screen}, capture_output=True, text=True

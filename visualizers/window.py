@@ -50,7 +50,7 @@ class Window:
 
         self._pyplot, self.plot = pyplot, plot
         self.title, self._status, self._say = title, status, say
-        self.closed = self.paused = self._interrupted = False
+        self.closed = self.paused = self._interrupted = self._turning = False
         self.frames = self.redrawn = 0
         """How many frames were shown, and for how many of them everything was drawn anew."""
         down, across = plot.shape
@@ -97,13 +97,15 @@ class Window:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Note a Ctrl-C: an exception would be raised somewhere inside the toolkit, which swallows it."""
+        """Note a Ctrl-C, and cut a turn short: the toolkit would swallow an exception that is raised elsewhere."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def note(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
+            if self._turning:
+                raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, note)
         try:
@@ -167,9 +169,17 @@ class Window:
         """Show what is new; what the timer calls."""
         if self._gone():
             return
+        self._turning = True
+        try:
+            self._turn()
+        except KeyboardInterrupt:
+            self._interrupted = True
+        finally:
+            self._turning = False
         if self._interrupted:
             self._pyplot.close("all")
-            return
+
+    def _turn(self) -> None:
         start = time.monotonic()
         if [part.cell for part in self.parts] != self.plot.cells or self._wants_bar():
             self._arrange()
