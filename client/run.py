@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
@@ -117,7 +117,7 @@ class Run(Steering):
     def stream(
         self,
         query: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str | None = None,
         window: Any = None,
         every: int = 1,
@@ -145,6 +145,7 @@ class Run(Steering):
         ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
         NoAnswer after ``timeout`` seconds.
         """
+        _all_named("stream(query", unnamed)
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
         plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
@@ -182,7 +183,7 @@ class Run(Steering):
     def call(
         self,
         function: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str = "batch",
         checkpoint: bool = False,
         timeout: float = 30.0,
@@ -194,6 +195,7 @@ class Run(Steering):
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
         """
+        _all_named("call(function", unnamed)
         id = id or os.urandom(16).hex()
         answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
         return self._awaited(answer, timeout, on, id, "code")
@@ -203,6 +205,14 @@ class Run(Steering):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _all_named(call: str, unnamed: tuple[Any, ...]) -> None:
+    if unnamed:
+        raise TypeError(
+            f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "
+            f"run.{call}, on={unnamed[0]!r:.80})."
+        )
 
 
 def _window(window: object) -> m.Window:

@@ -81,11 +81,11 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
 
 def test_rules_of_every_kind_fire_at_the_first_event_at_which_they_are_true(directory):
     rules = [
-        looptap.Rule("isnan(loss)"),
-        looptap.Rule("loss > 5", lasting=3),
-        looptap.Rule("mean(e.loss for e in events)", window=4, above=6),
-        looptap.Rule("sum(e.loss for e in events)", below=0, name="a negative epoch"),
-        looptap.Rule(lambda e: e.loss < -90, name="a function"),
+        looptap.Rule("isnan(loss)", budget=math.inf),  # a loop that does nothing grants no time to any
+        looptap.Rule("loss > 5", lasting=3, budget=math.inf),
+        looptap.Rule("mean(e.loss for e in events)", window=4, above=6, budget=math.inf),
+        looptap.Rule("sum(e.loss for e in events)", below=0, name="a negative epoch", budget=math.inf),
+        looptap.Rule(lambda e: e.loss < -90, name="a function", budget=math.inf),
     ]
     with looptap.Agent("digits-b") as agent, looptap.guard("digits-b", rules, dry_run=True) as guard:
         under_guard(guard, agent)

@@ -397,6 +397,10 @@ def test_explain_says_what_streams_and_what_is_collected():
         ("eval('1')", False),
         ("max((e.x for e in events), key=torch.rand)", False),
         ("map(e.f, xs)", False),
+        ("loss.detach().float(), (2 * loss).cpu(), torch.stack(losses).double().half()", True),
+        ("model.half()", False),  # a module is changed in place
+        ("next(model.children()).double()", False),
+        ("model.float().cpu()", False),
     ],
 )
 def test_only_known_functions_run_without_the_guard(query, trusted):

@@ -478,6 +478,13 @@ def test_the_values_of_a_stream_are_values_and_no_events():
     assert stream.query("values[-1]", window=sliding(2)).values == [1.0, 3.0, 2.0, 4.0]
 
 
+def test_a_plain_value_has_no_fields_and_the_error_says_what_to_write():
+    stream = fed(batch([0.5, 0.25]))
+    assert "have no fields: write v, not v.loss." in stream.query("v.loss").traceback
+    (worst,) = stream.query("max(v.loss for v in values)", window=2).records
+    assert "are plain (float)" in worst.error
+
+
 def test_a_query_over_values_complains_in_terms_of_values():
     stream = fed(batch([(1, 0.5), (2, 1.5)]), fields=("step", "loss"))
     with pytest.raises(QueryError, match=r"no 'events' here(.|\n)*the sequence is 'values'"):

@@ -28,6 +28,9 @@ from looptap.protocol.keys import OPERATOR
 
 __all__ = ["pair"]
 
+_TRIES = 10
+"""In a row in which nothing went out: the client has no room."""
+
 
 def pair(name: str = "test", **how: Any) -> tuple[Agent, Run]:
     """An agent, and a run attached to it; a value is there when the `emit` that made it returns.
@@ -57,8 +60,14 @@ class _Link:
         return Sent.OK
 
     def wake(self) -> None:
+        before, tries = -1, 0
         while self.service.flush() or not self.service.rest():
-            pass
+            sent = self.service.delivery.sent_bytes
+            tries = 0 if sent != before else tries + 1
+            before = sent
+            if tries == _TRIES:  # the next value rings once more
+                self.service.post.rung = False
+                return
 
     def post(self, call: Callable[[], object]) -> None:
         call()
