@@ -16,7 +16,7 @@ from looptap.client.link import Link
 from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
 from looptap.client.successor import Following
-from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
@@ -101,8 +101,12 @@ def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
     Those whose process is gone are listed too, with ``alive`` False, and so are files that cannot be used.
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """
+    return _runs(directory, None)
+
+
+def _runs(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
     place = runtime_dir() if directory is None else Path(directory)
-    return [_listed(found) for found in listing(place)]
+    return [_listed(found) for found in listing(place, known)]
 
 
 def attach(

@@ -14,6 +14,7 @@ from array import array
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from counts import examples
 from hypothesis import given, settings
 from waiting import soon
 
@@ -143,7 +144,7 @@ def test_a_buffer_is_a_whole_number_of_items(bound):
 pieces = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 7), st.integers(0, 1)), max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pieces, st.integers(1, 60), st.integers(0, 100))
 def test_a_stream_is_like_the_list_of_its_newest_items(pieces, bound, position):
     stream, items, number = Stream(buffer=bound), [], 1
