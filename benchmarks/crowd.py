@@ -1,14 +1,14 @@
-"""Several agents in one process, for a guard to watch: crowd.py FIRST COUNT PERIOD; ends when its input does.
+"""Several agents in one process, for a guard to watch: crowd.py FIRST COUNT PERIOD [STEPS].
 
-Waits for a line, then raises a batch of each agent every PERIOD seconds, an epoch of 50. At one batch of each epoch
-``alarm`` is 1; ``sent`` is the time of the event. At the end it prints as JSON the CPU seconds since that line, those
-of a second run of the same loop without any agent, and the number of batches.
+Prints a line when they are there, and waits for one. Then each agent raises a batch every PERIOD seconds, and an epoch
+after 50, until STEPS are done or there is input again. At one batch of each epoch ``alarm`` is true; ``sent`` is the
+time. When its input has ended the agents are closed; printed as JSON are the steps and the CPU seconds that they took.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import select
 import sys
 import time
@@ -18,30 +18,31 @@ import looptap
 EPOCH = 50
 
 
-def loop(agents: list[looptap.Agent], period: float, steps: float) -> tuple[float, int]:
-    """CPU seconds and steps, until ``steps`` are done or there is something to read."""
-    began, step = time.process_time(), 0
-    due = time.monotonic()
+def loop(agents: list[looptap.Agent], period: float, steps: float) -> int:
+    """The number of steps that were done."""
+    step, due = 0, time.monotonic()
     while step < steps and not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         step, due = step + 1, due + period
         for number, agent in enumerate(agents):
-            loss, alarm = 1 / step, step % EPOCH == number % EPOCH
-            agent.emit("batch", step=step, loss=loss, alarm=alarm, sent=time.time())
+            alarm = step % EPOCH == number % EPOCH
+            agent.emit("batch", step=step, loss=1 / step, alarm=alarm, sent=time.time())
             if step % EPOCH == 0:
-                agent.emit("epoch", epoch=step // EPOCH, loss=loss)
-    return time.process_time() - began, step
+                agent.emit("epoch", epoch=step // EPOCH, loss=1 / step)
+    return step
 
 
 def main() -> None:
     first, count, period = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     agents = [looptap.Agent(f"crowd-{first + number:03}") for number in range(count)]
-    print(os.getpid(), flush=True)
+    print(len(agents), flush=True)
     sys.stdin.readline()
-    seconds, steps = loop(agents, period, float("inf"))
-    sys.stdin.readline()
+    before = time.process_time()
+    steps = loop(agents, period, float(sys.argv[4]) if len(sys.argv) > 4 else math.inf)
+    seconds = time.process_time() - before
+    sys.stdin.read()
     for agent in agents:
         agent.close()
-    print(json.dumps({"seconds": seconds, "steps": steps}), flush=True)
+    print(json.dumps({"steps": steps, "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":
