@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from looptap.client.discover import RunListing, _one_role_each, _runs
-from looptap.client.guard_actions import act, json_line, name_of
+from looptap.client.guard_actions import act, end, json_line, name_of
 from looptap.client.guard_rules import Firing, Rule
 from looptap.client.guard_watch import News, Siblings, Watch
 from looptap.client.remote import is_remote
@@ -237,15 +237,19 @@ class Guard:
         self._fired[id, index] = now
         firing = Firing(time.time(), id, rule.name, news.event, news.value, "", "")
         if self.dry_run:
-            for action in rule.actions:
+            for action in (*rule.actions, *(("kill",) if rule.kill is not None else ())):
                 self._note(firing._replace(action=name_of(action), outcome="dry run: not done"))
         else:
             self._acting.add(self._hands.submit(self._act, firing, rule, watch))
 
     def _act(self, firing: Firing, rule: Rule, watch: Watch) -> None:
+        began = time.monotonic()
         for action in rule.actions:
             named = firing._replace(action=name_of(action))
             self._note(named._replace(outcome=act(action, named, rule, watch.run)))
+        if rule.kill is not None:
+            process = None if watch.listed.file is None else watch.listed.file.process
+            self._note(firing._replace(action="kill", outcome=end(process, began + rule.kill, self._closed)))
 
     def _note(self, firing: Firing) -> None:
         with self._lock:

@@ -115,11 +115,11 @@ def test_an_installed_wheel_imports_without_the_source_tree(installed, tmp_path)
     assert Path(place).is_relative_to(installed)
 
 
-def test_the_wheel_requires_seven_light_packages(wheel):
+def test_the_wheel_requires_eight_light_packages(wheel):
     metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
     needs = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
     always = {re.split(r"[^\w-]", line.split()[1])[0] for line in needs if "extra ==" not in line}
-    assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich"}
+    assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich", "pyyaml"}
 
 
 def test_every_module_is_loaded_once_and_by_the_name_of_the_package():
