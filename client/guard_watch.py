@@ -182,7 +182,10 @@ class StreamJudge:
             return
         self._told = self.missing
         stream = self.stream
-        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:]) or "they never came"
+        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:])
+        if not reason and self.run.losses:  # as where a busy machine leaves one side without a turn for 4 s
+            reason = f"the link was lost ({self.run.losses} times so far) with what was on its way"
+        reason = reason or "they never came"
         unknown = " at least" if more else ""
         yield News(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
 

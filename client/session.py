@@ -55,6 +55,8 @@ class Session:
         self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
     ) -> None:
         self.state, self.reason = LIVE, ""
+        self.losses = 0
+        """How often the link was lost."""
         self.refused_messages = 0
         self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         """Messages of the agent that were malformed, or belong to no stream."""
@@ -276,6 +278,7 @@ class Session:
 
     def _on_lost(self, error: LinkError) -> None:
         if self.state in (LIVE, LOST):
+            self.losses += self.state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
             silent = f"{_silent(self.silence)} " if self.silence > _SILENT and not over else ""
             self.reason, self.state = silent + str(error), LOST

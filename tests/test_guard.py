@@ -13,12 +13,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import pytest
+from relays import Proxy
 from waiting import soon
 
 import looptap
 from looptap.cli import main
 from looptap.client.guard_actions import end
 from looptap.client.guard_watch import Siblings, StreamJudge
+from looptap.protocol.connections import publish, read
 from looptap.protocol.processes import Process
 from looptap.testing import pair
 
@@ -248,7 +250,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
     assert finish(as_json, "nobody", "--once") == (0, "", "")
     for text, said in (
-        ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'action'"),
+        ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
         ("rules:\n- query: a: b", "line 2: this is no YAML: mapping values are not allowed here. Put a text"),
         ("rules:\n- query: a\n  query: b", "line 3: this is no YAML: 'query' stands there twice"),
         ("rules:\n- !!python/name:os.system x", "line 2: this is no YAML: could not determine a constructor"),
@@ -299,3 +301,32 @@ def test_nobody_is_killed_who_has_ended_or_is_elsewhere_and_none_without_being_a
     assert end(process, math.inf, never) == "not done: the guard was closed before"
     with pytest.raises(looptap.QueryError, match="does not heed a 'stop'"):
         looptap.Rule("loss > 5", kill=30)
+
+
+def test_what_was_lost_with_a_link_is_told_with_that_reason(directory, tmp_path_factory):
+    far = tmp_path_factory.mktemp("far")
+    far.chmod(0o700)
+    rule = looptap.Rule("step < 0", budget=math.inf)
+    with looptap.Agent("far", listen="tcp") as agent:
+        (path,) = directory.glob("*.json")
+        file = read(path)
+        with Proxy(file.endpoints[0]) as proxy:
+            publish(msgspec.structs.replace(file, endpoints=(proxy.endpoint,)), far)
+            with looptap.guard("far", [rule], directory=far) as guard:
+                under_guard(guard, agent)
+                agent.emit("batch", step=1)
+                soon(lambda: guard.watched[0].judged == 1)
+                proxy.swallow()
+                for step in range(5):
+                    agent.emit("batch", step=step)
+                soon(lambda: agent.stats()["queries"][0]["sent"] == 6)
+                proxy.cut()
+
+                def train():
+                    agent.emit("batch", step=9)
+                    return guard.watched[0].missing
+
+                soon(train)
+                assert guard.watched[0].missing >= 5
+                (gap,) = [each for each in guard.firings if each.action == "gap"][:1]
+                assert "the link was lost (1 times so far) with what was on its way" in gap.outcome
