@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from waiting import soon
 
 import looptap
 from looptap.cli import main
+from looptap.cli.guarding import rules_of
 from looptap.client.guard_actions import end
 from looptap.client.guard_watch import Siblings, StreamJudge
 from looptap.protocol.connections import publish, read
@@ -246,6 +248,11 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     line = json.loads(out)
     assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
     assert line["outcome"].startswith("stop, at batch ")
+    page = (Path(__file__).parent.parent / "docs" / "guard.md").read_text()
+    rules.write_text(page.partition("```yaml")[2].partition("```")[0])
+    assert [rule.name for rule in rules_of(str(rules))[1]] == [
+        "isnan(loss)", "loss > 5", "no event for 10 min", "loss worse than its siblings",
+    ]  # fmt: skip
     as_json = tmp_path / "rules.json"
     as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
     assert finish(as_json, "nobody", "--once") == (0, "", "")
