@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import looptap
-from looptap.agent.link import Sent
+from looptap.agent.gate import Sent
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent
 from looptap.streams.errors import QueryError
