@@ -40,7 +40,7 @@ class Keeper:
             number, above = self._before[standing]
             self._kept[standing] = number, Reader(standing.ring, above)
             return
-        pipeline = standing.query.pipeline
+        pipeline, reader = standing.query.pipeline, Reader(standing.ring)
         number = self.writer.stream(
             standing.name,
             query="" if standing.logged else pipeline.text,
@@ -48,8 +48,9 @@ class Keeper:
             window=str(pipeline.window),
             fields=pipeline.fields,
             unit=standing.unit,
+            first=reader.position + 1,
         )
-        self._kept[standing] = number, Reader(standing.ring)
+        self._kept[standing] = number, reader
 
     def leave(self, standing: Standing) -> None:
         """Keep it no more; what has come is handed over before."""

@@ -129,11 +129,11 @@ class Service:
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
-        if self.standing.by_name:
-            self._tidy()
-            if self.keeper is not None:
-                self.keeper.hand_over()
-        return self.delivery.flush()
+        if self.standing.by_name and self.keeper is not None:
+            self.keeper.hand_over()
+        more = self.delivery.flush()
+        self._tidy()
+        return more
 
     def rest(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
@@ -169,7 +169,7 @@ class Service:
     def dismiss(self, key: str, reason: str) -> None:
         """Send nothing more to who came in by a key, but why."""
         for client in self.guests.of(key):
-            self._reply(client.peer, m.Goodbye(reason))
+            self._reply(client.peer, m.Goodbye(reason, dismissed=True))
             self.gone(client.peer)
 
     def goodbye(self) -> None:
@@ -273,7 +273,7 @@ class Service:
             self._reply(peer, outcome.reply(request, whole))
 
     def _tidy(self) -> None:
-        for over in self.standing.tidy():
+        for over in self.standing.tidy() if self.standing.by_name else ():
             if self.keeper is not None:
                 self.keeper.leave(over)
 

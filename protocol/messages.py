@@ -307,9 +307,10 @@ class Beat(Message, tag="beat", frozen=True):
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
-    """The run ends."""
+    """The run ends, or with ``dismissed`` only the time of this client in it."""
 
     reason: str = "the run ended"
+    dismissed: bool = False
 
 
 FromClient: TypeAlias = (
