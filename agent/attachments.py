@@ -132,6 +132,7 @@ class Attachments:
         if ask.keep:
             self.keep(standing)
         elif ask.keep is not None and self._keeper is not None:
+            self._taps.drain()
             self._keeper.leave(standing)
         if ask.export is not None:
             standing.exported = ask.export
@@ -146,6 +147,7 @@ class Attachments:
         if self._keeper is not None:
             self._taps.quiet.drain()
             self._keeper.keep(standing)
+            self._keeper.hand_over()  # before new values take the place of old ones
             self._queries.heed(standing.query)
 
     def _standing_of(self, client: Client, ask: m.Stand) -> Standing:

@@ -28,7 +28,8 @@ class Share:
             self.id = str(told["share"])[:100]
             self.expires = float(told["expires"])
             self.endpoints = tuple(str(endpoint)[:1000] for endpoint in told["endpoints"][:100])
-            self._viewers = [str(name)[:1000] for name in told["viewers"][:1000]]
+            self.who = [str(name)[:1000] for name in told["viewers"][:1000]]
+            """Names of those who were there when it was told of; `viewers` asks anew."""
         except (KeyError, TypeError, ValueError):
             raise MessageError("A share that is told of with something else than its facts.") from None
         self._run = run
@@ -43,8 +44,8 @@ class Share:
     @property
     def viewers(self) -> list[str]:
         """Who is attached by it now: user, host and process, as they say themselves."""
-        self._viewers = next((share._viewers for share in self._run.shares if share.id == self.id), [])
-        return self._viewers
+        self.who = next((share.who for share in self._run.shares if share.id == self.id), [])
+        return self.who
 
     @property
     def reach(self) -> str:
@@ -59,7 +60,7 @@ class Share:
 
     def revoke(self, timeout: float = 5.0) -> None:
         """End it at once: who is there is sent nothing more. Raises NoAnswer."""
-        self._run._revoke(self.id, timeout)
+        self._run.revoke(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
         where = f" {self.path}" if self.path else ""
@@ -134,7 +135,8 @@ class Sharing(Steering):
         found = self._inquire("shares", "The question for the shares", 5.0, list)
         return [Share(self, told) for told in found if isinstance(told, dict)]
 
-    def _revoke(self, id: str, timeout: float) -> list[str]:
+    def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
+        """End the share ``id``, or all, at once; returns the ids of those that were. Raises QueryError, NoAnswer."""
         ended = self._requests.send(m.Revoke(self._requests.number(), id))
         return [str(one) for one in self._requests.wait(ended, timeout, "The end of the share")]
 

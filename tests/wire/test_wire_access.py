@@ -15,6 +15,7 @@ from typing import get_args
 
 import pytest
 import zmq
+from listening import bound
 
 from looptap.agent import zap
 from looptap.agent.gate import secure
@@ -24,22 +25,6 @@ from looptap.protocol.errors import BadEndpoint, LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import ALLOWED, may_send
-
-
-def bound() -> list[str]:
-    """The addresses at which this process listens, as the kernel tells: hex address:port, or a path."""
-    inodes = set()
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            inodes.add(os.readlink(f"/proc/self/fd/{fd}").removeprefix("socket:[").removesuffix("]"))
-        except OSError:
-            continue
-    tables = [(Path("/proc/net") / name).read_text().splitlines()[1:] for name in ("tcp", "tcp6", "unix")]
-    internet = [line.split() for table in tables[:2] for line in table]
-    local = [line.split() for line in tables[2]]
-    return [f[1] for f in internet if f[3] == "0A" and f[9] in inodes] + [
-        f[7] for f in local if len(f) > 7 and f[6] in inodes and int(f[3], 16) & 0x10000
-    ]
 
 
 def test_by_default_an_agent_listens_at_one_private_path_and_nowhere_else(wire):
