@@ -17,8 +17,10 @@ CURVE_OVERHEAD = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
 UNCOPIED = 262_144
 """Bytes from which on libzmq reads a frame where it is: to tell when it has done so costs as much as a small copy."""
-VIEWERS_QUEUE = 4
-"""Messages that libzmq queues for one viewer: what a hostile one says to have taken in is not to be believed."""
+TRACKED, VIEWERS_BYTES = 16_384, 1_048_576
+"""Bytes of a frame from which on those that libzmq holds for a viewer are counted, and how many it may hold before the
+next: what a hostile one says to have taken in is not to be believed."""
+_PEERS = 64  # of which frames are counted, before those are forgotten that have none
 MARK = 4
 """Bytes before a peer's own name by which the gates of an agent tell their peers apart."""
 
@@ -41,13 +43,12 @@ class Gate:
         self.router: zmq.Socket[bytes] | None = None
         self.peer, self.frames = b"", 0
         """Of the message that is being received: who sends it, and how many frames of it there were."""
+        self._held: dict[bytes, list[tuple[zmq.MessageTracker, int]]] = {}
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], wanted: str | None, directory: Path | None) -> None:
         """Listen. Raises EndpointBusy or BadEndpoint; `close` is called then, too."""
         self.router = context.socket(zmq.ROUTER)
         secure(self.router, self.server, self._limits)
-        if self.role != OPERATOR:
-            self.router.sndhwm = min(VIEWERS_QUEUE, self._limits.high_water_mark)
         self.bound = bind(self.router, wanted, directory or private_dir())
 
     def renew(self) -> None:
@@ -60,14 +61,28 @@ class Gate:
         router = self.router
         if router is None:
             return Sent.GONE
+        tracked = self.role != OPERATOR and len(frame) >= TRACKED
+        if tracked and self._holds(peer) >= VIEWERS_BYTES:
+            return Sent.FULL
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
+            if tracked:
+                tracker = router.send(frame, zmq.NOBLOCK, copy=False, track=True)
+                self._held[peer].append((tracker, len(frame)))
+            else:
+                router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
         except zmq.Again:
             return Sent.FULL
         except zmq.ZMQError:
             return Sent.GONE
         return Sent.OK
+
+    def _holds(self, peer: bytes) -> int:
+        """Bytes of large frames that libzmq still holds for a viewer."""
+        if len(self._held) > _PEERS:
+            self._held = {p: held for p, held in self._held.items() if any(not tracker.done for tracker, _ in held)}
+        held = self._held[peer] = [one for one in self._held.get(peer, ()) if not one[0].done]
+        return sum(size for _, size in held)
 
     def close(self, linger: float = 0.0) -> None:
         """Hang up on everybody and listen no more; messages that wait have ``linger`` seconds to leave."""

@@ -35,8 +35,8 @@ SHORTEST_GAP = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 FRESH = 6 * 3600.0
 """Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
-REST = 0.05
-"""Seconds for which viewers are not heard after a flood of theirs."""
+REST, RESTS = 0.05, 30
+"""Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
 LOOK = 60.0
 """Seconds between two looks whether these files are still there."""
 
@@ -160,7 +160,8 @@ class Loop:
     def _receive(self, gate: Gate) -> None:
         """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
         router = gate.router
-        end = time.monotonic() + SECONDS_AT_ONCE
+        begun = time.monotonic()
+        end = begun + SECONDS_AT_ONCE
         for _ in range(FRAMES_AT_ONCE):
             if router is None or router.closed:  # what was said has ended the last share
                 return
@@ -174,7 +175,8 @@ class Loop:
         if gate.role == OPERATOR:
             time.sleep(SECONDS_AT_ONCE)  # a flood: the training thread has its turn before the rest
         else:
-            self._rested = time.monotonic() + REST
+            now = time.monotonic()
+            self._rested = now + max(REST, RESTS * (now - begun))
             self._watch()
 
     def _take(self, gate: Gate, frame: Any) -> None:

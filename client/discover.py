@@ -74,6 +74,9 @@ class RunListing:
             return error
         if 0 < file.expires < time.time():
             return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
+        if isinstance(error, RefusedKey):
+            ended = f"This share of {self.id} has been ended, or its job has; ask for a new file."
+            return RefusedKey(ended) if file.role == VIEWER else error
         if self.route is not None or not all(map(_is_local, file.endpoints)):
             return error
         if file.role == VIEWER:
@@ -276,7 +279,7 @@ def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
     transport = Following(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
     try:
         return Run(transport, run=file.run, timeout=timeout, follow=follow)
-    except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be somebody else's here
+    except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
 
 

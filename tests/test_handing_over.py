@@ -1,7 +1,8 @@
-"""A client's query that comes to stand in the job: exact at the seam, kept in the file, and ended when nobody wants it."""
+"""A client's query that comes to stand in the job: exact at the seam, kept in the file, ended when nobody wants it."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -35,7 +36,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("form", QUERIES)
 def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loop(directory, stored, form):
-    (query, how), chance, total = QUERIES[form], random.Random(form), 12_000
+    (query, how), chance, total = QUERIES[form], random.Random(form), 8_000
     with looptap.Agent("fast", budget=float("inf")) as agent, looptap.attach("fast") as run:
         going = threading.Event()
 
@@ -53,10 +54,8 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
         for n, stream in enumerate(streams):
             time.sleep(chance.random() * 0.04)
             while stream.standing is None:
-                try:
+                with contextlib.suppress(looptap.LimitReached):  # inside an event that takes long: ask again
                     run.keep(stream, name=f"s{n}")
-                except looptap.LimitReached as busy:  # it is only an event that took long
-                    assert "ask again" in str(busy)
         readers = [run.stream(f"s{n}") for n in range(4)]
         loops.join()
         expected = {"windows": total // 7, "every third": total // 3}.get(form, total)
@@ -82,7 +81,8 @@ def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
     for step in range(3):
         agent.emit("batch", step=step, loss=0.5)
     (told,) = agent.stats()["streams"]
-    assert (told["name"], told["values"], told["exported"], told["kept"], told["readers"]) == ("loss", 3, True, False, 0)
+    facts = [told[name] for name in ("name", "values", "exported", "kept", "readers")]
+    assert facts == ["loss", 3, True, False, 0]
     assert "pid" in told["by"]
     assert agent._service.sharing.shares == {}
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_handed_over_says_so():
         run.export(run.stream("step", on="batch"), name="loss")
     with pytest.raises(QueryError, match="neither exported nor kept"):
         run.keep(run.stream("step", on="batch"), False)
-    with pytest.raises(QueryError, match="no standing stream 'los'.*Did you mean 'loss'"):
+    with pytest.raises(QueryError, match=r"no standing stream 'los'.*Did you mean 'loss'"):
         run.export("los")
     with pytest.raises(QueryError, match="has no store"):
         run.keep("loss")
