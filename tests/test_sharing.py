@@ -485,6 +485,14 @@ def test_a_viewers_lost_link_is_restored_without_a_gap(job):
             assert loss.gaps == []
 
 
+def test_a_viewers_file_works_through_a_command_too(job):
+    agent, run = job
+    path = run.share().path
+    with looptap.attach(f"command:{sys.executable} -m looptap.cli bridge {path}", timeout=20) as viewer:
+        assert viewer.role == "viewer"
+        assert len(viewer.stream("loss").wait(5, timeout=20)) == 5
+
+
 def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):
     _, run = job
     shares = run.share(), run.share()
