@@ -81,7 +81,7 @@ class Attachments:
         self._taps.quiet.drain()
         reader, query, pipeline = Reader(standing.ring, ask.above), standing.query, standing.query.pipeline
         client.streams[ask.stream] = stream = ServedStream(
-            ask.stream, client, query, reader, low_latency=ask.latency == "low"
+            ask.stream, client, query, reader, low_latency=ask.latency == "low" and not client.viewer
         )
         self._delivery.streams.append(stream)
         self._queries.heed(query)

@@ -120,6 +120,7 @@ class Delivery:
             client.refused()
             return False, False
         client.sent_bytes += len(frame)
+        client.refusals = 0
         self.sent_bytes += len(frame)
         for stream, columns in taken:
             stream.take(columns)

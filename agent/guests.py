@@ -38,7 +38,8 @@ class Guests:
             if held >= bound:
                 raise LimitReached(f"{held} {which} are attached, the bound (Limits.{which}); close one.")
             token = hello.token if len(hello.token) <= _TOKEN else ""
-            known = Client(peer, role, hello.client[:_NAME], key, token)
+            name = "".join(c for c in hello.client[:_NAME] if c.isprintable())  # it may be shown on a terminal
+            known = Client(peer, role, name, key, token)
         elif known.peer != peer:
             del self.clients[known.peer]
             known.peer, known.away, known.full_until = peer, False, 0.0
@@ -88,7 +89,7 @@ class Guests:
         if client is None:
             return []
         streams = list(client.streams.values())
-        if client.token and streams:
+        if client.token and streams and not client.viewer:
             reached = self._reached.pop(client.token, {})
             self._reached[client.token] = reached | {stream.number: stream.last for stream in streams}
             if len(self._reached) > _REMEMBERED:

@@ -22,8 +22,8 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.snapshots import Pending
 from looptap.streams.syntax import format_error
 
-RETRY, VIEWERS_RETRY = 0.01, 0.25
-"""Seconds before another try to send to a client for which libzmq had no room."""
+RETRY, VIEWERS_RETRY, VIEWERS_PATIENCE = 0.01, 0.25, 4.0
+"""Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""
 PATIENCE = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
@@ -44,6 +44,8 @@ class Client:
     got_bytes: int = 0
     full_until: float = 0.0
     """When to try again, after libzmq had no room for it."""
+    refusals: int = 0
+    """How often in a row that was so."""
     heard: float = field(default_factory=time.monotonic)
     """When it was heard last; a client gives a sign of life each second."""
     away: bool = False
@@ -55,8 +57,10 @@ class Client:
         return self.role != OPERATOR
 
     def refused(self) -> None:
-        """Note that libzmq has no room for it. One that does not read costs a viewer's share of the thread, no more."""
-        self.full_until = time.monotonic() + (VIEWERS_RETRY if self.viewer else RETRY)
+        """Note that libzmq has no room for it: a viewer that does not read shall cost next to nothing."""
+        pause = min(VIEWERS_RETRY * 2 ** min(self.refusals, 8), VIEWERS_PATIENCE) if self.viewer else RETRY
+        self.refusals += 1
+        self.full_until = time.monotonic() + pause
 
     def holds_up(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""

@@ -107,7 +107,7 @@ class Service:
             self.refused += 1
             self._reply(peer, m.Refused("say hello first.", m.VERSION))
             return
-        client.heard = time.monotonic()
+        client.heard, client.role = time.monotonic(), role
         try:
             self._handle(client, message)
         except QueryError as error:

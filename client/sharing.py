@@ -28,7 +28,7 @@ class Share:
             self.id = str(told["share"])[:100]
             self.expires = float(told["expires"])
             self.endpoints = tuple(str(endpoint)[:1000] for endpoint in told["endpoints"][:100])
-            self.who = [str(name)[:1000] for name in told["viewers"][:1000]]
+            self.who = ["".join(filter(str.isprintable, str(name)[:1000])) for name in told["viewers"][:1000]]
             """Names of those who were there when it was told of; `viewers` asks anew."""
         except (KeyError, TypeError, ValueError):
             raise MessageError("A share that is told of with something else than its facts.") from None

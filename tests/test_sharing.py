@@ -486,11 +486,26 @@ def test_a_viewers_lost_link_is_restored_without_a_gap(job):
 
 
 def test_a_viewers_file_works_through_a_command_too(job):
-    agent, run = job
+    _, run = job
     path = run.share().path
     with looptap.attach(f"command:{sys.executable} -m looptap.cli bridge {path}", timeout=20) as viewer:
         assert viewer.role == "viewer"
         assert len(viewer.stream("loss").wait(5, timeout=20)) == 5
+
+
+def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
+    agent, run = job
+    for number in range(3):
+        viewer = dial(run.share().path, hello=False)
+        viewer.send(encode(m.Hello(m.VERSION, "\x1b[2Jviewer\n", token=f"{number:032}")))
+        viewer.recv()
+        viewer.send(encode(m.Read(1, 1, "loss", latency="low")))
+        answer(viewer, 1)
+        assert agent._service.linger() == 0.02
+        assert run.shares[-1].who == ["[2Jviewer"]
+        viewer.send(encode(m.Leave()))
+        soon(lambda: len(agent._service.clients) == 1)
+    assert agent._service.guests._reached == {}
 
 
 def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):
