@@ -11,24 +11,26 @@ from typing import Any, Never
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
 from looptap.client.session import _SILENT, LOST
+from looptap.client.sharing import Sharing
 from looptap.client.standing import StandingStream, standing_streams
-from looptap.client.steering import Steering
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached
+from looptap.protocol.errors import LimitReached, NotAllowed
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import BUFFER, BUFFER_BYTES
 from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
 
 
-class Run(Steering):
+class Run(Sharing):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
     `reason` says why. `idle` tells for how long the loop has raised no event, `silence` for how long its agent, which
     has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
     All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
-    together with its streams.
+    together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
+    `stream(name)`), and anything else raises NotAllowed.
     """
 
     # ------------------------------------------------------------ what is known
@@ -52,13 +54,15 @@ class Run(Steering):
     def streams(self) -> list[StandingStream]:
         """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
 
+        A viewer is told of those that are exported.
+
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
         >>> agent.stream("loss", "step, loss", unit="nats")
         >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
         [('loss', 'step, loss', 'nats')]
         """
-        question = self._requests.send(m.Ask(self._requests.number(), "streams"))
+        question = self._requests.send(m.Look(self._requests.number()))
         return standing_streams(self._requests.wait(question, 5.0, "The question for the standing streams"))
 
     @property
@@ -166,12 +170,17 @@ class Run(Steering):
             budget=budget,
             named=plain and isinstance(query, str),
         )
+        if self.role == VIEWER and not attach.named:
+            raise NotAllowed(
+                "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "
+                "else; a query of your own runs on this side: run.stream(name).query(…)."
+            )
         text = name_of(query)
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
         self._streams[attach.stream] = weakref.ref(stream)
         try:
             # A new link attaches all streams anew.
-            answer = self._requests.send(attach, again=False, first=stream._attached)
+            answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
             self._requests.wait(answer, timeout, f"The query {text[:60]!r}")
         except BaseException as error:
             self._forget(attach.stream)

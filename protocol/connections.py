@@ -44,9 +44,13 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     server_public: str
     public: str
     secret: str
+    expires: float = 0.0
+    """Seconds since the epoch after which the key opens nothing; 0: it lives as long as the run."""
 
     @classmethod
-    def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...]) -> ConnectionFile:
+    def of(
+        cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0
+    ) -> ConnectionFile:
         """The file of this process for the role of ``keys``."""
         return cls(
             run=run,
@@ -56,6 +60,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
             server_public=keys.server.public.decode("ascii"),
             public=keys.client.public.decode("ascii"),
             secret=keys.client.secret.decode("ascii"),
+            expires=expires,
         )
 
     @property
@@ -172,8 +177,13 @@ def publish(file: ConnectionFile, directory: Path) -> Path:
 
     Raises UnsafeFile if anything is already at that path or if others could change the directory.
     """
+    return write(file, directory / file.name)
+
+
+def write(file: ConnectionFile, path: Path) -> Path:
+    """Write ``file`` to ``path``, as `publish` does."""
+    directory = path.parent
     _check_directory(directory)
-    path = directory / file.name
     draft = directory / f".{secrets.token_hex(8)}.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:

@@ -11,7 +11,7 @@ from torch import nn
 from waiting import soon
 
 import looptap
-from looptap.agent.link import Sent
+from looptap.agent.gate import Sent
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent
 from looptap.streams.errors import QueryError

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.agent import Agent
+from looptap.agent.gate import Sent
 from looptap.agent.keeping import Keeper
-from looptap.agent.link import Sent
 from looptap.agent.service import Service
 from looptap.client.run import Run
 from looptap.client.transport import Receiver
