@@ -97,11 +97,11 @@ def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str,
 
 
 def _small(path: Path, width: int = 1100) -> None:
-    """Fewer pixels and 64 colours, the rare ones among them, so that the repository stays small."""
+    """Fewer pixels and 128 colours, so that the repository stays small."""
     with Image.open(path) as image:
         size = width, round(width * image.height / image.width)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    small.quantize(64, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    small.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def _photograph(page: Path, path: Path, height: int) -> bool:
