@@ -96,11 +96,12 @@ def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str,
     return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **how}), title=title, **look)
 
 
-def _small(path: Path, colors: int = 48) -> None:
-    """Fewer colours, so that the repository stays small."""
+def _small(path: Path, width: int = 1100) -> None:
+    """Fewer pixels and 128 colours, so that the repository stays small."""
     with Image.open(path) as image:
-        small = image.convert("RGB").resize((1200, round(1200 * image.height / image.width)), Image.Resampling.LANCZOS)
-        small.quantize(colors, dither=Image.Dither.NONE).save(path, optimize=True)
+        size = width, round(width * image.height / image.width)
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    small.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def _photograph(page: Path, path: Path, height: int) -> bool:

@@ -27,7 +27,7 @@ from looptap.visualizers.picture import (
 )
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
-hostile = settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+hostile = settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 X = np.arange(100.0)
 RED, LIME = (255, 0, 0), (0, 255, 0)
 

@@ -15,7 +15,7 @@ from looptap.visualizers.drawing.with_text import draw, draw_all
 from looptap.visualizers.picture import Bars, Grid, Images, Line, Picture, Rule, Table, Text
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
-hostile = settings(max_examples=60, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+hostile = settings(max_examples=40, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 

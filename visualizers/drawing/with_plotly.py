@@ -28,7 +28,7 @@ def figure_of(picture: Picture, rows: int | None = None) -> Any:
 
     >>> from looptap.visualizers.picture import Line, Picture
     >>> figure = figure_of(Picture((Line([0, 1], [2, 3], name="a < b"),)))
-    >>> list(figure.data[0].y), figure.data[0].name
+    >>> figure.data[0].y.tolist(), figure.data[0].name
     ([2.0, 3.0], 'a &lt; b')
     """
     return figure_of_all([picture], rows)

@@ -46,8 +46,8 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
 
     >>> from looptap.visualizers.picture import Pie, Picture
     >>> print(draw(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
-    cats  ███████████████▊  75.0 %
-    dogs  █████▎            25.0 %
+    cats  ████████████████  75.0 %
+    dogs  █████▍            25.0 %
     """
     return "\n".join(_lines(tidy(picture), max(_NARROW, width), max(_LOW, height), color))
 
