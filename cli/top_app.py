@@ -168,8 +168,15 @@ class Top(App[None]):
                 self.post_message(Told(seen))
             self._over.wait(ASK)
 
+    def _leaving(self) -> bool:
+        """Whether the screen is being left: its parts go one by one, while timers and answers still come."""
+        there = all(self.query(f"#{name}") for name in ("head", "vitals", "streams", "controls", "commands", "outcome"))
+        return self._over.is_set() or not there
+
     def on_told(self, message: Told) -> None:
         """Show how the run is."""
+        if self._leaving():
+            return
         self.seen = seen = message.seen
         lines = list(vitals(seen))
         self.query_one("#vitals", Static).update(Text("\n").join(lines))
@@ -213,6 +220,8 @@ class Top(App[None]):
         view.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
+        if self._leaving():
+            return
         self._draw_head()
         views = list(self.screen_stack[0].query(StreamView))
         height = self.query_one("#streams").content_size.height if views else 0
@@ -254,6 +263,8 @@ class Top(App[None]):
 
     def on_done(self, message: Done) -> None:
         """Tell what came of it."""
+        if self._leaving():
+            return
         self._opening = False
         if message.failed or message.what:
             self._say(message.what, "bold red" if message.failed else "bold green")
