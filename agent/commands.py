@@ -71,6 +71,8 @@ class Outcome:
     traceback: str = ""
     size: int = 0
     """Bytes of the result."""
+    kept: bool = False
+    """Whether it was handed to who keeps commands."""
 
     def forget(self) -> None:
         """Keep that it has run, and no longer what came of it."""
@@ -91,10 +93,8 @@ class Outcome:
 class Commands:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(
-        self, per_second: int, finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None]
-    ) -> None:
-        self._per_second, self._finished, self._kept = per_second, finished, kept
+    def __init__(self, per_second: int, finished: Callable[[Outcome], None]) -> None:
+        self._per_second, self._finished = per_second, finished
         self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
         self._times: deque[float] = deque()
         self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
@@ -142,7 +142,7 @@ class Commands:
         outcome = self._remember(record, None)
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
         record.update(outcome=REFUSED, error=str(error)[:TEXT])
-        self._kept(record)
+        self._finished(outcome)
 
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
         outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, version
 
 from looptap.protocol.messages import RunInfo
@@ -42,3 +43,18 @@ def _version() -> str:
         return version("looptap")
     except PackageNotFoundError:
         return ""
+
+
+def checked_name(name: str) -> str:
+    """The name of a run. Raises ValueError for one that cannot be."""
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
+        raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
+    return name
+
+
+def checked_groups(groups: Collection[str]) -> tuple[str, ...]:
+    """The types of events whose groups nest. Raises ValueError for what are no names."""
+    names = tuple(groups) if not isinstance(groups, str) else ()
+    if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
+        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
+    return names

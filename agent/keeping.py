@@ -9,6 +9,7 @@ import time
 from array import array
 from typing import Any
 
+from looptap.agent.lineage import Lineage
 from looptap.agent.ring import Reader
 from looptap.agent.served import finished
 from looptap.agent.standing import Standing
@@ -27,7 +28,7 @@ class Keeper:
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
-        self._kept: list[tuple[int, Reader]] = []
+        self._kept: list[tuple[int, str, Reader]] = []
 
     def keep(self, standing: Standing) -> None:
         """Keep a standing stream, from the oldest value on that it holds."""
@@ -40,17 +41,18 @@ class Keeper:
             fields=pipeline.fields,
             unit=standing.unit,
         )
-        self._kept.append((number, Reader(standing.ring)))
+        self._kept.append((number, standing.query.on, Reader(standing.ring)))
 
     def waits(self) -> bool:
         """Whether there is something to hand over."""
-        return any(len(reader) for _, reader in self._kept)
+        return any(len(reader) for *_, reader in self._kept)
 
-    def hand_over(self) -> None:
+    def hand_over(self, lineage: Lineage) -> None:
         """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
-        for number, reader in self._kept:
+        for number, on, reader in self._kept:
             while (columns := reader.peek(_VALUES, _BYTES)) is not None:
                 values, flags = finished(columns)
+                flags = lineage.marked(on, columns, flags)
                 batch = Batch(
                     columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
                     time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
@@ -58,21 +60,20 @@ class Keeper:
                 self.writer.append(number, batch)
                 reader.take(columns)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """Keep a command with its outcome."""
-        error = record["error"]
-        new = record["new"] if record["result"] is None else record["result"]
-        self.writer.command(
-            Command(
-                record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
-                record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
-                f"{record['outcome']}: {error}" if error else record["outcome"],
-            )
-        )  # fmt: skip
-
     def stats(self) -> dict[str, Any]:
         """State, reason, what was kept and dropped."""
         return {"file": str(self.writer.path), **self.writer.stats()}
+
+
+def command_of(record: dict[str, Any]) -> Command:
+    """A command on record as it is kept, and as a value of the stream of all commands."""
+    error = record["error"]
+    new = record["new"] if record["result"] is None else record["result"]
+    return Command(
+        record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
+        record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
+        f"{record['outcome']}: {error}" if error else record["outcome"],
+    )  # fmt: skip
 
 
 def _facts(run: RunInfo) -> dict[str, Any]:

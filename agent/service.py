@@ -18,9 +18,11 @@ from looptap.agent.budget import Budget
 from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, RETRY, Delivery
 from looptap.agent.guests import Guests
-from looptap.agent.keeping import Keeper
+from looptap.agent.keeping import Keeper, command_of
+from looptap.agent.lineage import Lineage
 from looptap.agent.link import Sent
 from looptap.agent.outbox import Outbox, Post
+from looptap.agent.pulse import Pulse
 from looptap.agent.queries import AttachedQuery
 from looptap.agent.registry import Queries, granted
 from looptap.agent.ring import Reader
@@ -64,16 +66,13 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
-        self._counts: dict[str, int] = {}
+        self.pulse = Pulse(taps)
         self._cpu, self._beaten = 0.0, time.monotonic()
-        self._moved: dict[str, float] = {}  # when a look last found that a type had new events
-        self._began = time.monotonic()
-        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
+        self.lineage = Lineage()
+        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self.steering = Steering(
-            self.queries, taps, groups, limits.commands_per_second, self._finished, self.keep
-        )
+        self.steering = Steering(self.queries, taps, groups, limits.commands_per_second, self._finished)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -133,7 +132,7 @@ class Service:
         if self.standing.by_name:
             self.standing.drop_failed()
             if self.keeper is not None:
-                self.keeper.hand_over()
+                self.keeper.hand_over(self.lineage)
         return self.delivery.flush()
 
     def rest(self) -> bool:
@@ -152,8 +151,7 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        self._look()
-        idle = now - max(self._moved.values(), default=self._began)
+        idle = self.pulse.idle()
         for peer, client in list(self.clients.items()):
             if not client.away:
                 self._reply(peer, m.Beat(self.taps.counts(), idle, self.steering.pause.seconds()))
@@ -252,7 +250,7 @@ class Service:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if attach.stream in client.streams:
             raise LimitReached(f"stream {attach.stream} is in use.")
-        if attach.named and (standing := self.standing.by_name.get(attach.code.text)) is not None:
+        if attach.named and (standing := self.standing.named(attach.code.text)) is not None:
             return self._read(client, attach, standing)
         if attach.named and not attach.on:
             raise QueryError(f"the job declares no stream {attach.code.text!r:.120} so far.")
@@ -302,7 +300,12 @@ class Service:
         self.post.hurry()
 
     def _report(self, outcome: Outcome) -> None:
-        self.keep(outcome.record)
+        if not outcome.kept:
+            outcome.kept = True
+            command = command_of(outcome.record)
+            self.standing.command(command)
+            if self.keeper is not None:
+                self.keeper.writer.command(command)
         asked, outcome.asked_by = outcome.asked_by, []
         for peer, request, whole in asked:
             self._reply(peer, outcome.reply(request, whole))
@@ -314,16 +317,16 @@ class Service:
             self.keeper.keep(standing)
             self.queries.heed(standing.query)
 
-    def keep(self, record: dict[str, Any]) -> None:
-        """Have a command on record in the file of the run, if it has one."""
+    def describe(self) -> None:
+        """Have the file of the run say what it goes on from."""
         if self.keeper is not None:
-            self.keeper.record(record)
+            self.keeper.writer.describe(**self.lineage.told())
 
     def _answer(self, what: str) -> Any:
         if what == "stats":
             return self.stats()
         if what == "stacks":
-            return {"threads": stacks(), "events": self._ages(), "paused": self.steering.pause.seconds()}
+            return {"threads": stacks(), "events": self.pulse.ages(), "paused": self.steering.pause.seconds()}
         if what == "controls":
             return self.steering.told()
         if what == "commands":
@@ -332,18 +335,6 @@ class Service:
             return self.standing.list()
         known = "'stats', 'stacks', 'streams', 'controls' and 'commands'"
         raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
-
-    def _ages(self) -> dict[str, dict[str, float]]:
-        """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
-        self._look()
-        return {name: {"count": n, "idle": time.monotonic() - self._moved[name]} for name, n in self._counts.items()}
-
-    def _look(self) -> None:
-        """Note which event counts have moved."""
-        now = time.monotonic()
-        for name, count in self.taps.counts().items():
-            if count != self._counts.get(name):
-                self._counts[name], self._moved[name] = count, now
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
@@ -361,6 +352,7 @@ class Service:
             "dropped": sum(s.source.dropped for s in list(self._streams)),
             "refused_messages": self.refused,
             "events_in_cuda_graphs": loopstate.captured,
+            **self.lineage.told(),
             "paused": self.steering.pause.seconds(),
             "paused_before": self.steering.pause.total,
             "store": None if self.keeper is None else self.keeper.stats(),

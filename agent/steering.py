@@ -42,11 +42,11 @@ class Steering:
 
     def __init__(
         self, queries: Queries, taps: Taps, groups: tuple[str, ...], per_second: int,
-        finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None],
+        finished: Callable[[Outcome], None],
     ) -> None:  # fmt: skip
         self._queries, self._taps = queries, taps
-        self._usual = groups[0] if groups else "batch"
-        self.commands = Commands(per_second, finished, kept)
+        self.usual = groups[0] if groups else "batch"
+        self.commands = Commands(per_second, finished)
         self.knobs = Knobs(lambda: taps.standing)
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None
@@ -137,7 +137,7 @@ class Steering:
     # ------------------------------------------------------------ the work of each
 
     def _set(self, record: dict[str, Any], expected: int | None) -> tuple[Work, tuple[str, ...]]:
-        name, schedule, client = record["name"], record["schedule"], record["client"]
+        name, schedule = record["name"], record["schedule"]
         knob = self.knobs.find(name)
         value = record["value"] = knob.control.checked(record["value"], name)
         _check_schedule(knob, schedule)
@@ -149,17 +149,25 @@ class Steering:
             if conflict := changes.conflict(name, expected):
                 raise ControlConflict(conflict)
             knob = self.knobs.find(name)  # what is exposed may be another object by now
-            record["old"] = old = knob.value()
-            try:
-                knob.set(knob.control.checked(value, name), schedule)
-                new = knob.value()
-            except BaseException as error:
-                error.add_note(_put_back(knob, old))
-                raise
-            record.update(new=new, version=changes.note(name, client, new))
-            return Did()
+            return self._turn(knob, knob.control.checked(value, name), record)
 
         return work, knob.control.at
+
+    def restoring(self, knob: Knob, value: Any, record: dict[str, Any]) -> Work:
+        """The work of setting a control back to a value that it had. Raises ControlError."""
+        value = knob.control.checked(value, knob.name)
+        return lambda event: self._turn(knob, value, record)
+
+    def _turn(self, knob: Knob, value: Any, record: dict[str, Any]) -> Did:
+        record["old"] = old = knob.value()
+        try:
+            knob.set(value, record["schedule"])
+            new = knob.value()
+        except BaseException as error:
+            error.add_note(_put_back(knob, old))
+            raise
+        record.update(new=new, version=self.knobs.changes.note(knob.name, record["client"], new))
+        return Did()
 
     def _trigger(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         name = record["name"]
@@ -222,7 +230,7 @@ class Steering:
         if wanted and safe and wanted not in safe:
             allowed = " or ".join(map(repr, safe))
             raise ControlError(f"{name} may be done at {allowed} events only, not at {wanted!r:.80}.")
-        return wanted or (safe[0] if safe else self._usual)
+        return wanted or (safe[0] if safe else self.usual)
 
 
 def _check_schedule(knob: Knob, schedule: str) -> None:

@@ -297,6 +297,21 @@ class Taps:
                 if tap._last:
                     tap._last += seconds
 
+    def go_on(self, events: dict[str, int], groups: dict[str, int]) -> None:
+        """Number the events on from these, in groups that began there; a window that this cuts is flagged."""
+        with self.lock:
+            self.drain()
+            now = monotonic()
+            for name in {*self.by_name, *events}:
+                tap = self.open(name)
+                number, tap.number = tap.number, events.get(name, 0)
+                tap.began = min(groups.get(name, tap.number), tap.number)
+                for query in tap.queries:
+                    if query.events and not query.pipeline.mapped:
+                        query.cut(number, now)
+                        query.pipeline.begin(partial=tap.number > tap.began)
+                tap._last = 0.0
+
     def counts(self) -> dict[str, int]:
         """Events so far, by type; a name that was only asked for does not appear."""
         return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}

@@ -17,8 +17,9 @@ VERSION = (1, 0)
 GROUP, COUNT, SECONDS, SLIDING = "group", "count", "seconds", "sliding"
 """The kinds of `Window`."""
 
-PARTIAL, ERROR, TRIGGER = 1, 2, 4
-"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true."""
+PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
+"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true; an
+event that had been there before the job went on from an older state."""
 
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""

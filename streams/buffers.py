@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.items import size_of
 
-PARTIAL, ERROR, TRIGGER = 1, 2, 4
-"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here."""
+PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
+"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here; its event is done
+anew."""
 
 _CHUNK_ITEMS = 4096
 _CHUNK_BYTES = 1 << 20
@@ -31,7 +32,8 @@ class Record(NamedTuple):
 
     ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
     seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
-    ``trigger`` the event at which ``when`` came true.
+    ``trigger`` the event at which ``when`` came true, ``again`` one that had been there before the job went on from an
+    older state.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Record(NamedTuple):
     error: str | None = None
     partial: bool = False
     trigger: bool = False
+    again: bool = False
 
 
 class Gap(NamedTuple):
@@ -109,10 +112,8 @@ class Batch(NamedTuple):
 
 
 def _flagged(record: Record, flag: int) -> Record:
-    partial, trigger = bool(flag & PARTIAL), bool(flag & TRIGGER)
-    if flag & ERROR:
-        return record._replace(value=None, error=str(record.value), partial=partial, trigger=trigger)
-    return record._replace(partial=partial, trigger=trigger)
+    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & AGAIN))
+    return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 
 def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) -> list[Any]:
