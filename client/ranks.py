@@ -141,7 +141,7 @@ class Ranks(Mapping[int, "Run"]):
         if isinstance(ranks, str):
             if ranks != ALL:
                 raise QueryError(f"ranks={ranks!r}: it is a rank, a list of ranks, or 'all'.")
-            return tuple(self)
+            return tuple(self._there())
         given = [ranks] if isinstance(ranks, int) else list(ranks)
         if not given or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < self.size for r in given):
             has = numbered(range(self.size))
@@ -166,17 +166,20 @@ class Ranks(Mapping[int, "Run"]):
         return self.reach(rank)
 
     def __contains__(self, rank: object) -> bool:
-        return rank in list(self)
+        return rank in self._there()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(rank for rank, alive in self._known().items() if alive is not False))
+        return iter(self._there())
 
     def __len__(self) -> int:
-        return len(list(self))
+        return len(self._there())
 
     def __repr__(self) -> str:
         without = f", without {numbered(self.missing)}" if self.missing else ""
         return f"<Ranks: {numbered(self)} of {self.size}{without}>"
+
+    def _there(self) -> list[int]:
+        return sorted(rank for rank, alive in self._known().items() if alive is not False)
 
     def _known(self) -> dict[int, bool | None]:
         run = self._run()
