@@ -277,7 +277,9 @@ def export(
 @app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")
 def bridge(
     run: Annotated[str | None, Argument(metavar="[RUN]", help=f"By default the newest. {RUN_HELP}")] = None,
-    rank: Annotated[int, Option(metavar="N", help="Which rank of the run.")] = 0,
+    rank: Annotated[
+        int | None, Option(metavar="N", help="Which rank of the run; by default 0, or the lowest.", show_default=False)
+    ] = None,
 ) -> int:
     """Join stdin and stdout to a run on this machine; not for people, but for a client elsewhere that starts it.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
+from looptap.client.ranks import Alone, Ranks
 from looptap.client.session import _SILENT, LOST
 from looptap.client.standing import StandingStream, standing_streams
 from looptap.client.steering import Steering
@@ -31,7 +32,16 @@ class Run(Steering):
     together with its streams.
     """
 
+    _ranks: Ranks | None = None
+
     # ------------------------------------------------------------ what is known
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of the job by number, each a `Run` of its own that is reached when it is first asked for."""
+        if self._ranks is None:
+            self._ranks = Ranks(self, Alone())
+        return self._ranks
 
     @property
     def name(self) -> str:
@@ -197,6 +207,12 @@ class Run(Steering):
         id = id or os.urandom(16).hex()
         answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
         return self._awaited(answer, timeout, on, id, "code")
+
+    def close(self) -> None:
+        """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""
+        super().close()
+        if self._ranks is not None and self._ranks.belong_to(self):
+            self._ranks.close()
 
     def __enter__(self) -> Run:
         return self

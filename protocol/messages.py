@@ -158,7 +158,11 @@ class Leave(Message, tag="leave", frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run says of itself."""
+    """What one rank of a run says of itself.
+
+    The ranks of one job have the ``job`` in common, which is what their launcher has told them; no two jobs that run at
+    the same time have the same. ``attempt`` counts the launcher's restarts, on this host.
+    """
 
     id: str
     name: str
@@ -169,6 +173,8 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     ranks: int = 1
     python: tuple[int, int] = (0, 0)
     looptap: str = ""
+    job: str = ""
+    attempt: int = 0
 
 
 class Welcome(Message, tag="welcome", frozen=True):
