@@ -17,7 +17,7 @@ from looptap.agent.loopstate import LoopState
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
-from looptap.streams.errors import ControlError, LooptapError
+from looptap.streams.errors import ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 from looptap.streams.snapshots import Pending, take
 from looptap.streams.syntax import format_error
@@ -29,8 +29,9 @@ REMEMBERED_BYTES = 33_554_432
 TEXT = 4000
 """Characters of a traceback, an error or a text that a record keeps."""
 CALL = "call"
-PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
-"""What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run."""
+PENDING, DONE, FAILED, REFUSED, DOUBTFUL = "pending", "done", "failed", "refused", "in doubt"
+"""What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run, it did not
+run here and may have run on other ranks."""
 
 Asker: TypeAlias = tuple[bytes, int, bool]
 """Peer, request, and whether it wants the record or only the result."""
@@ -53,7 +54,7 @@ def record_of(id: str, client: str, what: str, on: str = "", **more: Any) -> dic
     record = {
         "id": id, "client": client, "what": what, "name": "", "value": None, "on": on, "event": "", "number": 0,
         "time": time.time(), "old": None, "new": None, "version": None, "schedule": "", "checkpoint": False,
-        "saved": None, "result": None, "outcome": PENDING, "error": "", "traceback": "",
+        "saved": None, "result": None, "agreed": 0, "waited": 0.0, "outcome": PENDING, "error": "", "traceback": "",
     }  # fmt: skip
     return record | more
 
@@ -100,10 +101,13 @@ class Commands:
         self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         """Plain data, in the order in which the commands came."""
 
-    def known(self, id: str, asker: Asker) -> bool:
-        """Whether a command of this id came before; then whoever asks is told its outcome."""
+    def known(self, id: str, asker: Asker, *, again: bool = False) -> bool:
+        """Whether a command of this id came before; then whoever asks is told its outcome.
+
+        With ``again`` one that the ranks agreed not to do counts as if it had not come.
+        """
         known = self._outcomes.get(id)
-        if known is None:
+        if known is None or (again and known.kind in (NotAgreed.__name__, EventPassed.__name__)):
             return False
         known.asked_by.append(asker)
         if known.over:  # else the training thread will tell; if it has just begun to, both do, and one is ignored
@@ -181,7 +185,8 @@ class Commands:
         finally:
             if outcome.error:
                 refused = outcome.kind != CALL
-                record.update(outcome=REFUSED if refused else FAILED, error=outcome.error[:TEXT])
+                became = DOUBTFUL if outcome.kind == InDoubt.__name__ else REFUSED if refused else FAILED
+                record.update(outcome=became, error=outcome.error[:TEXT])
                 record["traceback"] = outcome.traceback[-TEXT:]
             outcome.over = True
             self._finished(outcome)

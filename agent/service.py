@@ -72,7 +72,7 @@ class Service:
         self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self.steering = Steering(self.queries, taps, groups, limits.commands_per_second, self._finished)
+        self.steering = Steering(self.queries, taps, groups, limits, self._finished)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -119,6 +119,7 @@ class Service:
 
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
+        self.steering.agreement.forget(peer)
         for stream in self.guests.forget(peer):
             self.delivery.remove(stream)
 
@@ -223,10 +224,8 @@ class Service:
             case m.Grant():
                 self._own(client, message.stream).granted(granted(message.budget))
                 self._done(client, message.request)
-            case m.Call():
-                self.steering.call(client.name, message, (client.peer, message.request, False))
-            case m.Command():
-                self.steering.command(client.name, message, (client.peer, message.request, True))
+            case m.Call() | m.Command() | m.Agree():
+                self.steering.asked(client.name, message, client.peer)
             case m.Got():
                 held = client.holds_up(time.monotonic(), self.delivery.window())
                 client.got_bytes = min(message.total, client.sent_bytes)

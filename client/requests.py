@@ -18,7 +18,16 @@ from looptap.protocol.codec import decode_from_client, encode, unpack
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Done, Failed, Message
-from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError, SnapshotError
+from looptap.streams.errors import (
+    ControlConflict,
+    ControlError,
+    EventPassed,
+    InDoubt,
+    LooptapError,
+    NotAgreed,
+    QueryError,
+    SnapshotError,
+)
 
 _TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 _DETAIL = 100_000  # characters of a traceback that are believed
@@ -172,7 +181,7 @@ def error_of(failed: Failed) -> LooptapError:
         return QueryError(query.reason, query.source, query.column, query.hint)
     if failed.kind == LimitReached.__name__:
         return LimitReached(text)
-    for kind in (SnapshotError, ControlError, ControlConflict):
+    for kind in (SnapshotError, ControlError, ControlConflict, NotAgreed, EventPassed, InDoubt):
         if failed.kind == kind.__name__:
             return kind(text)
     if failed.kind == "call":  # "ValueError: why", as Python prints it

@@ -10,10 +10,10 @@ from typing import Any
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
-from looptap.client.ranks import Alone, Ranks
+from looptap.client.ranks import ALL, Alone, Ranks
 from looptap.client.session import _SILENT, LOST
 from looptap.client.standing import StandingStream, standing_streams
-from looptap.client.steering import Steering
+from looptap.client.steering import Steering, Told, Which
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
@@ -197,16 +197,23 @@ class Run(Steering):
         checkpoint: bool = False,
         timeout: float = 30.0,
         id: str | None = None,
+        ranks: Which = ALL,
     ) -> Any:
         """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
 
         With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
+        On a run of several ranks it runs on all at one event, and returns a dict with the result of each; with
+        ``ranks=0`` there alone: what waits for the other ranks, a collective, would hang the job then.
         """
-        id = id or os.urandom(16).hex()
-        answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
-        return self._awaited(answer, timeout, on, id, "code")
+        id, code = id or os.urandom(16).hex(), code_of(function)
+
+        def message(run: Run, count: int) -> m.Call:
+            return m.Call(run._requests.number(), id, code, on, checkpoint, count)
+
+        found = self._have_done(message, id, timeout, on, "code", ranks)
+        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, Told) else found
 
     def close(self) -> None:
         """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""

@@ -117,6 +117,7 @@ class Call(Message, tag="call", frozen=True):
     code: Code
     on: str
     checkpoint: bool = False
+    ranks: int = 0
 
 
 class Command(Message, tag="command", frozen=True):
@@ -135,6 +136,19 @@ class Command(Message, tag="command", frozen=True):
     expected: int | None = None
     schedule: str = ""
     checkpoint: bool = False
+    ranks: int = 0
+
+
+class Agree(Message, tag="agree", frozen=True):
+    """Have the prepared command ``id`` done at event ``number``, on all its ranks or none; answered with its outcome.
+
+    A `Call` or `Command` with ``ranks`` is only prepared, and answered with the ``number`` of the newest event of its
+    type. So is this message with the number 0; below 0 the command is let go of.
+    """
+
+    request: int
+    id: str
+    number: int
 
 
 class Ask(Message, tag="ask", frozen=True):
@@ -271,5 +285,7 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     reason: str = "the run ended"
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Ask | Got | Beat | Leave
+FromClient: TypeAlias = (
+    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | Ask | Got | Beat | Leave
+)
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
