@@ -261,10 +261,9 @@ class Service:
             attach.stream, client, query, outbox, base, low_latency=attach.latency == "low"
         )
         self._streams.append(stream)
-        pipeline = query.pipeline
-        notes = [*pipeline.notes, *self.queries.notes(query)]
+        told = self.queries.told(query)
         self.queries.install(query)
-        return {"fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes}
+        return told
 
     def _read(self, client: Client, attach: m.Attach, standing: Standing) -> dict[str, Any]:
         """Have the client read a standing stream, from what is held above the number that it has come to."""
@@ -322,18 +321,18 @@ class Service:
             self.keeper.writer.describe(**self.lineage.told())
 
     def _answer(self, what: str) -> Any:
-        if what == "stats":
-            return self.stats()
-        if what == "stacks":
-            return {"threads": stacks(), "events": self.pulse.ages(), "paused": self.steering.pause.seconds()}
-        if what == "controls":
-            return self.steering.told()
-        if what == "commands":
-            return list(self.steering.commands.records)
-        if what == "streams":
-            return self.standing.list()
-        known = "'stats', 'stacks', 'streams', 'controls' and 'commands'"
-        raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
+        answers: dict[str, Callable[[], Any]] = {
+            "stats": self.stats,
+            "stacks": lambda: {"threads": stacks(), "events": self.pulse.ages(), "paused": self.steering.pause.seconds()},
+            "streams": self.standing.list,
+            "controls": self.steering.told,
+            "commands": lambda: list(self.steering.commands.records),
+            "clock": time.monotonic,
+        }
+        if what not in answers:
+            *most, last = map(repr, answers)
+            raise MessageError(f"there is no {what!r:.80} to ask for, only {', '.join(most)} and {last}.")
+        return answers[what]()
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""

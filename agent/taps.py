@@ -89,7 +89,7 @@ class Tap:
 
     __slots__ = (
         "_backlogs", "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands",
-        "latest", "number", "queries", "source",
+        "groups", "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,7 @@ class Tap:
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
         self.began = 0  # the number of the last event before the open group
+        self.groups = 0  # how many have ended
         self.queries: tuple[AttachedQuery, ...] = ()
         self.latest: tuple[Latest, ...] = ()
         self.commands: deque[Command] = deque()
@@ -207,11 +208,12 @@ class Tap:
         """End the open group: the windows that follow it close."""
         with self._lock:
             self.began = self.number
+            self.groups += 1
             plan = self._plan
             if plan.later:
-                self.backlog.events.append((plan, self.number, now, 0.0, self.began, None))
+                self.backlog.events.append((plan, self.number, now, 0.0, self.groups, None))
                 self.backlog.look()
-            end_group(plan.at_once, self.number, now)
+            end_group(plan.at_once, self.number, now, self.groups)
             if not self.queries:
                 self._last = 0.0
 
@@ -251,11 +253,11 @@ def evaluate(
     return started - begin
 
 
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float) -> None:
-    """End the windows that follow the group."""
+def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int) -> None:
+    """End the windows that follow the group, which is the ``group``-th."""
     for query in queries:
         if query.grouped and query.events:
-            query.close(number, now)
+            query.close(number, now, group)
 
 
 class Taps:

@@ -14,6 +14,9 @@ import msgspec
 VERSION = (1, 0)
 """(major, minor) of the wire: the same major understands each other."""
 
+VALUES, STATES = "values", "states"
+"""What `Attach.align` asks for."""
+
 GROUP, COUNT, SECONDS, SLIDING = "group", "count", "seconds", "sliding"
 """The kinds of `Window`."""
 
@@ -64,6 +67,8 @@ class Attach(Message, tag="attach", frozen=True):
     """Start stream ``stream`` (a number the client chose and has not used before).
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
+    ``align``: the windows are alike on all ranks, those of seconds count from ``origin`` on the host's monotonic clock;
+    "values" are sent, or "states" of the query's parts, to be merged.
     ``named``: if the code is the name of a standing stream, that is meant, and nothing else of this message counts;
     its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
     is empty, it is no query if there is no such stream.
@@ -85,6 +90,8 @@ class Attach(Message, tag="attach", frozen=True):
     budget: float | None = None
     above: int = 0
     named: bool = False
+    align: str = ""
+    origin: float = 0.0
 
 
 class Detach(Message, tag="detach", frozen=True):
@@ -231,7 +238,8 @@ class Values(Message, tag="values", frozen=True):
     """Values ``first`` to ``first + n - 1`` of a stream.
 
     ``events`` and ``times`` are n native-endian int64 event numbers and float64 monotonic seconds of the host,
-    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch.
+    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch; ``windows`` are
+    the n int64 numbers of the windows, where the attach has said ``align``.
     """
 
     stream: int
@@ -243,6 +251,7 @@ class Values(Message, tag="values", frozen=True):
     values: msgspec.Raw
     flags: bytes = b""
     rank: int = 0
+    windows: bytes = b""
 
 
 class Bundle(Message, tag="bundle", frozen=True):
