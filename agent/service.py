@@ -323,7 +323,7 @@ class Service:
     def _answer(self, what: str) -> Any:
         answers: dict[str, Callable[[], Any]] = {
             "stats": self.stats,
-            "stacks": lambda: {"threads": stacks(), "events": self.pulse.ages(), "paused": self.steering.pause.seconds()},
+            "stacks": self._stacks,
             "streams": self.standing.list,
             "controls": self.steering.told,
             "commands": lambda: list(self.steering.commands.records),
@@ -333,6 +333,9 @@ class Service:
             *most, last = map(repr, answers)
             raise MessageError(f"there is no {what!r:.80} to ask for, only {', '.join(most)} and {last}.")
         return answers[what]()
+
+    def _stacks(self) -> dict[str, Any]:
+        return {"threads": stacks(), "events": self.pulse.ages(), "paused": self.steering.pause.seconds()}
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""

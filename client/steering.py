@@ -186,6 +186,10 @@ class Steering(Session):
             return m.Command(run._requests.number(), id, what, name, packed, on, ranks=count, **how)
 
         told = self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks)
+        return self._seen(told)
+
+    def _seen(self, told: Any) -> Outcome:
+        """The outcome that was told; a change of one's own is one that was looked at."""
         done = Outcome.of_ranks(told) if isinstance(told, Told) else Outcome.of(told)
         seen = self.controls.seen
         if done.name in seen and isinstance(done.version, int):
@@ -214,13 +218,13 @@ class Steering(Session):
             return run._awaited(answer, timeout, "", id, what)
 
         if self.info.ranks == 1:
-            return Outcome.of(one(self))
+            return self._seen(one(self))
         found = self.ranks.each(one)
         known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
         pending = [told for told in known.values() if isinstance(told, CommandPending)]
         if pending and len(pending) == len(known):
             raise pending[0]
-        return Outcome.of_ranks(judged(known or found))
+        return self._seen(Told(judged(known or found)))
 
     def _awaited(self, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
         """The answer to a command. Raises CommandPending."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from rank_jobs import environment, free_port
+from agreeing import ended, job, visit
 from waiting import soon
 
 import looptap
@@ -26,40 +19,10 @@ from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
 from looptap.streams.errors import ControlError, EventPassed, InDoubt, NotAgreed
 from looptap.testing import pair
 
-JOB = Path(__file__).with_name("support") / "agreeing_job.py"
-
-
-@contextlib.contextmanager
-def job(folder, ranks=2, steps=0, **more):
-    """The processes of a job that trains on ``ranks`` ranks, and a client of rank 0; killed at the end."""
-    port = free_port()
-    command = [sys.executable, str(JOB), str(folder), str(steps)]
-    children = [
-        subprocess.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)
-    ]
-    try:
-        soon(lambda: [one for one in looptap.runs() if one.alive and len(one.members) == ranks], 60)
-        with looptap.attach("agreeing") as run:
-            soon(lambda: run.events().get("batch", 0) > 0)
-            yield children, run
-    finally:
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(signal.SIGCONT)
-                child.kill()
-            child.wait()
-
-
-def ended(folder, children):
-    """What each rank has written, once all have ended well."""
-    for child in children:
-        assert child.wait(60) == 0
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(len(children))]
-
-
 # ---------------------------------------------------------------- real ranks
 
 
+@pytest.mark.timeout(300)
 def test_a_command_is_done_at_one_event_on_both_ranks(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         numbers = {}
@@ -76,15 +39,20 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         with pytest.raises(ControlError, match="from 0 to 1"):
             run.set("lr", 7)
         with pytest.raises(ControlError, match="a pause of 1 of 2 ranks"):
-            run.ranks[1].pause(1, ranks=1)
+            run.ranks[1]._requests.send(m.Command(run.ranks[1]._requests.number(), "alone", "pause")).result(5)
         with pytest.raises(ControlError, match="up to 10 s"):  # a quarter of the group's 40
             run.pause(11)
         pause = run.pause(10)
         assert len({one.number for one in pause.ranks.values()}) == 1
         soon(lambda: run.paused)
         assert set(run.resume().ranks) == {0, 1}
-        again = run.outcome(pause.id)
-        assert again.ranks.keys() == pause.ranks.keys()
+        assert run.outcome(pause.id).ranks.keys() == pause.ranks.keys()
+        os.kill(children[1].pid, signal.SIGSTOP)
+        with pytest.raises(NoAnswer, match="Nothing is done on any rank"):
+            run.set("lr", 0.5, timeout=0.5)
+        os.kill(children[1].pid, signal.SIGCONT)
+        assert run.controls["lr"].value == 0.03
+        numbers[0.5] = run.set("lr", 0.5).ranks[1].number
         stop = run.stop()
         one, two = ended(directory, children)
     assert one["rates"] == two["rates"]
@@ -94,89 +62,27 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         assert one["rates"].index(rate) == number - 1
 
 
-CLIENT = """
-    import sys, time
-    import looptap
-    from looptap.protocol import messages as m
-    run = looptap.attach("agreeing")
-    for kind in range(3):
-        id = f"killed-{sys.argv[1]}-{kind}"
-        prepare = lambda one: one._requests.send(m.Call(one._requests.number(), id, m.Code("1"), "batch", False, 2))
-        answers = [prepare(run.ranks[rank]).result(5) for rank in (0, 1)]
-        if kind:  # it is named to one rank only, or to none
-            number = max(answer["number"] for answer in answers) + 1
-            run.ranks[kind - 1]._requests.send(m.Agree(run.ranks[kind - 1]._requests.number(), id, number))
-    print("now", flush=True)
-    time.sleep(60)
-"""
+def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
+    """Of a job of two ranks, one has no agent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        agent = looptap.Agent("lonely")
+    with agent, looptap.attach("lonely") as run:
+        agent.trigger("tick", lambda: 7)
+        with pytest.raises(NoSuchRun, match=r"rank 1 of lonely.* cannot be reached.*ranks=\[0\]"):
+            run.trigger("tick")
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(2, 200), pytest.param(4, 2000, marks=pytest.mark.soak)])
-def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory, ranks, steps):
-    told = {}
-    for kind in ("bare", "visited"):
-        folder = directory / kind
-        folder.mkdir(mode=0o700)
-        with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as left:
-            patch.setenv("LOOPTAP_DIR", str(folder))
-            running = left.enter_context(job(folder, ranks, steps, PAUSE=0.01, PATIENCE=0.2))
-            children, run = running
-            if kind == "visited":
-                killed = visit(run, steps)
-            told[kind] = ended(folder, children)
+@pytest.mark.timeout(300)
+def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory):
+    with job(directory, 2, 200, PAUSE=0.01, PATIENCE=0.2) as (children, run):
+        killed = visit(run, 200)
+        found = ended(directory, children)
     assert killed
-    for bare, visited in zip(told["bare"], told["visited"], strict=True):
-        assert visited["losses"] == bare["losses"]
-        assert visited["events"] == steps
-
-
-def visit(run, steps):
-    """Come and go every ten steps, with a command each time; have other processes die in the middle of theirs."""
-    killed = []
-    source = textwrap.dedent(CLIENT)
-    for count in itertools.count():
-        wanted = 10 * count
-        done = len(killed)
-        try:
-            if count % 6 == 1:
-                client = subprocess.Popen([sys.executable, "-c", source, str(done)], stdout=subprocess.PIPE)
-                killed.append(client)
-                threading.Thread(target=_kill, args=(client,)).start()
-            with looptap.attach("agreeing") as other:
-                mean = [other.ranks[rank].stream("loss", on="batch") for rank in other.ranks]
-                with contextlib.suppress(NotAgreed):
-                    results = other.call("step", timeout=10)
-                    assert len(set(results.values())) == 1
-                assert all(stream.arrived for stream in mean)
-            soon(lambda wanted=wanted: run.events().get("batch", 0) >= wanted or not run.alive)
-        except (looptap.LooptapError, AssertionError):
-            if run.alive and run.events().get("batch", 0) < steps - 20:
-                raise
-        if not run.alive or wanted > steps - 30:
-            return killed
-
-
-def _kill(client):
-    assert client.stdout.readline()
-    client.kill()
-    client.wait()
-    client.stdout.close()
-
-
-def test_where_a_rank_does_not_answer_nothing_is_done(directory):
-    with job(directory, PAUSE=0.001) as (children, run):
-        before = run.controls["lr"].value
-        run.ranks.reach(1)
-        os.kill(children[1].pid, signal.SIGSTOP)
-        with pytest.raises(NoAnswer, match="Nothing is done on any rank"):
-            run.set("lr", 0.5, timeout=1)
-        os.kill(children[1].pid, signal.SIGCONT)
-        assert run.controls["lr"].value == before
-        assert run.set("lr", 0.5).ranks[1].new == 0.5  # and then it goes on
-        children[1].kill()
-        children[1].wait()
-        with pytest.raises(NoSuchRun, match=r"rank 1 .* cannot be reached"):
-            run.set("lr", 0.25)
+    for one in found:
+        assert one["losses"] == one["bare"]
+        assert one["events"] == 200
 
 
 # ---------------------------------------------------------------- two ranks in one process

@@ -1,7 +1,8 @@
 """A small training on several ranks for the tests: python agreeing_job.py FOLDER STEPS, in a launcher's environment.
 
-Each rank sums its gradients over gloo, and writes what it has seen to FOLDER/<rank>.json at the end: the losses, and
-the learning rate in use after each event. With 0 steps it trains until it is stopped.
+Each rank sums its gradients over gloo, and writes what it has seen to FOLDER/<rank>.json at the end: the losses, those
+of the same training without an agent, and the learning rate in use after each event. With 0 steps it trains until it
+is stopped, and not without an agent.
 """
 
 import json
@@ -20,14 +21,12 @@ folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", timeout=timedelta(seconds=40))
 rank, ranks = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
-settings, saved, losses, rates = {"lr": 0.05}, [], [], []
+settings, saved, rates = {"lr": 0.05}, [], []
 
 
 def save():
     """Made on all ranks at one event, it may wait for the others."""
-    total = torch.tensor([float(len(losses))])
+    total = torch.ones(1)
     dist.all_reduce(total)
     saved.append(total.item())
     return total.item()
@@ -40,16 +39,13 @@ def fail():
     return "well"
 
 
-limits = looptap.Limits(agreement=float(os.environ.get("PATIENCE", 5.0)))
-with looptap.Agent("agreeing", may_pause=300.0, limits=limits) as agent:
-    agent.expose(model=model)
-    agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
-    agent.checkpoint(save)
-    agent.trigger("fail", fail)
-    step = 0
+def train(agent):
+    """The losses of all steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
     torch.manual_seed(1 + rank)
-    while not agent.stop_requested and (step < steps or not steps):
-        step += 1
+    losses = []
+    while (agent is None or not agent.stop_requested) and (len(losses) < steps or not steps):
         x = torch.randn(16, 8)
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         model.zero_grad()
@@ -59,10 +55,22 @@ with looptap.Agent("agreeing", may_pause=300.0, limits=limits) as agent:
                 dist.all_reduce(p.grad)
                 p -= settings["lr"] / ranks * p.grad
         losses.append(loss.item())
-        time.sleep(float(os.environ.get("PAUSE", 0.0)))
-        agent.emit("batch", step=step, loss=loss)
-        rates.append(settings["lr"])
-        if step % 50 == 0:
-            agent.emit("epoch", epoch=step // 50)
-(folder / f"{rank}.json").write_text(json.dumps({"losses": losses, "rates": rates, "saved": saved, "events": step}))
+        if agent is not None:
+            time.sleep(float(os.environ.get("PAUSE", 0.0)))
+            agent.emit("batch", step=len(losses), loss=loss, model=model)
+            rates.append(settings["lr"])
+            if len(losses) % 50 == 0:
+                agent.emit("epoch", epoch=len(losses) // 50)
+    return losses
+
+
+bare = train(None) if steps else []
+limits = looptap.Limits(agreement=float(os.environ.get("PATIENCE", 5.0)))
+with looptap.Agent("agreeing", may_pause=300.0, limits=limits) as agent:
+    agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
+    agent.checkpoint(save)
+    agent.trigger("fail", fail)
+    losses = train(agent)
+told = {"losses": losses, "bare": bare, "rates": rates, "saved": saved, "events": len(losses)}
+(folder / f"{rank}.json").write_text(json.dumps(told))
 dist.barrier()

@@ -221,6 +221,7 @@ OPERATORS_ONLY = [
     messages.Grant(1, 1, 0.1),
     messages.Call(1, "id", CODE, "batch"),
     messages.Command(1, "id", "set", "lr"),
+    messages.Agree(1, "id", 7),
     messages.Ask(1, "stats"),
 ]
 ALSO_VIEWERS = [messages.Hello((1, 0)), messages.Beat(), messages.Leave(), messages.Got(1)]
