@@ -94,7 +94,13 @@ class Agreement:
         del self._prepared[message.id]
         work = self._agreed(prepared, message.number)
         command = self._commands.accept(prepared.record, asker, work, prepared.source)
-        self._due.setdefault(prepared.on, Due(self._queries, prepared.on)).add(message.number, message.id, command)
+        due = self._due.setdefault(prepared.on, Due(self._queries, prepared.on))
+        due.add(message.number, message.id, command)
+        # A rank that has passed the event may be in a collective by now, and come to no further event while others wait
+        # for it at theirs: so that is told here, not by its training thread.
+        if self._taps.counts().get(prepared.on, 0) >= message.number and due.drop(message.id):
+            passed = self._passed(_key(message.id, message.number), prepared.on, message.number)
+            self._commands.give_up(message.id, passed)
 
     def forget(self, peer: bytes) -> None:
         """The client is gone: what it has prepared is not done."""
@@ -123,9 +129,7 @@ class Agreement:
 
         def work(event: Event) -> Did:
             if event._number > number:
-                self._ballots.refuse(key)
-                self._ballots.forget_later(key)
-                raise EventPassed(f"this rank had passed {event_named} when the command came: nothing is done.")
+                raise self._passed(key, prepared.on, number)
             began = monotonic()
             try:
                 decision = self._decision(key, record["agreed"])
@@ -142,6 +146,12 @@ class Agreement:
             )
 
         return work
+
+    def _passed(self, key: str, on: str, number: int) -> EventPassed:
+        """Have nothing done on any rank, since this one cannot."""
+        self._ballots.refuse(key)
+        self._ballots.forget_later(key)
+        return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
 
     def _decision(self, key: str, size: int) -> str:
         """What the ranks decide. Raises InDoubt if the store does not tell."""
@@ -182,6 +192,14 @@ class Due:
                 return
             self._waits = True
         self._queries.at_next(self._on, self)
+
+    def drop(self, id: str) -> bool:
+        """Take a command back; False if the training thread has taken it."""
+        with self._lock:
+            before = len(self.pending)
+            self.pending = [one for one in self.pending if one[1] != id]
+            heapq.heapify(self.pending)
+            return len(self.pending) < before
 
     def __call__(self, event: Event) -> Then | None:
         """Do what is due, and come back at the next event if there is more."""

@@ -143,9 +143,14 @@ class Commands:
 
     def refuse(self, record: dict[str, Any], error: LooptapError) -> None:
         """Note a command that will not run."""
-        outcome = self._remember(record, None)
+        self._remember(record, None)
+        self.give_up(record["id"], error)
+
+    def give_up(self, id: str, error: LooptapError) -> None:
+        """Note that a command will not run that is on record."""
+        outcome = self._outcomes[id]
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
-        record.update(outcome=REFUSED, error=str(error)[:TEXT])
+        outcome.record.update(outcome=REFUSED, error=str(error)[:TEXT])
         self._finished(outcome)
 
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:

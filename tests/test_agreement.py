@@ -157,10 +157,13 @@ def test_no_rank_does_what_one_had_passed_and_nobody_waits_long(both):
     both.emit(3, 6)
     both.prepare("x")
     outcomes = both.agree("x", 5)
-    both.emit(2, 1)
-    for one in outcomes:
-        with pytest.raises(EventPassed, match="nothing is done"):
-            one.result(5)
+    with pytest.raises(EventPassed, match="this rank had passed batch 5"):
+        outcomes[1].result(5)  # told without an event: it may wait for the other rank by now
+    both.emit(2, 0)
+    with pytest.raises(EventPassed, match="another rank had passed"):
+        outcomes[0].result(5)
+    assert both.runs[0].commands[-1]["waited"] < 0.3  # not until its patience ends
+    both.emit(0, 1)
     assert both.values == [{"a": 0}, {"a": 0}]
     assert both.prepare("x", 2) == [5, 7]  # and another event will do
     outcomes = both.agree("x", 9)
