@@ -53,11 +53,15 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         os.kill(children[1].pid, signal.SIGCONT)
         assert run.controls["lr"].value == 0.03
         numbers[0.5] = run.set("lr", 0.5).ranks[1].number
-        stop = run.stop()
+        rule = looptap.Rule("step > 0", on="batch", actions=["checkpoint", "stop"])
+        with looptap.guard("agreeing", [rule]) as guard:
+            soon(lambda: len(guard.firings) == 2)
+            assert [firing.outcome[-13:] for firing in guard.firings] == [", on ranks 0-1"[-13:]] * 2
         one, two = ended(directory, children)
     assert one["rates"] == two["rates"]
     assert one["saved"] == two["saved"]
-    assert one["events"] == two["events"] == stop.number
+    assert one["events"] == two["events"]
+    assert len(one["saved"]) == 2
     for rate, number in numbers.items():
         assert one["rates"].index(rate) == number - 1
 
