@@ -134,7 +134,7 @@ class RankStream(LiveStream):
     def __repr__(self) -> str:
         facts = [numbered(self.ranks)]
         if waiting := self.waiting:
-            facts.append(f"waits for {numbered(waiting)} since {max(waiting.values()):.1f} s")
+            facts.append(f"waits for {numbered(waiting)} for {max(waiting.values()):.1f} s")
         if self._absent:
             facts.append(f"the newest incomplete value, number {self._absent[-1].number:,}, lacks "
                          f"{numbered(self._absent[-1].ranks)}")  # fmt: skip
@@ -231,7 +231,9 @@ class RankStream(LiveStream):
         """There will be nothing more from any rank."""
         self._look()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
-        reasons = list(dict.fromkeys(part.reason for part in (failed or self.parts).values()))
+        reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
+        if len(reasons) > 1:
+            reasons = [f"rank {rank}: {part.reason}" for rank, part in (failed or self.parts).items()]
         self._finish(FAILED if failed else ENDED, "; ".join(reasons[:3]))
 
 
