@@ -32,10 +32,9 @@ def test_four_ranks_are_asked_as_one(uneven, directory):
                 if record.event not in by_event:
                     continue
                 parts = by_event[record.event]
-                assert record.value == (
-                    sum(p[0] for p in parts), sum(p[1] for p in parts), min(p[2] for p in parts), max(p[3] for p in parts)
-                )  # fmt: skip
-                assert [p[1] for p in parts] == [20 + uneven * rank for rank in range(4)]
+                totals, counts, firsts, lasts = zip(*parts, strict=True)
+                assert record.value == (sum(totals), sum(counts), min(firsts), max(lasts))
+                assert list(counts) == [20 + uneven * rank for rank in range(4)]
             assert len(skew) > 20
             assert merged.dropped == single.dropped == 0
             children[3].kill()

@@ -175,7 +175,9 @@ streams = {
     "all": run.stream("step, loss", ranks="all"),
     "mean": run.stream("loss - 100 * rank, rank", ranks="all", combine="mean"),
     "group": run.stream(query, combine="merge"),
-    "seconds": run.stream("len(events), min(e.event_time for e in events)", combine="list", window=looptap.seconds(0.5)),
+    "seconds": run.stream(
+        "len(events), min(e.event_time for e in events)", combine="list", window=looptap.seconds(0.5)
+    ),
     "skew": run.skew(),
 }
 print("ready", flush=True)
@@ -195,7 +197,8 @@ for line in sys.stdin:
 def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    other = ["unshare", "--uts", "--mount", "--time", f"--monotonic={AHEAD:.0f}", "--kill-child", "sh", "-ec", ELSEWHERE, "sh"]
+    other = ["unshare", "--uts", "--mount", "--time", f"--monotonic={AHEAD:.0f}", "--kill-child"]
+    other += ["sh", "-ec", ELSEWHERE, "sh"]
     if subprocess.run([*other, str(tmp_path), "true"], capture_output=True).returncode:
         pytest.skip("this machine makes no time namespaces (util-linux 2.36 and Linux 5.6 do)")
     children = []
@@ -231,6 +234,6 @@ def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, tmp_path, monkey
         assert max(starts) // 0.5 == min(starts) // 0.5  # on the clock of rank 0 it is the same half of a second
     spreads = sorted(one[0] for one in told["skew"])
     uncertain = max(one[3] for one in told["skew"])
-    print(f"spread {1e3 * spreads[len(spreads) // 2]:.2f} ms, clocks known to {1e3 * uncertain:.2f} ms; {told['notes']}")
+    print(f"spread {1e3 * spreads[len(spreads) // 2]:.2f} ms, known to {1e3 * uncertain:.2f} ms; {told['notes']}")
     assert 0 < uncertain < 0.05
     assert spreads[len(spreads) // 2] < 0.1 + uncertain
