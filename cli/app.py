@@ -315,6 +315,18 @@ def bridge(
     return carry(run, rank)
 
 
+@app.command("relay", short_help="Merge what the ranks of this machine say, for a client with relay=True.")
+def relay(run: Name, ranks: Ranks = "all") -> int:
+    """Merge what ranks of this machine say, over stdin and stdout: run.stream(..., relay=True) starts it; not for people.
+
+    \b
+      looptap relay digits-cnn --ranks 0-7
+    """
+    from looptap.cli.names import relayed
+
+    return relayed(run, ranks_of(ranks))
+
+
 @app.command("demo", short_help="Start a small training job, attach to it, show what can be asked.")
 def demo(
     epochs: Annotated[int, Option(metavar="N", min=2, help="Epochs that the first job trains.")] = 60,

@@ -38,3 +38,12 @@ def ranks_of(text: str | None) -> str | list[int] | None:
             raise QueryError(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
         ranks += range(int(first), int(last) + 1)
     return ranks
+
+
+def relayed(name: str, ranks: str | list[int] | None) -> int:
+    """Be the relay of ``ranks`` of the run ``name``; returns the exit code."""
+    from looptap.client.discover import attach
+    from looptap.client.nodes import relay
+
+    with attach(name) as run:
+        return relay(run, run.ranks.select(ranks or "all"))

@@ -12,13 +12,16 @@ import msgspec
 from looptap.client.clocks import Offset, between
 from looptap.client.combining import MERGE, combination
 from looptap.client.gathering import Whole
+from looptap.client.jobs import numbered
 from looptap.client.ranks import ALL
-from looptap.client.rankstream import Combined, RankPart, RankStream
+from looptap.client.rankstream import PATIENCE, Combined, RankPart, RankStream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.streams.aligned import Merger
+from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.rows import rows
+from looptap.streams.stream import BUFFER_BYTES
 
 if TYPE_CHECKING:
     from looptap.client.run import Run
@@ -26,12 +29,13 @@ if TYPE_CHECKING:
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
 _COMPARE, _SOON = 30.0, 0.5  # seconds between two comparisons of clocks, and for one answer
+_ATTACH = 4.0  # seconds in which the ranks of a node have to be reached
 _KEPT = 64  # values of one rank that its part keeps, which nobody reads
 
 
 def over_ranks(
     run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, combine: str | Callable[..., Any] | None,
-    *, patience: float, timeout: float, text: str, buffer: int, buffer_bytes: int,
+    *, patience: float, timeout: float, text: str, buffer: int, buffer_bytes: int, relay: bool = False,
 ) -> RankStream:  # fmt: skip
     """The stream of a query on several ranks. Raises what `Run.stream` raises."""
     f = None if combine is None or combine == MERGE else combination(combine)
@@ -41,9 +45,12 @@ def over_ranks(
         attach = msgspec.structs.replace(attach, align=m.STATES)
     elif f is not None:
         attach = msgspec.structs.replace(attach, align=m.VALUES)
+    if relay and combine != MERGE:
+        raise QueryError(f"relay=True merges on the way: combine='merge', not {combine!r}.", text)
     stream = _asked(
-        run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes
-    )
+        run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes,
+        relay=relay,
+    )  # fmt: skip
     lead = next(iter(stream.parts.values()))
     try:
         if combine == MERGE and lead.standing is not None:
@@ -67,6 +74,33 @@ def over_ranks(
     return stream
 
 
+class _Joined(RankStream):
+    """A stream of the joined states of several ranks, each of which is passed on as it comes."""
+
+    on_batch: Callable[[Batch], None]
+
+    def _push(self, batch: Batch) -> None:
+        super()._push(batch)
+        self.on_batch(batch)
+
+
+def joined(
+    run: Run, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
+) -> tuple[RankStream, dict[str, Any]]:
+    """The stream of what ``ranks`` come to together, to be merged further, and what an agent tells at an attach."""
+    stream = _asked(
+        run, attach, ranks, patience=PATIENCE, timeout=_ATTACH, text=attach.code.text, buffer=_KEPT,
+        buffer_bytes=BUFFER_BYTES, kind=_Joined,
+    )  # fmt: skip
+    assert isinstance(stream, _Joined)
+    lead = next(iter(stream.parts.values()))
+    merger = Merger(attach.code.text, lead.functions)
+    stream.combined = lambda whole: merger.joined(_values(whole))
+    stream.on_batch = on_batch
+    told = {"fields": lead.names, "mapped": False, "explain": lead.explain(), "notes": stream.notes}
+    return stream, {**told, "functions": lead.functions}
+
+
 def skew(
     run: Run, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float, buffer: int
 ) -> RankStream:
@@ -85,19 +119,21 @@ def skew(
 
 def _asked(
     run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
-    text: str, buffer: int, buffer_bytes: int,
+    text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
 ) -> RankStream:  # fmt: skip
     """The stream, attached to each rank; its values are not brought together yet."""
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
         raise QueryError(f"patience={patience!r}: it is a number of seconds, 0 or more.")
-    chosen = run.ranks.select(ALL if ranks is None else ranks)
-    stream = RankStream(
+    asked = run.ranks.select(ALL if ranks is None else ranks)
+    nodes = run.ranks.nodes(asked) if relay else {}
+    chosen = tuple(nodes) or asked
+    stream = kind(
         run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
     )  # fmt: skip
     seconds = attach.align and attach.window.kind == m.SECONDS
 
     def begin(rank: Run) -> RankPart:
-        origin = _offset(run, chosen[0], rank).seconds if seconds else 0.0
+        origin = attach.origin + (_offset(run, chosen[0], rank).seconds if seconds else 0.0)
         own = msgspec.structs.replace(
             attach, request=rank._requests.number(), stream=next(rank._numbers), origin=origin
         )
@@ -106,7 +142,11 @@ def _asked(
         rank._begin(part, timeout)
         return part
 
-    told = run.ranks.each(begin, chosen, timeout)
+    def begin_there(rank: Run) -> RankPart:
+        ranks = nodes.get(rank.info.rank, ())
+        return begin(run.ranks.relay(ranks, timeout) if len(ranks) > 1 else rank)
+
+    told = run.ranks.each(begin_there, chosen, timeout)
     stream.parts.update({rank: part for rank, part in told.items() if isinstance(part, RankPart)})
     refusals = {rank: error for rank, error in told.items() if isinstance(error, LooptapError)}
     wrong = next((e for e in refusals.values() if isinstance(e, QueryError | LimitReached)), None)
@@ -119,6 +159,8 @@ def _asked(
         stream._gathering.post(rank, None)
     lead = next(iter(stream.parts.values()))
     stream.mapped, stream.standing, stream.unit, stream.on = lead.mapped, lead.standing, lead.unit, lead.on
+    for together in nodes.values():
+        stream._own_notes.append(f"{numbered(together)} by a relay")
     if missing := run.ranks.missing if ranks in (None, ALL) else ():
         stream._own_notes.append(f"no agent answers on rank {', '.join(map(str, missing))}")
     stream._look()

@@ -185,7 +185,10 @@ class RankStream(LiveStream):
         self._place = times[-1], clock
         flagged = bytes(flags) if any(flags) else b""
         one = len(set(ranks)) == 1
-        self._push(Batch(self._next, events, times, values, clock, flagged, ranks[0], ranks=None if one else ranks))
+        windows = None if self.combined is None else array("q", [whole.number for whole in wholes])
+        self._push(Batch(
+            self._next, events, times, values, clock, flagged, ranks[0], ranks=None if one else ranks, windows=windows
+        ))  # fmt: skip
         self._next += len(values)
 
     def _ended(self, ranks: Sequence[int]) -> None:

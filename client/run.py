@@ -150,6 +150,7 @@ class Run(Steering):
         ranks: str | int | Iterable[int] | None = None,
         combine: str | Callable[..., Any] | None = None,
         patience: float = PATIENCE,
+        relay: bool = False,
     ) -> LiveStream:
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
@@ -166,7 +167,8 @@ class Run(Steering):
         stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
         or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
         list, or with "merge" what the query comes to over the events of all ranks. A value waits for slower ranks
-        ``patience`` seconds at most, and says then which it lacks. It is a `looptap.client.rankstream.RankStream`.
+        ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
+        merged on each host first, by a `looptap relay` started there. It is a `looptap.client.rankstream.RankStream`.
         Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
         """
         if latency not in ("normal", "low"):
@@ -193,7 +195,7 @@ class Run(Steering):
         if ranks is not None or combine is not None:
             return over_ranks(
                 self, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
-                buffer_bytes=buffer_bytes,
+                buffer_bytes=buffer_bytes, relay=relay,
             )  # fmt: skip
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
         self._begin(stream, timeout)
