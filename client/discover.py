@@ -236,6 +236,10 @@ class _Siblings:
         file = files[rank].file if rank in files else None
         return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
 
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """The names of the hosts of the ranks, as far as they are known."""
+        return {} if self._listed.route is not None else {r: each.host for r, each in self._members(run).items()}
+
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """The run of another rank. Raises what `attach` raises, NoSuchRun where there is no such rank."""
         route = self._listed.route

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from looptap.client.jobs import numbered
+from looptap.client.nodes import NodeLink
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError, QueryError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 ALL = "all"
 """All ranks that have an agent."""
 _AT_ONCE = 32  # ranks that are reached at the same time
+_STARTING = 20.0  # seconds more for a relay to start
 T = TypeVar("T")
 
 
@@ -30,6 +33,9 @@ class Siblings(Protocol):
 
     def boot(self, run: RunInfo, rank: int) -> str:
         """What tells the boot of the machine where a rank is; empty if nobody knows."""
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """The names of the hosts of the ranks, as far as they are known."""
 
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """The run of another rank. Raises LinkError."""
@@ -45,6 +51,10 @@ class Alone:
     def boot(self, run: RunInfo, rank: int) -> str:
         """Nobody knows."""
         return ""
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """Its own."""
+        return {run.rank: run.host}
 
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """Raise NoSuchRun: where it would be is not known."""
@@ -73,7 +83,9 @@ class Ranks(Mapping[int, "Run"]):
         self._lock = threading.Lock()
         self._opening: dict[int, threading.Lock] = {}
         self._closed = False
+        self._relays: dict[tuple[int, ...], Run] = {}
         weakref.finalize(owner, _close, self._reached).atexit = False
+        weakref.finalize(owner, _close, self._relays).atexit = False
 
     @property
     def size(self) -> int:
@@ -152,10 +164,34 @@ class Ranks(Mapping[int, "Run"]):
         """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
         return self._siblings.boot(self._run().info, rank)
 
+    def nodes(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
+        """Which of ``ranks`` are on one host, by the lowest of them."""
+        hosts: dict[str, list[int]] = {}
+        found = self._siblings.hosts(self._run().info)
+        for rank in sorted(ranks):
+            hosts.setdefault(found.get(rank, f"of rank {rank}"), []).append(rank)
+        return {together[0]: tuple(together) for together in hosts.values()}
+
+    def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> Run:
+        """A relay on the host of ``ranks``, which answers for all of them; reached once. Raises LinkError."""
+        run = self._run()
+        with self._lock:
+            opening = self._opening.setdefault(-1 - ranks[0], threading.Lock())
+        with opening:
+            reached = self._relays.get(ranks)
+            if reached is None or reached.state != "live":
+                lowest = self.reach(ranks[0], timeout).info
+                here = lowest.host == socket.gethostname()
+                link = NodeLink(lowest.id, ranks, None if here else lowest.host)
+                reached = type(run)(link, timeout=timeout + _STARTING)
+                self._relays[ranks] = reached
+            return reached
+
     def close(self) -> None:
         """Close the other ranks."""
         with self._lock:
             self._closed = True
+        _close(self._relays)
         _close(self._reached)
 
     def belong_to(self, run: Run) -> bool:
@@ -194,6 +230,6 @@ class Ranks(Mapping[int, "Run"]):
         return run
 
 
-def _close(reached: dict[int, Run]) -> None:
+def _close(reached: Mapping[Any, Run]) -> None:
     for sibling in list(reached.values()):
         sibling.close()

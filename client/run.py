@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
+from looptap.client.overranks import over_ranks, skew
 from looptap.client.ranks import ALL, Alone, Ranks
+from looptap.client.rankstream import PATIENCE, RankStream
 from looptap.client.session import _SILENT, LOST
 from looptap.client.standing import StandingStream, standing_streams
 from looptap.client.steering import Steering, Told, Which
@@ -90,15 +92,18 @@ class Run(Steering):
         answer: dict[str, Any] = self._inquire("stats", "The question for the agent's counters", timeout, dict)
         return answer
 
-    def stacks(self, timeout: float = 5.0) -> dict[str, Any]:
+    def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
         """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
 
         ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
         traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
         new one came (``idle``), as far back as somebody has been attached. Raises NoAnswer after ``timeout`` s: a call
         in C that keeps the interpreter lock, or a stopped process, answers nobody. ``paused`` is for how many seconds
-        the loop has waited because of `pause`, else 0.
+        the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict of that by rank; in the place of one
+        that does not answer is the error.
         """
+        if ranks is not None:
+            return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
         answer: dict[str, Any] = self._inquire("stacks", "The question for the stacks of the job", timeout, dict)
         return answer
 
@@ -142,6 +147,10 @@ class Run(Steering):
         latency: str = "normal",
         name: str = "",
         timeout: float = 5.0,
+        ranks: str | int | Iterable[int] | None = None,
+        combine: str | Callable[..., Any] | None = None,
+        patience: float = PATIENCE,
+        relay: bool = False,
     ) -> LiveStream:
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
@@ -152,8 +161,15 @@ class Run(Steering):
         With ``when``, values are held back and come only around events where this condition is true: ``before``
         and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here.
         ``budget`` grants the query a fraction of the loop's time of its own (`math.inf`: no limit).
-        ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
-        NoAnswer after ``timeout`` seconds.
+        ``latency="low"`` sends values within about 1 ms in place of 20 ms.
+
+        ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
+        stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
+        or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
+        list, or with "merge" what the query comes to over the events of all ranks. A value waits for slower ranks
+        ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
+        merged on each host first, by a `looptap relay` started there. It is a `looptap.client.rankstream.RankStream`.
+        Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
         """
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
@@ -176,18 +192,46 @@ class Run(Steering):
             named=plain and isinstance(query, str),
         )
         text = name_of(query)
+        if ranks is not None or combine is not None:
+            return over_ranks(
+                self, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
+                buffer_bytes=buffer_bytes, relay=relay,
+            )  # fmt: skip
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
+        self._begin(stream, timeout)
+        return stream
+
+    def _begin(self, stream: LiveStream, timeout: float) -> None:
+        """Have the agent attach the query of a stream."""
+        attach = stream._attach
         self._streams[attach.stream] = weakref.ref(stream)
         try:
             # A new link attaches all streams anew.
             answer = self._requests.send(attach, again=False, first=stream._attached)
-            self._requests.wait(answer, timeout, f"The query {text[:60]!r}")
+            self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
         except BaseException as error:
             self._forget(attach.stream)
             if not isinstance(error, QueryError | LimitReached):
                 self._detach(attach.stream)
             raise
-        return stream
+
+    def skew(
+        self,
+        on: str = "batch",
+        *,
+        ranks: str | Iterable[int] = ALL,
+        every: int = 1,
+        patience: float = PATIENCE,
+        timeout: float = 5.0,
+        buffer: int = BUFFER,
+    ) -> RankStream:
+        """The stream of how far the ranks of the job are apart: at each event ``on``, between its first and its last.
+
+        Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
+        ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
+        hosts, as far as clocks can be compared by the time that answers take. Raises what `stream` raises.
+        """
+        return skew(self, on, ranks, every, patience=patience, timeout=timeout, buffer=buffer)
 
     def call(
         self,

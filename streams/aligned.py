@@ -92,8 +92,6 @@ def check(pipeline: Pipeline) -> None:
     why, hint = "", "combine='list' gives the values of the ranks, combine=f a function of them."
     if not isinstance(pipeline, Reducing):
         why, hint = "it yields at each event, and has nothing to merge", "combine='mean' combines such values."
-    elif pipeline.inner or pipeline.latest:
-        why = "it reads recent(n) or latest(event), which each rank has for itself"
     elif any(slot.sequence.copied for slot in pipeline.slots):
         why = "it collects whole events"
     elif not all(can_travel(slot.make()) for slot in pipeline.slots):
