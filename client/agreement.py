@@ -61,7 +61,8 @@ def agreed(
             return {rank: never if "prepared" in told else told for rank, told in first.items()}
         if len(events := {str(told["prepared"]) for told in first.values()}) > 1:
             _let_go(runs, id)
-            raise NotAgreed(f"the ranks would do it at different events ({', '.join(sorted(events))}): name one with on=.")
+            named = ", ".join(sorted(events))
+            raise NotAgreed(f"the ranks would do it at different events ({named}): name one with on=.")
         second = _all(runs, lambda run: m.Agree(run._requests.number(), id, 0), min(_SHORT, timeout), id)
         moved = max(_number(second[rank]) - _number(first[rank]) for rank in runs)
         ahead = max(map(_number, second.values())) + 2 * moved + 2**attempt
