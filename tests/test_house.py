@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "cli": {"client", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
+    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""

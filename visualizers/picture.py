@@ -1,0 +1,161 @@
+"""A chart's picture as plain data: axes and marks. plotly, matplotlib and text draw from it; nothing here draws.
+
+A picture is made anew for each frame and never changed; a surface that keeps the one before sees by comparing
+what it has to update. Arrays are float64 and decimated by whoever makes the picture; NaN is a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = NDArray[Any]
+Side: TypeAlias = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """Points joined in their order; with ``z`` in space. ``notes`` are (index of a point, text)."""
+
+    x: Numbers
+    y: Numbers
+    z: Numbers | None = None
+    name: str = ""
+    color: str = ""
+    dash: str = "solid"
+    """solid, dash, dot or dashdot."""
+    opacity: float = 1.0
+    filled: float | None = None
+    """The height down to which the area below is filled; None is a bare line."""
+    notes: tuple[tuple[int, str], ...] = ()
+    side: Side = "left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """The area between two curves over one ``x``."""
+
+    x: Numbers
+    low: Numbers
+    high: Numbers
+    name: str = ""
+    color: str = ""
+    opacity: float = 0.25
+    side: Side = "left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Points that are not joined; with ``z`` in space. ``values`` colour them one by one, by a scale."""
+
+    x: Numbers
+    y: Numbers
+    z: Numbers | None = None
+    name: str = ""
+    color: str = ""
+    values: Numbers | None = None
+    opacity: float = 1.0
+    side: Side = "left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bars:
+    """A bar for each label; with ``edges`` (one more than heights) the bars of a histogram, and no labels."""
+
+    heights: Numbers
+    labels: tuple[str, ...] = ()
+    edges: Numbers | None = None
+    name: str = ""
+    color: str = ""
+    opacity: float = 1.0
+    side: Side = "left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """A matrix (rows, columns) as a heat map, the first row on top; ``written`` puts the numbers into the cells."""
+
+    cells: Numbers
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    written: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """Pictures side by side, each uint8 of shape (height, width, 3) or (height, width, 4), with their captions."""
+
+    images: tuple[Numbers, ...]
+    captions: tuple[str, ...] = ()
+    columns: int = 0
+    """How many stand in a row; 0 leaves it to the surface."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pie:
+    """Shares of a whole."""
+
+    shares: Numbers
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Rows of texts under a row of titles."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Text:
+    """Lines of plain text, the newest last. A surface escapes them: they come from the job."""
+
+    lines: tuple[str, ...]
+
+
+Mark: TypeAlias = Line | Band | Points | Bars | Grid | Images | Pie | Table | Text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """A vertical line at ``x`` with a word beside it: a command, a restart."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """The title of an axis, and what it shows: None for the limits leaves them to the data."""
+
+    title: str = ""
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    time: bool = False
+    """Whether its numbers are seconds since the epoch, to be shown as dates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """What a chart shows at one moment.
+
+    ``badges`` are short sentences about what does not fit or is missing, to be shown on the chart. ``guess`` says
+    what was guessed where a shape was ambiguous, and how to override it. ``frame`` is (index, count) of the frame
+    that is shown of those kept, for a slider; None where there are no frames.
+    """
+
+    marks: tuple[Mark, ...] = ()
+    title: str = ""
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    z: Axis | None = None
+    right: Axis | None = None
+    rules: tuple[Rule, ...] = ()
+    badges: tuple[str, ...] = ()
+    guess: str = ""
+    frame: tuple[int, int] | None = None
