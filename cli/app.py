@@ -317,7 +317,7 @@ def bridge(
 
 @app.command("relay", short_help="Merge what the ranks of this machine say, for a client with relay=True.")
 def relay(run: Name, ranks: Ranks = "all") -> int:
-    """Merge what ranks of this machine say, over stdin and stdout: run.stream(..., relay=True) starts it; not for people.
+    """Merge what ranks of this machine say, over stdin and stdout; not for people: relay=True of run.stream starts it.
 
     \b
       looptap relay digits-cnn --ranks 0-7
