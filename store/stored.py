@@ -24,6 +24,7 @@ class Declared(NamedTuple):
     window: str
     fields: str | None
     unit: str
+    first: int
 
 
 class StoredStream(Stream):
@@ -37,7 +38,7 @@ class StoredStream(Stream):
         fields = None if declared.fields is None else _fields(declared)
         super().__init__(declared.name, text=declared.query, on=declared.event)
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._pages = Pages(select, declared.id)
+        self._pages = Pages(select, declared.id, declared.first)
         self._buffer = self._pages
         self._set_fields(fields)
         self.look()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from looptap.client.guard_rules import Firing, Rule
     from looptap.client.live import LiveStream
     from looptap.client.run import Run
+    from looptap.client.sharing import Share
     from looptap.client.steering import CommandPending
     from looptap.protocol.errors import (
         BadEndpoint,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         NoAnswer,
         NoDirectory,
         NoSuchRun,
+        NotAllowed,
         NotLooptap,
         RefusedKey,
         RemoteError,
@@ -79,6 +81,7 @@ _ROOMS = {
     "NoAnswer": "protocol.errors",
     "NoDirectory": "protocol.errors",
     "NoSuchRun": "protocol.errors",
+    "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
     "QueryError": "streams.errors",
@@ -89,6 +92,7 @@ _ROOMS = {
     "Run": "client.run",
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
+    "Share": "client.sharing",
     "SnapshotError": "streams.errors",
     "StoreError": "store.errors",
     "StoredRun": "store.run",
@@ -132,6 +136,7 @@ __all__ = [
     "NoAnswer",
     "NoDirectory",
     "NoSuchRun",
+    "NotAllowed",
     "NotLooptap",
     "Outcome",
     "QueryError",
@@ -142,6 +147,7 @@ __all__ = [
     "Run",
     "RunEnded",
     "SeveralRuns",
+    "Share",
     "SnapshotError",
     "StoreError",
     "StoredRun",
