@@ -192,11 +192,9 @@ class NodeLink:
 
     def _read(self, receiver: Receiver) -> None:
         assert self._child.stdout is not None
-        try:
-            while (frame := read_frame(self._child.stdout)) is not None:
+        with self._child.stdout as stdout, contextlib.suppress(LinkError, MessageError, OSError, ValueError):
+            while (frame := read_frame(stdout)) is not None:
                 receiver.on_frame(frame)
-        except (LinkError, MessageError, OSError, ValueError):
-            pass
         if not self._closed:
             receiver.on_end(NoAnswer("The relay has ended."))
 

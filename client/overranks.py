@@ -16,7 +16,7 @@ from looptap.client.jobs import numbered
 from looptap.client.ranks import ALL
 from looptap.client.rankstream import PATIENCE, Combined, RankPart, RankStream
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached
+from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.streams.aligned import Merger
 from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
@@ -147,6 +147,9 @@ def _asked(
         return begin(run.ranks.relay(ranks, timeout) if len(ranks) > 1 else rank)
 
     told = run.ranks.each(begin_there, chosen, timeout)
+    silent = [rank for rank, error in told.items() if isinstance(error, NoAnswer)]
+    if 0 < len(silent) < len(chosen):  # where others answer, it may have been busy
+        told |= run.ranks.each(begin_there, silent, timeout)
     stream.parts.update({rank: part for rank, part in told.items() if isinstance(part, RankPart)})
     refusals = {rank: error for rank, error in told.items() if isinstance(error, LooptapError)}
     wrong = next((e for e in refusals.values() if isinstance(e, QueryError | LimitReached)), None)

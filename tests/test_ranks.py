@@ -197,6 +197,29 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert windows.wait(1)[0] > 0
 
 
+def test_a_relay_merges_on_the_way(job, place):
+    query = "sum(e.loss for e in events), len(events), max(e.rank_twice for e in events)"
+    with attach("many", directory=place) as run:
+        direct = run.stream(query, combine="merge")
+        relayed = run.stream(query, combine="merge", relay=True)
+        (part,) = relayed.parts.values()
+
+        def common():
+            ours, theirs = ({r.event: r.value for r in complete(stream)} for stream in (direct, relayed))
+            return [(ours[event], theirs[event]) for event in ours.keys() & theirs.keys()]
+
+        until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
+        assert all(ours == theirs for ours, theirs in common())
+        assert "ranks 0-1 by a relay" in relayed.notes
+        assert relayed.latest.v2 == 2
+        child = part.run._transport._child
+        with pytest.raises(QueryError, match="relay=True merges"):
+            run.stream("loss", combine="mean", relay=True)
+        with pytest.raises(QueryError, match="carries merged values"):
+            part.run.set("a", 1)
+    assert child.poll() is not None
+
+
 def test_what_does_not_fit_together_is_refused(run):
     for how, why in (
         ({"combine": "average"}, "it is one of 'mean'"),
@@ -251,7 +274,7 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
 
 LIGHT = """
 import sys, time, looptap
-with looptap.Agent("light") as agent:
+with looptap.Agent("light", budget=float("inf")) as agent:
     step, begin = 0, float(sys.argv[1])
     while not agent.stop_requested:
         time.sleep(max(0.0, begin + 0.005 * step - time.monotonic()))
