@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from looptap.streams.buffers import ERROR, Batch
 from looptap.streams.rows import Row
+from looptap.streams.tensors import is_tensor
 
 if TYPE_CHECKING:
     import pandas
@@ -67,9 +68,8 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
     >>> as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
-        values = [_of_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+    if "torch" in sys.modules and any(map(is_tensor, values)):
+        values = [_of_tensor(value) if is_tensor(value) else value for value in values]
     plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
     try:
         array = np.array(plain)

@@ -23,7 +23,10 @@ MAY_IMPORT = {
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
+    "visualizers": {
+        *("streams", "client", "numpy", "tsdownsample", "PIL"),
+        *("matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"),
+    },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
@@ -34,6 +37,7 @@ ON_DEMAND = {
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
+    "visualizers": {"pandas", "rich"},  # Plot.summary
 }
 """What a folder may import besides, inside a function only."""
 

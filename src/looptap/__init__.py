@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
+    from looptap.visualizers.chart import IncompatibleStreams
+    from looptap.visualizers.plots import Plot, compare, plot
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -75,6 +77,7 @@ _ROOMS = {
     "Gap": "streams.stream",
     "Guard": "client.guard",
     "InDoubt": "streams.errors",
+    "IncompatibleStreams": "visualizers.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -88,6 +91,7 @@ _ROOMS = {
     "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
+    "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
@@ -108,9 +112,11 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
+    "compare": "visualizers.plots",
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+    "plot": "visualizers.plots",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -132,6 +138,7 @@ __all__ = [
     "Gap",
     "Guard",
     "InDoubt",
+    "IncompatibleStreams",
     "LimitReached",
     "Limits",
     "LinkError",
@@ -145,6 +152,7 @@ __all__ = [
     "NotAllowed",
     "NotLooptap",
     "Outcome",
+    "Plot",
     "QueryError",
     "Record",
     "RefusedKey",
@@ -165,9 +173,11 @@ __all__ = [
     "VersionMismatch",
     "WrongServer",
     "attach",
+    "compare",
     "guard",
     "lazy",
     "open",
+    "plot",
     "runs",
     "seconds",
     "sliding",
