@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint types check demo bench clean
+.PHONY: help setup test soak lint types check demo bench gallery clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -46,6 +46,9 @@ demo: $(READY) ## a small training run to attach to
 
 bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
+
+gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
+	@$(VENV)/bin/python docs/gallery.py
 
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from looptap.cli.drawing import sparkline
 from looptap.cli.following import News, Tail
 from looptap.cli.formats import cost, several, text_of
+from looptap.visualizers.drawing.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from
 _FRAME = 0.1  # seconds between two drawings
