@@ -78,8 +78,8 @@ class Part:
                 last = printable((record.error.strip().splitlines() or [""])[-1])
                 self._newest.append(Text(f"{record.event:>9}  {last}", "red"))
                 continue
-            marks = " (partial)" * record.partial
-            self._newest.append(Text(f"{record.event:>9}{marks}  {text_of(record.value, 1000)}"))
+            place, marks = f"  {self.tail.place(record)}".rstrip(), " (partial)" * record.partial
+            self._newest.append(Text(f"{record.event:>9}{place}{marks}  {text_of(record.value, 1000)}"))
             self._numbers.extend(_number(record.value))
         self._failure = self.tail.failure() or self._failure
         now = time.monotonic()

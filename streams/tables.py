@@ -43,7 +43,8 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         events.append(np.frombuffer(batch.events, np.int64)[keep])
         times.append(np.frombuffer(batch.times, np.float64)[keep])
         good = batch.good()
-        ranks.append(np.full(len(good), batch.rank))
+        given = np.full(count, batch.rank) if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)
+        ranks.append(given[keep])
         clocks.append(np.full(len(good), batch.clock))
         values += good
     time = _joined(times, np.float64)
