@@ -329,11 +329,15 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began."""
+    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began.
+
+    With ``confirm`` it is answered at once with `Got`.
+    """
 
     events: dict[str, int] = {}
     idle: float = 0.0
     paused: float = 0.0
+    confirm: bool = False
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):

@@ -216,7 +216,7 @@ def test_a_relay_merges_on_the_way(job, place):
         with pytest.raises(QueryError, match="relay=True merges"):
             run.stream("loss", combine="mean", relay=True)
         with pytest.raises(QueryError, match="carries merged values"):
-            part.run.set("a", 1)
+            part.run.set("a", 1, ranks=0)
     assert child.poll() is not None
 
 
