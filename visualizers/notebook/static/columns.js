@@ -1,0 +1,131 @@
+// What a page knows of one chart: columns of numbers that grow at the end and slide, and the layout that names them.
+
+const float64 = (part) => {
+  if (part instanceof ArrayBuffer) return new Float64Array(part);
+  const bytes = part.buffer.slice(part.byteOffset, part.byteOffset + part.byteLength); // aligned, and ours
+  return new Float64Array(bytes);
+};
+
+// A window over the newest `most` numbers. `sorted` says that they never fall: NaN counts as falling.
+class Column {
+  constructor() {
+    this.clear(0);
+  }
+  clear(most) {
+    this.most = most;
+    this.room = new Float64Array(0);
+    this.start = this.end = 0;
+    this.sorted = true;
+    this.view = this.room;
+  }
+  append(numbers) {
+    const last = this.end > this.start ? this.room[this.end - 1] : -Infinity;
+    for (let i = 0, before = last; this.sorted && i < numbers.length; before = numbers[i++])
+      if (!(numbers[i] >= before)) this.sorted = false;
+    if (numbers.length > this.most) numbers = numbers.subarray(numbers.length - this.most);
+    const kept = Math.min(this.end - this.start, this.most - numbers.length);
+    if (this.end + numbers.length > this.room.length) {
+      const old = this.room.subarray(this.end - kept, this.end);
+      const size = Math.max(1024, 2 * (kept + numbers.length));
+      const room = size > this.room.length || size < this.room.length / 8 ? new Float64Array(size) : this.room;
+      room.set(old, 0);
+      this.room = room;
+      this.end = kept;
+    }
+    this.room.set(numbers, this.end);
+    this.end += numbers.length;
+    this.start = this.end - numbers.length - kept;
+    this.view = this.room.subarray(this.start, this.end);
+  }
+}
+
+const NONE = new Float64Array(0);
+const PAGE = Math.random().toString(36).slice(2);
+
+// One per chart and page: takes frames in, tells the kernel what it has taken in, and has its views drawn.
+class Store {
+  constructor(model) {
+    this.model = model;
+    this.columns = new Map();
+    this.layout = null;
+    this.views = new Set();
+    this.frame = 0; // the number of the newest frame
+    this.synced = false; // whether no frame is missing since the last full one
+    this.paused = false;
+    this.asked = 0;
+    this.time = 0;
+    this.draws = 0;
+    this.lags = []; // seconds between the making of a frame and its picture, of the newest 2,000
+    this.waiting = null;
+    model.on("msg:custom", (message, buffers) => this.take(message, buffers));
+    this.ask();
+  }
+  ask() {
+    this.asked = performance.now();
+    this.model.send({ t: "ready", page: PAGE });
+  }
+  take(message, buffers) {
+    if (message.t !== "frame") return;
+    const next = message.n === this.frame + 1;
+    this.frame = message.n;
+    if (!message.full && !(this.synced && next) && !this.paused) {
+      this.synced = false;
+      if (performance.now() - this.asked > 500) this.ask();
+    }
+    if (this.paused) this.synced = false;
+    else if (message.full || this.synced) this.apply(message, buffers);
+    this.later(message.n);
+  }
+  apply(message, buffers) {
+    this.synced = true;
+    if (message.layout) {
+      this.layout = message.layout;
+      for (const view of this.views) view.changed = true;
+    }
+    message.data.forEach(([key, reset, most], i) => {
+      let column = this.columns.get(key);
+      if (!column) this.columns.set(key, (column = new Column()));
+      if (reset) column.clear(most);
+      column.append(float64(buffers[i]));
+    });
+    if (message.full) {
+      const living = new Set(message.data.map(([key]) => key));
+      for (const key of this.columns.keys()) if (!living.has(key)) this.columns.delete(key);
+    }
+    this.time = message.time;
+    this.dirty = true;
+  }
+  column(key) {
+    return this.columns.get(key)?.view ?? NONE;
+  }
+  sorted(key) {
+    return this.columns.get(key)?.sorted ?? true;
+  }
+  // Draw at the next frame of the screen, then acknowledge: a screen that is slow, or not looked at, gets less.
+  later(n) {
+    this.newest = n;
+    if (this.waiting !== null) return;
+    const shown = document.visibilityState === "visible" && [...this.views].some((view) => view.visible);
+    const go = () => {
+      clearTimeout(this.waiting);
+      cancelAnimationFrame(this.turn);
+      this.waiting = null;
+      if (shown && this.dirty) this.draw();
+      this.model.send({ t: "ack", page: PAGE, n: this.newest, hidden: !shown });
+    };
+    this.waiting = setTimeout(go, shown ? 500 : 0);
+    if (shown) this.turn = requestAnimationFrame(go);
+  }
+  draw() {
+    this.dirty = false;
+    for (const view of this.views) view.draw();
+    this.draws += 1;
+    this.lags.push(Date.now() / 1000 - this.time);
+    if (this.lags.length > 2000) this.lags.splice(0, 1000);
+  }
+  pause(on) {
+    this.paused = on;
+    for (const view of this.views) view.tell();
+    if (!on) this.ask();
+  }
+}
