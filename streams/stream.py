@@ -111,6 +111,26 @@ class Stream(Feed):
         return self._latest
 
     @property
+    def newest(self) -> int:
+        """The number of the newest item, errors included; 0 before the first."""
+        return self._expected - 1
+
+    def first(self) -> Any:
+        """The oldest kept value that is not None; None if there is none.
+
+        >>> stream_of([None, 0.5, 0.25]).first()
+        0.5
+        """
+        position = 0
+        while True:
+            values, position, _ = self._take(position, 256)
+            for value in values:
+                if value is not None:
+                    return value
+            if not values:
+                return None
+
+    @property
     def fields(self) -> tuple[str, ...] | None:
         """The names of the elements of a value, if the values are rows."""
         return self._fields

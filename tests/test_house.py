@@ -23,7 +23,10 @@ MAY_IMPORT = {
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
+    "visualizers": {
+        *("streams", "client", "numpy", "tsdownsample", "PIL"),
+        *("matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"),
+    },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }

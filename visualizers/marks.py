@@ -1,0 +1,143 @@
+"""`Marks`: commands and restarts as vertical lines of a chart."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from looptap.streams.stream import Stream
+from looptap.visualizers.picture import Rule
+
+if TYPE_CHECKING:
+    from looptap.visualizers.series import Series
+
+MOST = 200
+"""Vertical lines that a chart shows; of more, the newest."""
+_LOOK = 1.0  # seconds between two questions for the commands of a run
+
+
+class Command(NamedTuple):
+    """What a vertical line says, and where it stands: at the event ``number`` of type ``event``, or at a time."""
+
+    text: str
+    event: str
+    number: int
+    wall: float
+
+
+class Marks:
+    """What is known of commands, from streams, lists and runs."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[Stream, int]] = {}
+        self._runs: list[Any] = []
+        self._fixed: list[Command] = []
+        self._asked: dict[int, list[Command]] = {}
+        self._asking: threading.Thread | None = None
+        self._looked = -_LOOK
+
+    def add(self, source: Any) -> None:
+        """Show the commands of a run, or those in a stream or a list of mappings."""
+        if isinstance(source, Stream):
+            self._streams.setdefault(id(source), (source, 0))
+        elif hasattr(source, "commands"):
+            if not any(run is source for run in self._runs):
+                self._runs.append(source)
+        else:
+            self._fixed += commands(source)
+
+    def pull(self) -> bool:
+        """Look for new commands; whether there are any. A thread of its own asks a run, which may take its time."""
+        before = self._count()
+        for key, (stream, taken) in self._streams.items():
+            if stream.newest > taken:
+                records = stream.records_after(taken)
+                self._streams[key] = (stream, stream.newest)
+                self._fixed += [
+                    command._replace(number=command.number or record.event, wall=command.wall or record.wall)
+                    for record in records
+                    for command in commands([record.value])
+                ]
+        del self._fixed[:-MOST]
+        if self._runs and time.monotonic() - self._looked >= _LOOK and not (self._asking and self._asking.is_alive()):
+            self._looked = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, name="looptap-marks", daemon=True)
+            self._asking.start()
+        return self._count() != before
+
+    def wait(self, timeout: float = 5.0) -> None:
+        """Wait until the runs that are being asked have answered."""
+        if self._asking is not None:
+            self._asking.join(timeout)
+
+    def _count(self) -> tuple[int, int]:
+        last = self._fixed[-1] if self._fixed else None
+        return len(self._fixed) + hash(last), sum(map(len, self._asked.values()))
+
+    def _ask(self) -> None:
+        for run in list(self._runs):
+            try:
+                self._asked[id(run)] = commands(run.commands)[-MOST:]
+            except Exception:  # the run is gone or does not answer: what is known of it stays
+                continue
+
+    def rules(self, series: list[Series]) -> tuple[Rule, ...]:
+        """A vertical line for each command, and for each place where one run of a name gave way to the next."""
+        known = [*self._fixed, *(command for found in list(self._asked.values()) for command in found)]
+        found = []
+        for command in known:
+            at = _place(command, series)
+            if at is not None:
+                found.append(Rule(at, command.text))
+        for one in series:
+            for seam in one.stream.seams:
+                at = one.layer.place(one, "number", seam.after + 1)
+                if at is not None:
+                    found.append(Rule(at, f"restart: {seam.new}"))
+        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
+
+
+def _place(command: Command, series: list[Series]) -> float | None:
+    """Where a command stands on the axis x: by the number of its event if a stream is of that type, else by time."""
+    for one in series:
+        if command.number and command.event in ("", one.stream.on):
+            at = one.layer.place(one, "event", command.number)
+            if at is not None:
+                return at
+    for one in series:
+        if command.wall:
+            at = one.layer.place(one, "wall", command.wall)
+            if at is not None:
+                return at
+    return None
+
+
+def commands(source: Iterable[Any]) -> list[Command]:
+    """The commands in mappings, or in rows of a store; what is neither is left out.
+
+    >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
+    'lr 0.1 → 0.01'
+    """
+    found = []
+    for one in source:
+        if not isinstance(one, Mapping):
+            if not hasattr(one, "_asdict"):
+                continue
+            one = one._asdict()
+        get = one.get
+        what = str(get("name") or get("what") or "command")
+        old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
+        text = what if new is None else f"{what} {old!r:.20} → {new!r:.20}"
+        text = text if outcome == "done" else f"{text} ({outcome:.40})"
+        number, wall = get("number"), get("wall") or get("time") or get("start")
+        found.append(
+            Command(
+                text[:120],
+                str(get("event") or ""),
+                number if isinstance(number, int) else 0,
+                float(wall) if isinstance(wall, int | float) else 0.0,
+            )
+        )
+    return found
