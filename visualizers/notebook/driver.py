@@ -45,15 +45,16 @@ class Driver:
 
     def _run(self) -> None:
         while (moved := self._next()) is not None:
+            begun = time.monotonic()
             try:
-                pause = moved.step(time.monotonic())
+                pause = moved.step(begun)
             except Exception:
                 log.exception("looptap: a chart of this notebook failed, and is drawn no more.")
                 pause = None
             if pause is not None:
                 with self._changed:
                     if not any(entry[2] is moved for entry in self._waiting):
-                        heapq.heappush(self._waiting, (time.monotonic() + pause, next(self._count), moved))
+                        heapq.heappush(self._waiting, (begun + pause, next(self._count), moved))
 
     def _next(self) -> Moved | None:
         with self._changed:

@@ -5,7 +5,7 @@ A column that only grows is sent from where the page has it; any other is sent a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -28,6 +28,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Growing:
+    """The points of a line that slide by; ``key`` is the same as long as they are the same."""
+
+    key: str
+    x: Column
+    y: Column
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A picture as a page gets it: ``layout`` is plain data, its marks name ``columns`` by their keys."""
 
@@ -43,22 +52,24 @@ def drawable(picture: Picture) -> bool:
     )
 
 
-def frame_of(picture: Picture, growing: dict[int, Sequence[Column]] | None = None) -> Frame:
-    """The frame of a picture that is `drawable`. ``growing`` has the x and y of marks, by their place, that slide."""
+def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> Frame:
+    """The frame of a picture that is `drawable`. ``growing`` has the points of lines, by their place, that slide."""
     columns: dict[str, Column] = {}
     marks = []
     labels: dict[str, Sequence[str]] = {"x": (), "y": ()}
     for place, mark in enumerate(picture.marks):
         about: dict[str, Any] = {"m": type(mark).__name__.lower()}
+        slides = growing.get(place) if growing else None
         for field in fields(mark):
             value = getattr(mark, field.name)
-            if isinstance(value, np.ndarray):
+            if slides is not None and field.name in ("x", "y"):
+                about[field.name] = key = f"{slides.key}.{field.name}"
+                columns[key] = getattr(slides, field.name)
+            elif isinstance(value, np.ndarray):
                 about[field.name] = f"{place}{field.name}"
                 columns[f"{place}{field.name}"] = Column(np.ascontiguousarray(value, np.float64).ravel())
             else:
                 about[field.name] = value
-        if growing and place in growing:
-            columns |= {f"{place}{name}": column for name, column in zip("xy", growing[place], strict=True)}
         marks.append(about)
         if isinstance(mark, Grid):
             about["shape"] = mark.cells.shape

@@ -6,13 +6,41 @@ what is new, not the line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from looptap.visualizers.axes import ABOUT, TIME
 from looptap.visualizers.chart import Chart
-from looptap.visualizers.notebook.frames import Column
-from looptap.visualizers.picture import Picture
+from looptap.visualizers.kinds.lines import Line as LineChart
+from looptap.visualizers.notebook.frames import Column, Growing
+from looptap.visualizers.picture import Line, Picture
+from looptap.visualizers.series import Series
 
 
-def growing(chart: Chart, picture: Picture) -> dict[int, Sequence[Column]]:
-    """The x and y of those marks of the picture, by their places, that stand for points which slide by."""
-    return {}
+def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
+    """The points behind those lines of the picture, by their places, that slide by. The chart's lock is held."""
+    places = {(m.name, m.color, m.side): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
+    found = {}
+    for series in chart.series:
+        layer = series.layer
+        if type(layer) is LineChart and "ring" in series.data and not series.stream.seams:
+            for name, color, column in _lines(layer, series):
+                if (place := places.get((name, color, series.side))) is not None:
+                    found[place] = column
+    return found
+
+
+def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
+    ring, names = series.data["ring"], series.data["names"]
+    columns = ring.columns
+    if not len(ring):
+        return []
+    axis = layer.over(series, columns)
+    total, most = ring.given_up + len(ring), ring.points
+    origin = round(float(columns[TIME][-1] - axis.x[-1]), 6) if layer.x == "time" else 0.0
+    x = Column(axis.x, total, most)
+    parts = [i for i, name in enumerate(names) if i != axis.part and (not series.y or name in series.y)]
+    return [
+        (
+            *layer._look(series, names[part], len(parts)),
+            Growing(f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[ABOUT + part], total, most)),
+        )
+        for part in parts
+    ]

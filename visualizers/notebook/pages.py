@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-IN_FLIGHT = 3
-"""Frames that a page may owe: one travels, one is drawn, one is acknowledged."""
+IN_FLIGHT = 5
+"""Frames that a page may owe: some travel, one is drawn, and not each one is acknowledged."""
 GONE = 3.0
 """Seconds after which a page that owes frames counts as gone."""
 _MOST = 16  # pages that are remembered

@@ -56,7 +56,7 @@ class Store {
     this.time = 0;
     this.draws = 0;
     this.lags = []; // seconds between the making of a frame and its picture, of the newest 2,000
-    this.waiting = null;
+    this.waiting = this.owing = null;
     model.on("msg:custom", (message, buffers) => this.take(message, buffers));
     this.ask();
   }
@@ -111,10 +111,20 @@ class Store {
       cancelAnimationFrame(this.turn);
       this.waiting = null;
       if (shown && this.dirty) this.draw();
-      this.model.send({ t: "ack", page: PAGE, n: this.newest, hidden: !shown });
+      this.acknowledge(!shown);
     };
     this.waiting = setTimeout(go, shown ? 500 : 0);
     if (shown) this.turn = requestAnimationFrame(go);
+  }
+  // Every second frame, or soon after: what is sent to the kernel costs it more than what it sends.
+  acknowledge(hidden) {
+    const send = () => {
+      clearTimeout(this.owing);
+      this.owing = null;
+      this.model.send({ t: "ack", page: PAGE, n: this.newest, hidden });
+    };
+    if (this.owing) send();
+    else this.owing = setTimeout(send, 30);
   }
   draw() {
     this.dirty = false;

@@ -27,52 +27,54 @@ const extent = (numbers, from = 0, to = numbers.length, log = false) => {
   return [low, high];
 };
 
-const trace = (ctx, xs, ys, [from, to], X, Y, sorted, width) => {
+// A path through all points; NaN and infinity break it. A point between two breaks is a dot.
+const trace = (path, xs, ys, [from, to], X, Y) => {
   let pen = false;
-  if (!sorted || to - from < 3 * width) {
-    for (let i = from; i < to; i++) {
-      const y = ys[i];
-      if (!(Number.isFinite(y) && Number.isFinite(xs[i]))) {
-        pen = false;
-      } else {
-        const px = X(xs[i]), py = Y(y);
-        if (!pen) ctx.moveTo(px, py);
-        ctx.lineTo(px, py); // also to itself: a point between two gaps is a dot
-        pen = true;
-      }
+  for (let i = from; i < to; i++) {
+    const px = X(xs[i]), py = Y(ys[i]);
+    if (px - px !== 0 || py - py !== 0) {
+      pen = false;
+      continue;
     }
-    return;
+    if (!pen) path.moveTo(px, py);
+    path.lineTo(px, py);
+    pen = true;
   }
-  let column = NaN, low, high, last;
+};
+
+// The same for many points per column of pixels, x rising: a bar for each column, from its lowest to its highest point
+// and to the end of the column before. Bars on whole pixels are drawn ten times as fast as a path.
+const bars = (ctx, xs, ys, [from, to], X, Y, thick) => {
+  const wide = Math.max(1, Math.round(thick / 1.5));
+  let column = NaN, low = 0, high = 0, last = NaN;
   const flush = () => {
     if (column !== column) return;
-    if (low !== high) {
-      ctx.lineTo(column, Y(low));
-      ctx.lineTo(column, Y(high));
-    }
-    ctx.lineTo(column, Y(last));
+    const top = Math.round(Math.min(Y(high), Y(low)) - thick / 2), bottom = Math.round(Math.max(Y(low), Y(high)) + thick / 2);
+    ctx.fillRect(column, top, wide, bottom - top);
   };
   for (let i = from; i < to; i++) {
     const y = ys[i];
     if (!(y < Infinity && y > -Infinity)) {
       flush();
-      column = NaN;
-      pen = false;
+      column = last = NaN;
       continue;
     }
     const px = X(xs[i]) | 0;
     if (px !== column) {
       flush();
+      if (last === last && px - column > 1) {
+        ctx.beginPath();
+        ctx.moveTo(column, Y(last));
+        ctx.lineTo(px, Y(y));
+        ctx.stroke();
+        last = y;
+      }
+      low = last < y ? last : y;
+      high = last > y ? last : y;
       column = px;
-      low = high = last = y;
-      if (!pen) ctx.moveTo(px, Y(y));
-      else ctx.lineTo(px, Y(y));
-      pen = true;
-    } else {
-      if (y < low) low = y;
-      else if (y > high) high = y;
-      last = y;
-    }
+    } else if (y < low) low = y;
+    else if (y > high) high = y;
+    last = y;
   }
   flush();
 };
@@ -104,21 +106,21 @@ const PAINT = {
     ctx.lineJoin = "bevel";
     ctx.lineCap = mark.dash === "solid" ? "round" : "butt";
     ctx.setLineDash((DASHES[mark.dash] ?? []).map((n) => n * at.ratio));
-    ctx.beginPath();
-    trace(ctx, xs, ys, visible, at.X, at.Y, sorted, at.width);
-    if (mark.filled !== null && visible[1] > visible[0]) {
-      const area = new Path2D();
-      const [from, to] = visible, floor = at.Y(mark.filled);
-      trace(area, xs, ys, visible, at.X, at.Y, sorted, at.width);
+    const path = new Path2D(), [from, to] = visible;
+    const dense = sorted && mark.dash === "solid" && to - from > 3 * at.width;
+    if (!dense) trace(path, xs, ys, visible, at.X, at.Y);
+    if (mark.filled !== null && to > from && !dense) {
+      const area = new Path2D(path), floor = at.Y(mark.filled);
       area.lineTo(at.X(xs[to - 1]), floor);
       area.lineTo(at.X(xs[from]), floor);
-      ctx.save();
       ctx.globalAlpha = 0.3 * mark.opacity;
       ctx.fillStyle = mark.color;
       ctx.fill(area);
-      ctx.restore();
+      ctx.globalAlpha = mark.opacity;
     }
-    ctx.stroke();
+    ctx.fillStyle = mark.color;
+    if (dense) bars(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
+    else ctx.stroke(path);
     ctx.setLineDash([]);
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
