@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -58,7 +59,13 @@ class Steering(Session):
 
         ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
         """
-        found = self._inquire("commands", "The question for the commands", 5.0, list)
+        return self._records(self._inquire("commands", "The question for the commands", 5.0, list))
+
+    def commands_soon(self) -> Future[Any]:
+        """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
+        return self._requests.send(m.Ask(self._requests.number(), "commands"))
+
+    def _records(self, found: list[Any]) -> Records:
         records = Records(record for record in found if isinstance(record, dict))
         records.run = self.info.id
         return records

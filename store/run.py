@@ -91,6 +91,7 @@ class StoredRun:
             for row in rows:
                 if row[0] not in self._streams:
                     self._streams[row[0]] = stream = StoredStream(Declared(*row), self._select)
+                    stream.run = self
                     if self.state != LIVE:
                         stream._finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]

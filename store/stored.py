@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,8 @@ class StoredStream(Stream):
     def __init__(self, declared: Declared, select: Select) -> None:
         fields = None if declared.fields is None else _fields(declared)
         super().__init__(declared.name, text=declared.query, on=declared.event)
+        self.run: Any = None
+        """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
         self._pages = Pages(select, declared.id)
         self._buffer = self._pages

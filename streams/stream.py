@@ -313,6 +313,10 @@ class Stream(Feed):
                 stacklevel=2,
             )
 
+    def outlook(self) -> str:
+        """What is known of why values do not come, in a sentence or two; empty if nothing is."""
+        return self._outlook().strip()
+
     def _outlook(self) -> str:
         """What a message about missing values may add."""
         return self._failures()

@@ -111,9 +111,9 @@ class Chart:
     ) -> None:
         """Draw ``stream`` too, from its oldest kept value on; one that is here already stays as it is.
 
-        ``axis="right"`` gives it the second axis; ``color`` and ``dash`` are its own, ``name`` is for the legend; ``y``
-        names the fields that are drawn. A stream without a value is judged when its first comes. Raises
-        IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
+        ``axis="right"`` gives it the second axis; ``color`` is its own, or the field that colours its points; ``name`` is
+        for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first comes.
+        Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
         """
         options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": tuple(y), "chart": chart}
         with self.lock:
@@ -161,12 +161,16 @@ class Chart:
                 raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (same or overlay)))
             if overlay and not options["axis"]:
                 side = "right"
-        color = options["color"] or self.palette.color(stream.name)
+        names = {*choice.schema, *(stream.fields or ())}
+        color = by = options["color"]
+        if not by or by in names:
+            color = self.palette.color(stream.name)
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = Frames(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
-            dash=options["dash"] or self.palette.dash(stream.name), points=self.points, sample=stream.first(),
+            by=by if by in names else "", dash=options["dash"] or self.palette.dash(stream.name),
+            points=self.points, sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
         self._state = None

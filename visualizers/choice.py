@@ -199,8 +199,10 @@ def is_histogram(value: Any) -> bool:
     """Whether the value is (counts, edges), with one edge more than counts."""
     if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(v, list) or is_array(v) for v in value):
         return False
-    shapes: list[Any] = [np.shape(part) if isinstance(part, list) and all(map(is_number, part)) else getattr(part, "shape", ())
-              for part in value]  # fmt: skip
+    shapes: list[Any] = [
+        (len(part),) if isinstance(part, list) and all(map(is_number, part)) else getattr(part, "shape", ())
+        for part in value
+    ]
     return all(len(shape) == 1 for shape in shapes) and int(shapes[1][0]) == int(shapes[0][0]) + 1 > 1
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.streams.stream import Stream
@@ -27,67 +28,81 @@ class Command(NamedTuple):
     wall: float
 
 
+class Watched:
+    """The commands of one run, asked for at most once a second, without ever waiting for the answer."""
+
+    def __init__(self) -> None:
+        self.known: list[Command] = []
+        self._asked: Future[Any] | None = None
+        self._looked = -_LOOK
+
+    def look(self, run: Any) -> None:
+        """Take in the answer, if it is there, and ask again if it is time."""
+        if self._asked is not None and self._asked.done():
+            answer, self._asked = self._asked, None
+            if answer.exception() is None:
+                self.known = commands(answer.result())[-MOST:]
+        if self._asked is not None or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            if hasattr(run, "commands_soon"):
+                self._asked = run.commands_soon()
+                if self._asked is not None and self._asked.done():
+                    self.look(run)
+            else:
+                self.known = commands(run.commands)[-MOST:]
+        except Exception:  # the run is gone or its file closed: what is known stays
+            return
+
+
+_watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()  # charts of a run ask it once
+
+
 class Marks:
     """What is known of commands, from streams, lists and runs."""
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Stream, int]] = {}
-        self._runs: list[Any] = []
+        self._runs: list[tuple[Any, Watched]] = []
         self._fixed: list[Command] = []
-        self._asked: dict[int, list[Command]] = {}
-        self._asking: threading.Thread | None = None
-        self._looked = -_LOOK
+        self._shown: list[Command] = []
 
     def add(self, source: Any) -> None:
         """Show the commands of a run, or those in a stream or a list of mappings."""
         if isinstance(source, Stream):
             self._streams.setdefault(id(source), (source, 0))
         elif hasattr(source, "commands"):
-            if not any(run is source for run in self._runs):
-                self._runs.append(source)
+            if not any(run is source for run, _ in self._runs):
+                try:
+                    self._runs.append((source, _watched.setdefault(source, Watched())))
+                except TypeError:  # it cannot be a key
+                    self._runs.append((source, Watched()))
         else:
             self._fixed += commands(source)
 
     def pull(self) -> bool:
-        """Look for new commands; whether there are any. A thread of its own asks a run, which may take its time."""
-        before = self._count()
+        """Look for new commands; whether there are any."""
         for key, (stream, taken) in self._streams.items():
             if stream.newest > taken:
-                records = stream.records_after(taken)
                 self._streams[key] = (stream, stream.newest)
                 self._fixed += [
                     command._replace(number=command.number or record.event, wall=command.wall or record.wall)
-                    for record in records
+                    for record in stream.records_after(taken)
                     for command in commands([record.value])
                 ]
         del self._fixed[:-MOST]
-        if self._runs and time.monotonic() - self._looked >= _LOOK and not (self._asking and self._asking.is_alive()):
-            self._looked = time.monotonic()
-            self._asking = threading.Thread(target=self._ask, name="looptap-marks", daemon=True)
-            self._asking.start()
-        return self._count() != before
-
-    def wait(self, timeout: float = 5.0) -> None:
-        """Wait until the runs that are being asked have answered."""
-        if self._asking is not None:
-            self._asking.join(timeout)
-
-    def _count(self) -> tuple[int, int]:
-        last = self._fixed[-1] if self._fixed else None
-        return len(self._fixed) + hash(last), sum(map(len, self._asked.values()))
-
-    def _ask(self) -> None:
-        for run in list(self._runs):
-            try:
-                self._asked[id(run)] = commands(run.commands)[-MOST:]
-            except Exception:  # the run is gone or does not answer: what is known of it stays
-                continue
+        known = list(self._fixed)
+        for run, watched in self._runs:
+            watched.look(run)
+            known += watched.known
+        changed, self._shown = known != self._shown, known
+        return changed
 
     def rules(self, series: list[Series]) -> tuple[Rule, ...]:
         """A vertical line for each command, and for each place where one run of a name gave way to the next."""
-        known = [*self._fixed, *(command for found in list(self._asked.values()) for command in found)]
         found = []
-        for command in known:
+        for command in self._shown:
             at = _place(command, series)
             if at is not None:
                 found.append(Rule(at, command.text))

@@ -44,6 +44,8 @@ class Series:
     label: str = ""
     y: tuple[str, ...] = ()
     """The fields that are drawn; none: all."""
+    by: str = ""
+    """The field that colours the points."""
     points: int = POINTS
     sample: Any = None
     """The value by which the chart was chosen."""

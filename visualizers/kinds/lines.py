@@ -56,8 +56,9 @@ class Line(Chart):
         if is_number(value):
             return [series.stream.name or "value"], "number"
         if isinstance(value, tuple | list) and value:
-            bare = ("x", "y", "z") if 1 < len(value) < 4 else tuple(f"v{place}" for place in range(len(value)))
-            return list(schema if len(schema) == len(value) else bare), "row"
+            width = len(value)
+            bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"v{place}" for place in range(width))
+            return list(schema if len(schema) == width else bare), "row"
         raise TypeError(f"expected number, got {describe(value)}")
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
