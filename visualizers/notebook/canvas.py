@@ -21,6 +21,7 @@ from looptap.visualizers.notebook.kernels import answer_anywhere, pulse, quietly
 from looptap.visualizers.notebook.pages import Pages
 
 STATIC = Path(__file__).parent / "static"
+_CODE = ("uPlot.iife.min.js", "columns.js", "paint.js", "plane.js", "panels.js", "chart.js")
 
 
 class Library(anywidget.AnyWidget):  # type: ignore[misc]
@@ -34,7 +35,7 @@ class Library(anywidget.AnyWidget):  # type: ignore[misc]
 def library() -> Library:
     """The one of this process."""
     style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
-    parts = [(STATIC / name).read_text() for name in ("uPlot.iife.min.js", "columns.js", "paint.js", "chart.js")]
+    parts = [(STATIC / name).read_text() for name in _CODE]
     return Library(code="\n".join([f"const STYLE = {_text(style)};", *parts]))
 
 
@@ -47,18 +48,21 @@ def _text(text: str) -> str:
 class Canvas(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows the frames that it is given by `offer`, as fast as the pages that look at it can draw them.
 
-    ``on_ask(message)`` is called with what else a page asks for: to seek a frame, to play.
+    ``on_ask(message)`` is called with what else a page asks for: to seek a frame, to play. ``still`` names the picture
+    that stands below it in the saved notebook, and is not seen beside it.
     """
 
     _esm = (STATIC / "stub.js").read_text()
     library = traitlets.Unicode().tag(sync=True)
     identity = traitlets.Unicode().tag(sync=True)
+    still = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(300).tag(sync=True)
 
-    def __init__(self, on_ask: Callable[[dict[str, Any]], None] = lambda message: None, *, height: int = 300) -> None:
-        super().__init__(
-            library=f"IPY_MODEL_{library().model_id}", identity=f"looptap-{uuid.uuid4().hex[:12]}", height=height
-        )
+    def __init__(
+        self, on_ask: Callable[[dict[str, Any]], None] = lambda message: None, *, height: int = 300, still: str = ""
+    ) -> None:
+        code = f"IPY_MODEL_{library().model_id}"
+        super().__init__(library=code, identity=uuid.uuid4().hex, still=still, height=height)
         self._guard = threading.Lock()
         self._pages, self._sent = Pages(), Sent()
         self._number = 0

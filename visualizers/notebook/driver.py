@@ -26,22 +26,23 @@ class Moved(Protocol):
 class Driver:
     """Visits each of those that were given to `add`, on one thread, until they want no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, Moved]] = []
         self._count = itertools.count()
         self._running = False
 
-    def add(self, moved: Moved) -> None:
-        """Visit it now, and then as it says; one that is there already is visited sooner."""
+    def add(self, moved: Moved, pause: float = 0.0) -> None:
+        """Visit it after ``pause`` seconds, and then as it says; one that is there already is visited then, too."""
         with self._changed:
             self._waiting = [entry for entry in self._waiting if entry[2] is not moved]
-            self._waiting.append((0.0, next(self._count), moved))
+            self._waiting.append((time.monotonic() + pause, next(self._count), moved))
             heapq.heapify(self._waiting)
             self._changed.notify()
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._run, name="looptap-charts", daemon=True).start()
+                threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
     def _run(self) -> None:
         while (moved := self._next()) is not None:
@@ -70,5 +71,5 @@ class Driver:
                 self._changed.wait(due - now)
 
 
-driver = Driver()
+driver = Driver("looptap-charts")
 """That of this process."""

@@ -17,7 +17,9 @@ from looptap.visualizers.series import Series
 def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
     """The points behind those lines of the picture, by their places, that slide by. The chart's lock is held."""
     places = {(m.name, m.color, m.side): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
-    found = {}
+    found: dict[int, Growing] = {}
+    if picture.x.time:  # the page shows local time, which is made of what is drawn
+        return found
     for series in chart.series:
         layer = series.layer
         if type(layer) is LineChart and "ring" in series.data and not series.stream.seams:

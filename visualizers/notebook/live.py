@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
-from looptap.visualizers.chart import Chart
 from looptap.visualizers.notebook.canvas import Canvas
 from looptap.visualizers.notebook.driver import driver
 from looptap.visualizers.notebook.frames import frame_of
 from looptap.visualizers.notebook.growing import growing
 from looptap.visualizers.notebook.kernels import pulse
+from looptap.visualizers.plots import Cell
 
 FASTEST = 1 / 60
 """Seconds between two frames, at least."""
@@ -22,11 +23,11 @@ _TRIES = 10  # frames for a page that is only now being made
 
 
 class Live:
-    """A chart and the canvas that shows it, moved by the driver's thread from `start` to `close`."""
+    """A chart of a plot and the canvas that shows it, moved by the driver's thread from `start` to `close`."""
 
-    def __init__(self, chart: Chart, *, height: int = 300) -> None:
-        self.chart = chart
-        self.canvas = Canvas(self._asked, height=height)
+    def __init__(self, cell: Cell, *, height: int = 300, still: str = "") -> None:
+        self.cell = cell
+        self.canvas = Canvas(self._asked, height=height, still=still)
         self.closed = False
         self._tries = 0
         self._pause = FASTEST
@@ -39,7 +40,7 @@ class Live:
         driver.add(self)
 
     def close(self) -> None:
-        """Leave the picture as it is, and free what it took."""
+        """Show nothing more, and free what it took."""
         self.closed = True
         self.canvas.close()
 
@@ -72,32 +73,30 @@ class Live:
         return _BLIND
 
     def _pull(self) -> bool:
-        if self.chart.pull():
+        if self.cell.pull():
             self._dirty, self._made = True, time.time()
         return self._dirty
 
     def _show(self, *, blind: bool = False) -> None:
         self._dirty = False
-        with self.chart.lock:  # what grows is a view of what the chart goes on writing to
-            picture = self.chart.draw()
-            frame = frame_of(picture, growing(self.chart, picture))
-            frame.layout["playing"] = not self.chart.paused
+        chart = self.cell.chart
+        with contextlib.nullcontext() if chart is None else chart.lock:  # what grows is a view of what it writes to
+            picture = self.cell.draw()
+            frame = frame_of(picture, {} if chart is None else growing(chart, picture))
+            frame.layout["playing"] = not self.cell.paused
             message = self.canvas.made(frame, blind=blind, made=self._made)
         self.canvas.send(*message)
 
     def _asked(self, message: dict[str, Any]) -> None:
         """A page asks for another frame, or to hold the one it has."""
-        kind = message.get("t")
-        if kind == "seek" and isinstance(message.get("frame"), int):
-            self.chart.show(message["frame"])
+        kind, chart = message.get("t"), self.cell.chart
+        if kind == "seek" and isinstance(index := message.get("frame"), int) and chart is not None:
+            chart.show(index)
+        elif kind == "play" and message.get("on"):
+            if chart is not None:
+                chart.show(None)
+            self.cell.resume()
         elif kind == "play":
-            self._play(bool(message.get("on")))
+            self.cell.pause()
         self._dirty = True
         driver.add(self)
-
-    def _play(self, on: bool) -> None:
-        if on:
-            self.chart.show(None)
-            self.chart.resume()
-        else:
-            self.chart.pause()

@@ -1,17 +1,9 @@
-// A chart on the page: uPlot keeps axes, cursor and zoom, the marks are painted by paint.js. All texts are text nodes.
-
-const make = (parent, tag, name = "", text = "") => {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text) node.textContent = text;
-  parent?.append(node);
-  return node;
-};
+// A chart on the page: what stands above and below its panels, and when they are drawn.
 
 class View {
   constructor(store, el) {
     this.store = store;
-    this.zoom = null;
+    this.panels = [];
     this.hidden = new Set(); // names that were clicked away
     this.changed = this.visible = true;
     this.el = make(el, "div", "looptap");
@@ -35,6 +27,7 @@ class View {
       this.visible = shown;
     });
     this.seen.observe(this.el);
+    if (store.left) store.ask();
     store.views.add(this);
     this.draw();
   }
@@ -46,168 +39,41 @@ class View {
   }
   remove() {
     this.store.views.delete(this);
+    if (!this.store.views.size) this.store.leave();
     this.resized.disconnect();
     this.seen.disconnect();
-    this.uplot?.destroy();
+    for (const panel of this.panels) panel.destroy();
   }
+  // The width of one panel: they stand side by side while there is room for each.
   get width() {
-    return Math.max(200, this.el.clientWidth || 600);
-  }
-  resize() {
-    if (this.uplot && this.uplot.width !== this.width) this.uplot.setSize({ width: this.width, height: this.height });
+    const all = Math.max(200, this.el.clientWidth || 600);
+    const across = Math.min(this.panels.length || 1, Math.max(1, Math.floor(all / 320)));
+    return Math.floor(all / across) - (across > 1 ? 8 : 0);
   }
   get height() {
     return this.store.model.get("height");
   }
-  get marks() {
-    return this.store.layout.marks.filter((mark) => !this.hidden.has(mark.name) || !mark.name);
-  }
-  draw() {
-    const { store } = this;
-    if (!store.layout) return;
-    const shape = JSON.stringify([store.layout.x, store.layout.y, store.layout.right, store.layout.labels]);
-    if (this.changed) this.tell();
-    this.changed = false;
-    if (this.shape !== shape) this.build();
-    this.shape = shape;
-    this.uplot.setData([[0, 1], [0, 1], [0, 1]], true);
-    this.values();
-  }
-  build() {
-    const { layout } = this.store;
-    this.uplot?.destroy();
-    const ink = getComputedStyle(this.el).color;
-    const labelled = (labels) =>
-      labels.length && {
-        incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
-        values: (_, at) => at.map((i) => (Number.isInteger(i) ? (labels[i] ?? "").slice(0, 20) : "")),
-      };
-    const axis = (about, more) => ({
-      stroke: ink,
-      grid: { stroke: "#8883", width: 1 },
-      ticks: { stroke: "#8886", width: 1 },
-      label: about.title || undefined,
-      labelSize: 18,
-      labelFont: "12px system-ui",
-      size: 56,
-      ...more,
-    });
-    const scale = (about, side) => ({
-      distr: about.log ? 3 : 1,
-      dir: layout.marks.some((mark) => mark.m === "grid") ? -1 : 1,
-      range: () => this.limits(about, side),
-    });
-    const axes = [
-      axis(layout.x, { size: 40, ...labelled(layout.labels.x) }),
-      axis(layout.y, { scale: "y", ...labelled(layout.labels.y) }),
-    ];
-    const scales = {
-      x: { time: layout.x.time, distr: layout.x.log ? 3 : 1, range: () => this.reach() },
-      y: scale(layout.y, "left"),
-    };
-    if (layout.right) {
-      scales.right = scale(layout.right, "right");
-      axes.push(axis(layout.right, { scale: "right", side: 1, grid: { show: false } }));
-    }
-    const plain = { scale: "y", paths: () => null, points: { show: false } };
-    const options = {
-      width: this.width,
-      height: this.height,
-      legend: { show: false },
-      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
-      scales,
-      axes,
-      series: [{}, plain, { ...plain, scale: layout.right ? "right" : "y" }],
-      hooks: {
-        draw: [(u) => this.paint(u)],
-        setCursor: [() => this.values()],
-        setSelect: [(u) => this.select(u)],
-        ready: [(u) => u.over.addEventListener("dblclick", () => this.select(null))],
-      },
-    };
-    this.plot.textContent = "";
-    this.uplot = new uPlot(options, [[0, 1], [0, 1], [0, 1]], this.plot);
-  }
-  select(u) {
-    if (u) {
-      const { left, width } = u.select;
-      if (width < 4) return;
-      this.zoom = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
-      u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    } else this.zoom = null;
+  resize() {
+    const { width } = this;
+    if (width === this.wide) return;
+    for (const panel of this.panels) panel.resize(width);
     this.draw();
   }
-  // What is seen of x: what was zoomed into, else what the job asks for, else all.
-  reach() {
+  draw() {
     const { layout } = this.store;
-    if (this.zoom) return this.zoom;
-    let low = Infinity, high = -Infinity;
-    for (const mark of this.marks) {
-      const [from, to] = LIMITS[mark.m](this.store, mark, null, layout.x.log);
-      low = Math.min(low, from);
-      high = Math.max(high, to);
+    if (!layout) return;
+    if (this.changed) this.tell();
+    this.changed = false;
+    const kinds = layout.panels.map((panel) => panel.kind).join();
+    if (kinds !== this.kinds) {
+      for (const panel of this.panels) panel.destroy();
+      this.plot.textContent = "";
+      this.panels = layout.panels.map(({ kind }) => new PANELS[kind](this, make(this.plot, "div", `panel ${kind}`)));
     }
-    low = layout.x.low ?? low;
-    high = layout.x.high ?? high;
-    return low < high ? [low, high] : low === high ? [low - 0.5, high + 0.5] : layout.x.log ? [1, 10] : [0, 1];
-  }
-  limits(about, side) {
-    const { layout } = this.store, seen = this.reach();
-    let low = Infinity, high = -Infinity;
-    for (const mark of this.marks) {
-      if ((mark.side ?? "left") !== side) continue;
-      const [from, to] = LIMITS[mark.m](this.store, mark, seen, about.log);
-      low = Math.min(low, from, to);
-      high = Math.max(high, from, to);
-    }
-    if (!(low <= high)) [low, high] = about.log ? [1, 10] : [0, 1];
-    if (about.log) [low, high] = [low / 1.2, high * 1.2];
-    else if (!layout.marks.some((mark) => mark.m === "grid")) {
-      const room = (high - low || Math.abs(high) || 1) * 0.06;
-      const bars = layout.marks.some((mark) => mark.m === "bars");
-      [low, high] = [bars && low >= 0 ? 0 : low - room, high + room];
-    }
-    return [about.low ?? low, about.high ?? high];
-  }
-  paint(u) {
-    const { ctx, bbox } = u, { store } = this;
-    const map = (scale, log) => {
-      const { min, max } = u.scales[scale], f = log ? Math.log10 : (v) => v;
-      const at = u.valToPos(min, scale, true), slope = (u.valToPos(max, scale, true) - at) / (f(max) - f(min));
-      return (value) => at + (f(value) - f(min)) * slope;
-    };
-    const ink = getComputedStyle(this.el).color, ratio = devicePixelRatio;
-    const X = map("x", store.layout.x.log);
-    const sides = { left: [map("y", store.layout.y.log), u.scales.y, store.layout.y.log] };
-    if (store.layout.right) sides.right = [map("right", store.layout.right.log), u.scales.right, store.layout.right.log];
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.font = `${11 * ratio}px system-ui`;
-    for (const mark of this.marks) {
-      const [Y, scale, log] = sides[mark.side ?? "left"] ?? sides.left;
-      ctx.save();
-      ctx.globalAlpha = mark.opacity ?? 1;
-      PAINT[mark.m](ctx, store, mark, {
-        X, Y, ratio, ink, log, x0: u.scales.x.min, x1: u.scales.x.max, y0: scale.min,
-        width: bbox.width, bottom: bbox.top + bbox.height,
-      });
-      ctx.restore();
-    }
-    ctx.fillStyle = ctx.strokeStyle = ink;
-    ctx.lineWidth = ratio;
-    ctx.globalAlpha = 0.7;
-    store.layout.rules.forEach(([x, text], i) => {
-      const px = Math.round(X(x)), py = bbox.top + (12 + 13 * (i % 3)) * ratio;
-      ctx.setLineDash([3 * ratio, 3 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(px, bbox.top);
-      ctx.lineTo(px, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.fillText(text, px + 3 * ratio, py);
-    });
-    ctx.restore();
+    this.kinds = kinds;
+    this.wide = this.width;
+    this.panels.forEach((panel, i) => panel.draw(layout.panels[i], layout, this.wide));
+    this.values();
   }
   // Everything but the plot: title, legend, badges, the slider of the frames.
   tell() {
@@ -219,8 +85,8 @@ class View {
     this.title.hidden = !layout.title;
     this.legend.textContent = "";
     this.shown = new Map();
-    for (const { name, color, m } of layout.marks) {
-      if (!name || m === "grid" || this.shown.has(name)) continue;
+    for (const { name, color } of layout.panels.flatMap((panel) => panel.marks)) {
+      if (!name || !color || this.shown.has(name)) continue;
       const entry = make(this.legend, "span", this.hidden.has(name) ? "off" : "");
       entry.title = "Click to hide or show";
       make(entry, "i").style.background = color;
@@ -259,11 +125,10 @@ class View {
   }
   // The values in the legend: under the cursor, else the newest.
   values() {
-    if (!this.uplot || !this.shown) return;
-    const { store } = this, left = this.uplot.cursor.left;
-    const x = left >= 0 ? this.uplot.posToVal(left, "x") : null;
-    const told = new Set();
-    for (const mark of store.layout.marks) {
+    const { store } = this, index = store.layout.panels.findIndex((panel) => panel.kind === "plane");
+    if (index < 0 || !this.shown || !this.panels[index]) return;
+    const x = this.panels[index].cursor, told = new Set();
+    for (const mark of store.layout.panels[index].marks) {
       const node = this.shown.get(mark.name);
       if (mark.m !== "line" || !node || told.has(mark.name)) continue;
       told.add(mark.name);
@@ -278,22 +143,27 @@ class View {
     }
   }
   save() {
-    const source = this.uplot?.ctx.canvas;
-    if (!source) return;
-    const head = 22 * devicePixelRatio, canvas = document.createElement("canvas");
-    canvas.width = source.width;
-    canvas.height = source.height + head;
-    const ctx = canvas.getContext("2d"), dark = getComputedStyle(this.el).color.match(/\d+/g)[0] > 128;
-    ctx.fillStyle = dark ? "#111" : "#fff";
+    const sources = this.panels.map((panel) => panel.canvas).filter(Boolean);
+    if (!sources.length) return;
+    const ratio = devicePixelRatio, head = 22 * ratio, canvas = document.createElement("canvas");
+    canvas.width = sources.reduce((sum, source) => sum + source.width, 0);
+    canvas.height = Math.max(...sources.map((source) => source.height)) + head;
+    const ctx = canvas.getContext("2d"), ink = getComputedStyle(this.el).color;
+    ctx.fillStyle = ink.match(/\d+/g)[0] > 128 ? "#111" : "#fff";
     ctx.fillRect(0, 0, canvas.width, canvas.height);
-    ctx.drawImage(source, 0, head);
-    ctx.font = `${12 * devicePixelRatio}px system-ui`;
-    let at = 8 * devicePixelRatio;
-    for (const [text, color] of [[this.store.layout.title, getComputedStyle(this.el).color],
-      ...this.marks.filter((mark) => this.shown.has(mark.name)).map((mark) => [mark.name, mark.color])]) {
+    let left = 0;
+    for (const source of sources) {
+      ctx.drawImage(source, left, head);
+      left += source.width;
+    }
+    ctx.font = `${12 * ratio}px system-ui`;
+    left = 8 * ratio;
+    const marks = this.store.layout.panels.flatMap((panel) => panel.marks);
+    const colors = new Map(marks.map((mark) => [mark.name, mark.color]));
+    for (const [text, color] of [[this.store.layout.title, ink], ...[...this.shown.keys()].map((n) => [n, colors.get(n)])]) {
       ctx.fillStyle = color;
-      ctx.fillText(text, at, head * 0.7);
-      at += ctx.measureText(text).width + (text ? 12 * devicePixelRatio : 0);
+      ctx.fillText(text, left, head * 0.7);
+      left += ctx.measureText(text).width + (text ? 12 * ratio : 0);
     }
     canvas.toBlob((blob) => {
       const link = document.createElement("a");
@@ -319,7 +189,7 @@ export const initialize = (model) => {
 };
 
 export const render = (model, el) => {
-  const still = hideStill(el, model.get("identity"));
+  const still = hideStill(el, model.get("still"));
   const view = new View(storeOf(model), el);
   return () => {
     still();
@@ -328,12 +198,12 @@ export const render = (model, el) => {
 };
 
 // The picture that is kept beside the chart, for when there is no kernel, is not seen while there is one.
-const hideStill = (el, identity) => {
+const hideStill = (el, name) => {
   const hidden = new Set();
   const look = (within) => {
     for (const image of within.querySelectorAll?.('img[src^="data:image/png;base64,"]') ?? []) {
       const child = image.closest(".jp-OutputArea-child");
-      if (!child || !atob(image.src.slice(22, 422)).includes(identity)) continue;
+      if (!child || !atob(image.src.slice(22, 422)).includes(name)) continue;
       child.style.display = "none";
       hidden.add(child);
     }

@@ -1,10 +1,8 @@
 // What a page knows of one chart: columns of numbers that grow at the end and slide, and the layout that names them.
 
-const float64 = (part) => {
-  if (part instanceof ArrayBuffer) return new Float64Array(part);
-  const bytes = part.buffer.slice(part.byteOffset, part.byteOffset + part.byteLength); // aligned, and ours
-  return new Float64Array(bytes);
-};
+const bytes = (part) =>
+  part instanceof ArrayBuffer ? new Uint8Array(part) : new Uint8Array(part.buffer, part.byteOffset, part.byteLength);
+const float64 = (part) => new Float64Array(bytes(part).slice().buffer); // a copy is aligned, and ours
 
 // A window over the newest `most` numbers. `sorted` says that they never fall: NaN counts as falling.
 class Column {
@@ -62,10 +60,15 @@ class Store {
   }
   ask() {
     this.asked = performance.now();
+    this.left = false;
     this.model.send({ t: "ready", page: PAGE });
   }
+  leave() {
+    this.left = true;
+    this.model.send({ t: "left", page: PAGE });
+  }
   take(message, buffers) {
-    if (message.t !== "frame") return;
+    if (message.t !== "frame" || this.left) return;
     const next = message.n === this.frame + 1;
     this.frame = message.n;
     if (!message.full && !(this.synced && next) && !this.paused) {
@@ -82,7 +85,8 @@ class Store {
       this.layout = message.layout;
       for (const view of this.views) view.changed = true;
     }
-    message.data.forEach(([key, reset, most], i) => {
+    message.data.forEach(([key, reset, most, pixels], i) => {
+      if (pixels) return this.columns.set(key, { view: bytes(buffers[i]), sorted: false });
       let column = this.columns.get(key);
       if (!column) this.columns.set(key, (column = new Column()));
       if (reset) column.clear(most);

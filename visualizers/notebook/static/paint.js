@@ -1,5 +1,13 @@
 // The marks of a picture on a canvas. Lines are reduced to what a column of pixels can show: first, lowest, highest, last.
 
+const make = (parent, tag, name = "", text = "") => {
+  const node = document.createElement(tag);
+  if (name) node.className = name;
+  if (text) node.textContent = text; // never as HTML: all texts come from the job
+  parent?.append(node);
+  return node;
+};
+
 const DASHES = { solid: [], dash: [8, 5], dot: [2, 4], dashdot: [8, 4, 2, 4] };
 
 // The first index of `numbers` (sorted) that is not below `value`.
@@ -44,7 +52,7 @@ const trace = (path, xs, ys, [from, to], X, Y) => {
 
 // The same for many points per column of pixels, x rising: a bar for each column, from its lowest to its highest point
 // and to the end of the column before. Bars on whole pixels are drawn ten times as fast as a path.
-const bars = (ctx, xs, ys, [from, to], X, Y, thick) => {
+const columnwise = (ctx, xs, ys, [from, to], X, Y, thick) => {
   const wide = Math.max(1, Math.round(thick / 1.5));
   let column = NaN, low = 0, high = 0, last = NaN;
   const flush = () => {
@@ -119,7 +127,7 @@ const PAINT = {
       ctx.globalAlpha = mark.opacity;
     }
     ctx.fillStyle = mark.color;
-    if (dense) bars(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
+    if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
     else ctx.stroke(path);
     ctx.setLineDash([]);
     for (const [index, text] of mark.notes) {
@@ -161,13 +169,12 @@ const PAINT = {
     }
   },
   bars(ctx, store, mark, at) {
-    const heights = store.column(mark.heights), edges = mark.edges === null ? null : store.column(mark.edges);
-    const zero = Math.min(at.bottom, at.Y(at.log ? at.y0 : 0));
+    const heights = store.column(mark.heights), lefts = store.column(mark.left), rights = store.column(mark.right);
+    const zero = Math.min(at.bottom, at.Y(at.log ? at.y0 : 0)), gap = mark.edges === null ? 0 : 1;
     ctx.fillStyle = mark.color;
     for (let i = 0; i < heights.length; i++) {
-      const left = at.X(edges ? edges[i] : i - 0.4), right = at.X(edges ? edges[i + 1] : i + 0.4);
-      const top = at.Y(heights[i]);
-      ctx.fillRect(left, Math.min(top, zero), Math.max(1, right - left - (edges ? 1 : 0)), Math.abs(zero - top));
+      const left = at.X(lefts[i]), top = at.Y(heights[i]);
+      ctx.fillRect(left, Math.min(top, zero), Math.max(1, at.X(rights[i]) - left - gap), Math.abs(zero - top));
     }
   },
   grid(ctx, store, mark, at) {
@@ -191,6 +198,11 @@ const PAINT = {
   },
 };
 
+const edges = (store, mark) => {
+  const room = mark.edges === null ? 0.1 : 0;
+  return [extent(store.column(mark.left))[0] - room, extent(store.column(mark.right))[1] + room];
+};
+
 // The limits that a mark asks for: [x low, x high] over all of it, then [y low, y high] over what is seen of it.
 const LIMITS = {
   line: (store, mark, seen, log) => {
@@ -207,9 +219,8 @@ const LIMITS = {
   },
   points: (store, mark, seen, log) => extent(store.column(seen ? mark.y : mark.x), 0, undefined, log),
   bars: (store, mark, seen, log) => {
-    const heights = store.column(mark.heights);
-    if (!seen) return mark.edges === null ? [-0.6, heights.length - 0.4] : extent(store.column(mark.edges));
-    const [low, high] = extent(heights, 0, undefined, log);
+    if (!seen) return edges(store, mark);
+    const [low, high] = extent(store.column(mark.heights), 0, undefined, log);
     return log ? [low, high] : [Math.min(0, low), Math.max(0, high)];
   },
   grid: (store, mark, seen) => (seen ? [mark.shape[0] - 0.5, -0.5] : [-0.5, mark.shape[1] - 0.5]),
