@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from looptap.streams.stream import Stream
 from looptap.streams.tables import Columns
 from looptap.visualizers.choice import APPEND, Choice, Mode, choose
@@ -111,9 +113,9 @@ class Chart:
     ) -> None:
         """Draw ``stream`` too, from its oldest kept value on; one that is here already stays as it is.
 
-        ``axis="right"`` gives it the second axis; ``color`` is its own, or the field that colours its points; ``name`` is
-        for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first comes.
-        Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
+        ``axis="right"`` gives it the second axis; ``color`` is its own, or the field that colours its points; ``name``
+        is for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first
+        comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
         """
         options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": tuple(y), "chart": chart}
         with self.lock:
@@ -170,7 +172,7 @@ class Chart:
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
             by=by if by in names else "", dash=options["dash"] or self.palette.dash(stream.name),
-            points=self.points, sample=stream.first(),
+            points=self.points, noted=tuple(stream.notes), sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
         self._state = None
@@ -244,18 +246,25 @@ class Chart:
     def draw(self) -> Picture:
         """The picture of what has been taken in."""
         with self.lock:
-            frame, marks, badges = self._aim(), [], []
+            frame = self._aim()
+            marks: list[Mark] = []
+            badges: list[str] = []
             for layer in self._layers.values():
                 layer.x = self.x
             for series in self.series:
                 try:
-                    marks += list(series.layer.sketch(series))
+                    with np.errstate(all="ignore"):
+                        marks += series.layer.sketch(series)
                 except Exception as error:  # of a chart of the user's own, too: the others are drawn
                     badges.append(f"{series.name!r} cannot be drawn: {type(error).__name__}: {error}")
             first = self.series[0].layer if self.series else self
-            x, y, z = first.axes()
+            try:
+                x, y, z = first.axes()
+            except Exception as error:
+                x, y, z = Axis(), Axis(), None
+                badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
             right = next((series for series in self.series if series.side == "right"), None)
-            beside = "" if right is None else right.name if right.layer is first else right.layer.axes()[1].title
+            beside = "" if right is None else right.name
             return Picture(
                 marks=tuple(marks),
                 title=self.title,

@@ -86,11 +86,11 @@ class Marks:
         for key, (stream, taken) in self._streams.items():
             if stream.newest > taken:
                 self._streams[key] = (stream, stream.newest)
-                self._fixed += [
-                    command._replace(number=command.number or record.event, wall=command.wall or record.wall)
-                    for record in stream.records_after(taken)
-                    for command in commands([record.value])
-                ]
+                for record in stream.records_after(taken):
+                    for command in commands([record.value]):
+                        placed = command.number or command.wall
+                        here = command._replace(event=stream.on, number=record.event, wall=record.wall)
+                        self._fixed.append(command if placed else here)
         del self._fixed[:-MOST]
         known = list(self._fixed)
         for run, watched in self._runs:

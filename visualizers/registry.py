@@ -13,6 +13,21 @@ _ROOMS = {
     "line3d": "space.Line3D",
     "annotated": "lines.Annotated",
     "annotated3d": "space.Annotated3D",
+    "band": "bands.Band",
+    "bars": "bars.Bars",
+    "confusion": "matrices.Confusion",
+    "curve": "curves.Curve",
+    "heatmap": "matrices.HeatMap",
+    "histogram": "histograms.Histogram",
+    "image": "images.Image",
+    "images": "images.Images",
+    "pie": "bars.Pie",
+    "ridgeline": "ridges.Ridgeline",
+    "scatter": "scatters.Scatter",
+    "scatter3d": "scatters.Scatter3D",
+    "summary": "tables.Summary",
+    "table": "tables.Table",
+    "text": "texts.Text",
 }
 """Where the kinds are that come with looptap: loaded when the first of them is drawn."""
 _kinds: dict[str, type[Chart]] = {}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from looptap.streams.feed import FAILED
 from looptap.streams.stream import Stream
 from looptap.streams.tables import Columns
@@ -47,6 +49,8 @@ class Series:
     by: str = ""
     """The field that colours the points."""
     points: int = POINTS
+    noted: tuple[str, ...] = ()
+    """Notes of the stream that are older than the chart."""
     sample: Any = None
     """The value by which the chart was chosen."""
     forgotten: int = 0
@@ -88,10 +92,11 @@ class Series:
             return True
         self._count_forgotten(after, int(new.numbers[0]))
         self.taken = max(newest, int(new.numbers[-1]))
-        if framed:
-            self._take_frames(new)
-        else:
-            self._append(new)
+        with np.errstate(all="ignore"):
+            if framed:
+                self._take_frames(new)
+            else:
+                self._append(new)
         return True
 
     def _count_forgotten(self, after: int, first: int) -> None:
@@ -149,7 +154,8 @@ class Series:
         if self.forgotten:
             found.append(f"{name}: {_count(self.forgotten)} forgotten by the stream before they were drawn (buffer=)")
         found += [f"{name}: {remark}" for remark in self.remarks.values()]
-        return found + [f"{name}: {note:.200}" for note in stream.notes[:_NOTES]]
+        later = [note for note in stream.notes if note not in self.noted]
+        return found + [f"{name}: {note:.200}" for note in later[:_NOTES]]
 
 
 def complaint_of(error: Exception) -> str:

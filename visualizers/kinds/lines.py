@@ -69,7 +69,8 @@ class Line(Chart):
                 return scalars(values)[None]
             case "row":
                 return rows(values, len(data["names"]))
-        return _of_dicts(series, values)
+        found: Floats = _of_dicts(series, values)
+        return found
 
     # ------------------------------------------------------------ drawing
 
@@ -96,7 +97,8 @@ class Line(Chart):
         for part in drawn:
             y = columns[ABOUT + part]
             finite = np.isfinite(y)
-            gaps = 0 if finite.all() else int(len(y) - finite.sum())
+            bad = np.isinf(y) if series.data["form"] == "dict" else ~finite
+            gaps = int(bad.sum())
             odd += gaps
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
@@ -104,7 +106,7 @@ class Line(Chart):
             name, color = self._look(series, names[part], len(drawn))
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
             if gaps:
-                yield _odd(axis.x, y, finite, name, color, series)
+                yield _odd(axis.x, y, bad, name, color, series)
         _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
         self.remark_length(series)
 
@@ -201,15 +203,18 @@ def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp])
     return tuple((int(index), texts[place][:_LETTERS]) for index, place in zip(at, places, strict=True))
 
 
-def _of_dicts(series: Series, values: Sequence[Any]) -> Floats:
-    """Columns of dicts; a name that is new gets a line, up to a bound."""
+def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
+    """Columns of dicts; a name that is new gets a line, up to a bound.
+
+    In them NaN is what a dict did not have, and infinite what was NaN or infinite.
+    """
     names: list[str] = series.data["names"]
     for value in values:
         if not isinstance(value, dict):
             raise TypeError(f"expected dict of number, got {describe(value)}")
     if all(len(value) == len(names) and list(map(str, value)) == names for value in values):
-        return rows([tuple(value.values()) for value in values], len(names))
-    found = [{str(name): number(part) for name, part in value.items()} for value in values]
+        return _present(rows([tuple(value.values()) for value in values], len(names)))
+    found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
     if len(names) + len(fresh) > _LINES:
@@ -221,9 +226,13 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Floats:
     return np.array([[value.get(name, np.nan) for value in found] for name in names]).reshape(len(names), len(values))
 
 
-def _odd(x: Floats, y: Floats, finite: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
+def _present(found: Any) -> Any:
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
     """Points where a number is NaN or infinite, at the height of the last that is neither."""
-    places = np.flatnonzero(~finite)[-_NAN:]
+    places, finite = np.flatnonzero(bad)[-_NAN:], np.isfinite(y)
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
     height = np.where(before >= 0, y[before], y[first] if first >= 0 else 0.0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looptap.visualizers.axes import ABOUT
 from looptap.visualizers.kinds.lines import Annotated, Line, noted_places, notes_at
-from looptap.visualizers.numbers import Floats
+from looptap.visualizers.numbers import Floats, describe
 from looptap.visualizers.picture import Axis, Mark
 from looptap.visualizers.picture import Line as LineMark
 from looptap.visualizers.rings import DRAWN, thinned
@@ -22,6 +22,13 @@ class Line3D(Line):
 
     kind: ClassVar[str] = "line3d"
     family: ClassVar[str] = "xyz"
+
+    def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
+        """The names of the three parts. Raises TypeError for another number of them."""
+        names, form = super().parts(series, value)
+        if len(names) != 3:
+            raise TypeError(f"expected (number, number, number), got {describe(value)}")
+        return names, form
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """The line."""
