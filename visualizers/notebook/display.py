@@ -37,6 +37,10 @@ class PlotView:
         display(self.box)
         if Still.wanted():
             self.still.display()
+        self.start()
+
+    def start(self) -> None:
+        """Follow the plot; `box` is shown by somebody else."""
         driver.add(self)
 
     def close(self) -> None:
