@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
+    from looptap.visualizers.notebook.overview import overview
+    from looptap.visualizers.notebook.panel import panel
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -104,6 +106,8 @@ _ROOMS = {
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+    "overview": "visualizers.notebook.overview",
+    "panel": "visualizers.notebook.panel",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -157,6 +161,8 @@ __all__ = [
     "guard",
     "lazy",
     "open",
+    "overview",
+    "panel",
     "runs",
     "seconds",
     "sliding",
