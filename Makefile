@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint types check demo bench clean
+.PHONY: help setup browsers test soak lint types check demo bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -25,7 +25,10 @@ setup: $(READY) ## the virtual environment in .venv
 
 # pytest as a program, not as `python -m pytest`: that would put this folder on sys.path, and `import agent`
 # would load looptap.agent under a second name.
-test: $(READY) ## the tests
+browsers: ## the programs for the tests of notebooks, windows and the terminal, where they may be installed
+	@tests/support/programs.sh
+
+test: $(READY) browsers ## the tests
 	@$(VENV)/bin/pytest
 
 soak: $(READY) ## the long counts of docs/safety.md

@@ -121,9 +121,10 @@ class Stream(Feed):
         >>> stream_of([None, 0.5, 0.25]).first()
         0.5
         """
-        position = 0
+        position, limit = 0, 1  # the first will do, nearly always, and may be large
         while True:
-            values, position, _ = self._take(position, 256)
+            values, position, _ = self._take(position, limit)
+            limit = 256
             for value in values:
                 if value is not None:
                     return value

@@ -138,6 +138,13 @@ def test_three_bare_numbers_are_a_line_in_space_and_the_chart_says_how_to_overri
     ]
 
 
+def test_a_pair_of_which_neither_counts_steps_says_how_to_draw_both():
+    assert choose((1, 0.5), ("step", "loss")).guess == ""
+    assert "x='event' draws both" in choose((1, 0.5), ("loss", "error")).guess
+    picture = drawn([(1, 0.5), (2, 0.25)], fields=("loss", "error"), draw={"x": "event"})
+    assert [(mark.name, mark.x.tolist()) for mark in picture.marks] == [("loss", [1, 2]), ("error", [1, 2])]
+
+
 def test_the_user_comes_before_the_object_and_the_object_before_its_shape():
     class Curve(list):
         __looptap_chart__ = "bars"
@@ -186,7 +193,7 @@ snapshots = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(snapshots, min_size=1, max_size=4), st.sampled_from(["", *KINDS]), st.sampled_from(["", "time"]))
 def test_any_values_get_some_chart_and_no_exception(values, chart, x):
     stream = stream_of(values, name="anything")
@@ -429,6 +436,7 @@ def test_frames_are_kept_to_look_back_at():
     chart.show(0)
     assert chart.pull()
     assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((0, 3), 2)
+    assert chart.draw().badges == ("this is the frame of event 3, not the newest",)
     push(stream, [np.full(4, 9.0)])
     chart.pull()
     assert chart.draw().marks[-1].y[0] == 3, "the oldest that is kept, now that the shown one is gone"
@@ -527,6 +535,26 @@ def test_images_of_any_numbers_become_bytes():
     assert (image.dtype, image.shape, image.min(), image.max()) == (np.uint8, (8, 8, 3), 0, 255)
     assert "0..1" in shown.badges[0]
     assert drawn([[(np.zeros((4, 4)), "seven"), (np.ones((4, 4)), 3)]]).marks[0].captions == ("seven", "3")
+
+
+def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
+    from looptap.streams.batches import batch_topk
+
+    rows = batch_topk(2, np.array([0.1, 0.9, 0.5]), image=np.zeros((3, 8, 8)), target=np.array([4, 5, 6]))
+    (images,) = drawn([rows]).marks
+    assert [caption for caption in images.captions if "target 5" in caption]
+    assert len(images.images) == 2
+
+
+def test_a_field_or_an_axis_that_there_is_not_is_told():
+    stream = stream_of([(1, 2)], name="s", fields=("step", "loss"))
+    chart = make(chosen(stream))
+    with pytest.raises(ValueError, match="axis='top': it is 'left' or 'right'"):
+        chart.add(stream, axis="top")
+    chart.add(stream, y=["lr"])
+    chart.pull()
+    chart.draw()
+    assert chart.draw().badges == ("s: has no 'lr'; there are step, loss",)
 
 
 def test_points_are_coloured_by_a_field():

@@ -37,6 +37,7 @@ ON_DEMAND = {
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
+    "visualizers": {"pandas", "rich"},  # Plot.summary
 }
 """What a folder may import besides, inside a function only."""
 

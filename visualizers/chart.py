@@ -107,7 +107,7 @@ class Chart:
         color: str = "",
         dash: str = "",
         name: str = "",
-        y: Iterable[str] = (),
+        y: str | Iterable[str] = (),
         choice: Choice | None = None,
         chart: str = "",
     ) -> None:
@@ -117,7 +117,9 @@ class Chart:
         is for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first
         comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
         """
-        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": tuple(y), "chart": chart}
+        if axis not in ("", "left", "right"):
+            raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
+        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": (y,) if isinstance(y, str) else tuple(y), "chart": chart}
         with self.lock:
             if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
                 return
@@ -156,22 +158,24 @@ class Chart:
         side: Side = "right" if options["axis"] == "right" else "left"
         if self.series:
             first = self.series[0]
-            same = choice.family == first.choice.family
+            shares = choice.family == first.choice.family
             overlay = {choice.family, first.choice.family} == _OVERLAY
             alone = self.single or kind_of(choice.kind).single
-            if not (same or overlay) or alone:
-                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (same or overlay)))
+            if not (shares or overlay) or alone:
+                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (shares or overlay)))
             if overlay and not options["axis"]:
                 side = "right"
         names = {*choice.schema, *(stream.fields or ())}
         color = by = options["color"]
+        label = options["name"] or stream.name
         if not by or by in names:
-            color = self.palette.color(stream.name)
+            same = sum((one.label or one.stream.name) == label for one in self.series)
+            color = self.palette.color(f"{label} {same}" if same else label)
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = Frames(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
-            by=by if by in names else "", dash=options["dash"] or self.palette.dash(stream.name),
+            by=by if by in names else "", dash=options["dash"] or self.palette.dash(label),
             points=self.points, noted=tuple(stream.notes), sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
@@ -282,6 +286,9 @@ class Chart:
         found = [badge for series in self.series for badge in series.badges()]
         found += [f"waiting for the first value of {stream.name!r}" for stream, _ in self._waiting]
         found += list(self.refused.values())
+        leader = self._leader() if self._shown is not None else None
+        if leader is not None:
+            found.append(f"this is the frame of {leader.stream.on or 'event'} {leader.frames.event:,}, not the newest")
         return found + (["paused"] if self.paused else [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -64,6 +64,9 @@ KINDS: dict[str, tuple[str, tuple[Mode, ...]]] = {
 }
 """The kinds of charts: the family of each, and the modes that it has, the usual one first."""
 
+FITS: dict[str, Callable[[Any], bool]] = {}
+"""For which values a user's own kind is chosen, by its name: see `looptap.visualizers.register`."""
+
 ALIASES = {
     "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
     "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
@@ -76,9 +79,9 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     """The chart for a stream whose first value that is not None is ``value``.
 
     The user's ``chart`` comes first, then the object's own ``__looptap_chart__`` (a kind, a `Choice`, or a method
-    that returns one), then names that the query declares (``fields``, the keys of a dict, the quantiles of
-    ``query``), then the shape of the value. ``on`` is the type of the events. Raises ValueError for an unknown
-    ``chart``, and nothing for any value.
+    that returns one), then a user's own kind that fits, then names that the query declares (``fields``, the keys of a
+    dict, the quantiles of ``query``), then the shape of the value. ``on`` is the type of the events. Raises ValueError
+    for an unknown ``chart``, and nothing for any value.
 
     >>> choose((1, 0.5)).kind, choose((1, 2, 3)).kind, choose((1, 0.5, "spike")).kind
     ('line', 'line3d', 'annotated')
@@ -91,9 +94,14 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     if own is not None:
         return own
     names = schemas.names_of(value, fields, query)
+    for kind, fits in FITS.items():
+        if _true(fits, value):
+            return _choice(kind, schema=names)
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
     found = _by_shape(value)
+    if found.kind == "line" and len(names) == 2 and isinstance(value, tuple) and not schemas.counts(names[0]):
+        found = replace(found, guess=f"{names[0]} is taken for x; x='event' draws both over the event.")
     return found if found.schema else replace(found, schema=names)
 
 
@@ -133,6 +141,13 @@ def _own(value: Any, fields: Sequence[str], query: str) -> Choice | None:
     except Exception:
         return None
     return asked if isinstance(asked, Choice) and asked.kind in KINDS else None
+
+
+def _true(fits: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(fits(value))
+    except Exception:  # of a user's own: it was not written for such a value
+        return False
 
 
 def is_point(value: Any) -> bool:
@@ -213,6 +228,18 @@ def captioned(value: Any) -> bool:
     return is_picture(value[0]) or (is_array(value[0]) and bool(value[0].ndim in (2, 3)))
 
 
+def image_field(rows: Sequence[Any]) -> Any:
+    """The key of a list of dicts under which each has an image, as ``batch_topk(k, by, image=x)`` yields; else None."""
+    if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+        return None
+    keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]
+    return keys[0] if len(keys) == 1 else None
+
+
+def _is_image(value: Any) -> bool:
+    return is_picture(value) or (is_array(value) and value.ndim in (2, 3) and _numeric(value))
+
+
 def _of_list(value: list[Any]) -> Choice:
     if value and all(map(is_number, value)):
         return _of_array(np.empty(len(value)))
@@ -220,6 +247,8 @@ def _of_list(value: list[Any]) -> Choice:
         return _choice("images")
     if value and all(is_array(v) and v.ndim in (2, 3) for v in value) and len({v.ndim for v in value}) == 1:
         return _choice("images", guess="A list of matrices is taken for images; chart='table' lists them.")
+    if value and image_field(value):
+        return _choice("images", guess="The rows are shown as images with captions; chart='table' lists them.")
     if value and all(isinstance(v, tuple) and len(v) in (2, 3) and all(map(is_number, v)) for v in value):
         found = _of_array(np.empty((len(value), len(value[0])))) if len({len(v) for v in value}) == 1 else None
         return found if found is not None and found.kind.startswith("scatter") else _choice("table")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.streams.stream import Stream
 from looptap.visualizers.picture import Rule
+from looptap.visualizers.runs import run_of
 
 if TYPE_CHECKING:
     from looptap.visualizers.series import Series
@@ -26,6 +27,8 @@ class Command(NamedTuple):
     event: str
     number: int
     wall: float
+    run: Any = None
+    """The run that it was for, if that is known: other runs have other events and times."""
 
 
 class Watched:
@@ -95,7 +98,7 @@ class Marks:
         known = list(self._fixed)
         for run, watched in self._runs:
             watched.look(run)
-            known += watched.known
+            known += [command._replace(run=run) for command in watched.known]
         changed, self._shown = known != self._shown, known
         return changed
 
@@ -103,7 +106,7 @@ class Marks:
         """A vertical line for each command, and for each place where one run of a name gave way to the next."""
         found = []
         for command in self._shown:
-            at = _place(command, series)
+            at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
             if at is not None:
                 found.append(Rule(at, command.text))
         for one in series:

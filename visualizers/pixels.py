@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.snapshots import Image
-from looptap.visualizers.choice import captioned, is_picture
+from looptap.visualizers.choice import captioned, image_field, is_picture
 from looptap.visualizers.numbers import as_array, describe, is_array
+from looptap.visualizers.words import shown
 
 Pixels: TypeAlias = NDArray[np.uint8]
 SIDE = 1024
@@ -35,6 +36,8 @@ def _pairs(value: Any, many: bool) -> list[tuple[Any, str]]:
         return [(value[0], str(value[1])[:200])]
     if isinstance(value, Mapping):
         return [(one, str(name)[:200]) for name, one in value.items()]
+    if isinstance(value, list) and value and (key := image_field(value)) is not None:
+        return [(row[key], ", ".join(f"{name} {shown(row[name], 24)}" for name in row if name != key)) for row in value]
     if isinstance(value, list):
         return [(one[0], str(one[1])[:200]) if captioned(one) else (one, "") for one in value]
     if many and is_array(value) and value.ndim > 2:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from looptap.visualizers.chart import Chart
-from looptap.visualizers.choice import KINDS, kind_named
+from looptap.visualizers.choice import FITS, KINDS, kind_named
 
 _ROOMS = {
     "line": "lines.Line",
@@ -46,6 +46,9 @@ def register(kind: Kind) -> Kind:
         raise ValueError(f"{kind.__name__} must say what it is, as in kind = 'violin' and family = 'xy'.")
     KINDS[name] = (family, (kind.mode,))
     _kinds[name] = kind
+    FITS.pop(name, None)
+    if callable(fits := getattr(kind, "fits", None)):
+        FITS[name] = fits
     return kind
 
 

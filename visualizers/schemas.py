@@ -11,6 +11,7 @@ STEPS = ("step", "global_step", "iteration", "iter", "it", "batch", "batch_idx",
 """Names of a part that counts steps."""
 EPOCHS = ("epoch", "current_epoch")
 """Names of a part that counts epochs."""
+_OVER = ("x", "time", "event_time", "seconds", "tokens", "samples", "examples")
 _LOW = ("lo", "low", "lower", "min", "minimum")
 _MIDDLE = ("mid", "middle", "median", "mean", "average", "estimate", "value")
 _HIGH = ("hi", "high", "upper", "max", "maximum")
@@ -23,6 +24,11 @@ class Band(NamedTuple):
     x: int | None
     middle: int | None
     pairs: tuple[tuple[int, int], ...]
+
+
+def counts(name: str) -> bool:
+    """Whether a part of that name is what others are drawn over: a step, an epoch, a time, x."""
+    return name.lower() in (*STEPS, *EPOCHS, *_OVER)
 
 
 def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
@@ -50,7 +56,7 @@ def band_of(names: Sequence[str]) -> Band | None:
     True
     """
     plain = [name.lower() for name in names]
-    x = 0 if plain and plain[0] in (*STEPS, *EPOCHS, "time", "x") else None
+    x = 0 if plain and counts(plain[0]) else None
     parts = {name: index for index, name in enumerate(plain) if index != x}
     ranks = {index: rank for name, index in parts.items() if (rank := _rank(name)) is not None}
     if len(ranks) == len(parts) and len(set(ranks.values())) == len(parts) > 1:

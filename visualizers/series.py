@@ -63,7 +63,7 @@ class Series:
     @property
     def name(self) -> str:
         """What the legend calls this stream."""
-        return self.label or self.stream.name
+        return self.label or self.stream.name or "value"
 
     @property
     def state(self) -> tuple[Any, ...]:

@@ -56,8 +56,13 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
+<<<<<<< HEAD
     from looptap.visualizers.notebook.overview import overview
     from looptap.visualizers.notebook.panel import panel
+=======
+    from looptap.visualizers.chart import IncompatibleStreams
+    from looptap.visualizers.plots import Plot, compare, plot
+>>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -73,6 +78,7 @@ _ROOMS = {
     "Firing": "client.guard_rules",
     "Gap": "streams.stream",
     "Guard": "client.guard",
+    "IncompatibleStreams": "visualizers.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -84,6 +90,7 @@ _ROOMS = {
     "NoSuchRun": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
+    "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
@@ -103,11 +110,16 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
+    "compare": "visualizers.plots",
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+<<<<<<< HEAD
     "overview": "visualizers.notebook.overview",
     "panel": "visualizers.notebook.panel",
+=======
+    "plot": "visualizers.plots",
+>>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -128,6 +140,7 @@ __all__ = [
     "Firing",
     "Gap",
     "Guard",
+    "IncompatibleStreams",
     "LimitReached",
     "Limits",
     "LinkError",
@@ -139,6 +152,7 @@ __all__ = [
     "NoSuchRun",
     "NotLooptap",
     "Outcome",
+    "Plot",
     "QueryError",
     "Record",
     "RefusedKey",
@@ -158,11 +172,16 @@ __all__ = [
     "VersionMismatch",
     "WrongServer",
     "attach",
+    "compare",
     "guard",
     "lazy",
     "open",
+<<<<<<< HEAD
     "overview",
     "panel",
+=======
+    "plot",
+>>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
     "runs",
     "seconds",
     "sliding",

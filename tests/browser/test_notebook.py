@@ -1,13 +1,10 @@
 """Charts and controls in JupyterLab, in a real browser, as a person sees them."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
-from lab import PATIENCE, laboratory
+from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
 from programs import need
 from waiting import soon
 
@@ -17,36 +14,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 BLUE = [31, 119, 180]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
-ATTACH = "import looptap, os, time\nrun = looptap.attach('job')"
-BUSY = """
-open('busy', 'w').close()
-while not os.path.exists('enough'):
-    time.sleep(0.01)
-open('over', 'w').close()
-"""
-"""A cell that keeps the kernel busy until the test has seen enough."""
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A JupyterLab, a browser, and a job that can be attached to."""
     chromium = need("chromium", "NOTEBOOKS ARE")
-    root = tmp_path_factory.mktemp("lab")
-    runs = tmp_path_factory.mktemp("runs")
-    runs.chmod(0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOPTAP_DIR", str(runs))
-        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        script = os.path.join(os.path.dirname(__file__), os.pardir, "support", "steered_job.py")
-        jobs = [subprocess.Popen([sys.executable, script, "job"])]
-        try:
-            soon(lambda: looptap.runs(), 60)
-            with laboratory(root, chromium) as lab:
-                yield lab
-        finally:
-            for job in jobs:
-                job.kill()
-                job.wait()
+    with beside_a_job(tmp_path_factory.mktemp("runs")), laboratory(tmp_path_factory.mktemp("lab"), chromium) as lab:
+        yield lab
 
 
 @pytest.fixture
@@ -70,18 +43,6 @@ def opened(lab, request):
         book.close()
     for name in ("busy", "enough", "over"):
         (lab.root / name).unlink(missing_ok=True)
-
-
-def busy(lab, book, index):
-    """Run a cell that goes on until the test says `enough`."""
-    book.start(index)
-    soon(lambda: (lab.root / "busy").exists(), 60)
-
-
-def enough(lab):
-    """Let the busy cell end, which has run until now."""
-    assert not (lab.root / "over").exists()
-    (lab.root / "enough").touch()
 
 
 def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell_runs(lab, opened):

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from playwright.sync_api import sync_playwright
 from waiting import soon
+
+import looptap
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -19,6 +22,14 @@ FLAGS = (
 SHOTS = Path(os.environ.get("LOOPTAP_SCREENSHOTS", Path(__file__).resolve().parents[2] / "screenshots"))
 """Where screenshots are kept; git ignores it."""
 PATIENCE = 60_000
+ATTACH = "import looptap, os, time\nrun = looptap.attach('job')"
+BUSY = """
+open('busy', 'w').close()
+while not os.path.exists('enough'):
+    time.sleep(0.01)
+open('over', 'w').close()
+"""
+"""A cell that keeps the kernel busy until the test has seen enough."""
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 
 
@@ -55,6 +66,33 @@ def laboratory(root, chromium, *, python=sys.executable, extra=None):
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+@contextlib.contextmanager
+def beside_a_job(runs):
+    """The job `steered_job`, announced in the folder ``runs``, which all processes started meanwhile look at."""
+    runs.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPTAP_DIR", str(runs))
+        job = subprocess.Popen([sys.executable, str(Path(__file__).with_name("steered_job.py")), "job"])
+        try:
+            soon(looptap.runs, 60)
+            yield
+        finally:
+            job.kill()
+            job.wait()
+
+
+def busy(lab, book, index):
+    """Run a cell that goes on until the test says `enough`."""
+    book.start(index)
+    soon((lab.root / "busy").exists, 60)
+
+
+def enough(lab):
+    """Let the busy cell end, which has run until now."""
+    assert not (lab.root / "over").exists()
+    (lab.root / "enough").touch()
 
 
 class Lab:

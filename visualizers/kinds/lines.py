@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.tables import Columns
+from looptap.visualizers import schemas
 from looptap.visualizers.axes import ABOUT, EVENT, NUMBER, TIME, WALL, Over, over
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, Mode
@@ -79,9 +80,8 @@ class Line(Chart):
         data = series.data
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
-        pair = data["form"] == "row" and len(data["names"]) == 2 and series.choice.kind != "band"
         start = min([*starts, data["start"]]) if run is not None else data["start"]
-        found = over(columns, data["names"], self.x, series.stream.on, start, pair)
+        found = over(columns, data["names"], self.x, series.stream.on, start, self.pair(series))
         _remark(series, "x", found.remark)
         return found
 
@@ -89,9 +89,9 @@ class Line(Chart):
         """A line for each part, and a point where a number is NaN or infinite."""
         if "ring" not in series.data:
             return
-        columns, names = series.data["ring"].columns, series.data["names"]
+        columns = series.data["ring"].columns
         axis = self.over(series, columns)
-        drawn = [i for i, name in enumerate(names) if i != axis.part and (not series.y or name in series.y)]
+        drawn = self.drawn(series, axis)
         most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn))))
         breaks, odd = _breaks(series, columns), 0
         for part in drawn:
@@ -103,12 +103,30 @@ class Line(Chart):
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = _broken(x, shown, picked, breaks)
-            name, color = self._look(series, names[part], len(drawn))
+            name, color = self._look(series, part, drawn)
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
             if gaps:
                 yield _odd(axis.x, y, bad, name, color, series)
         _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
         self.remark_length(series)
+
+    def drawn(self, series: Series, axis: Over) -> list[int]:
+        """The parts that are lines: those that the user names, else all but what counts steps."""
+        names = series.data["names"]
+        if series.y:
+            wanted = [i for i, name in enumerate(names) if name in series.y]
+            missing = [name for name in series.y if name not in names]
+            there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
+            _remark(series, "y", there if missing else "")
+            return wanted
+        steps = 0 if self.pair(series) else schemas.x_of(names)
+        if steps is not None and self.x and not schemas.counts(names[steps]):
+            steps = None  # the first of a pair is a number like the other, over what the user asks for
+        return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
+
+    def pair(self, series: Series) -> bool:
+        """Whether the values are pairs, of which the first is x."""
+        return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
 
     def remark_length(self, series: Series) -> None:
         """Say what is no longer drawn."""
@@ -116,12 +134,13 @@ class Line(Chart):
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
-    def _look(self, series: Series, part: str, lines: int) -> tuple[str, str]:
-        """The name and the colour of a line."""
-        if lines == 1:
+    def _look(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
+        """The name and the colour of a line; the first has the colour of the stream."""
+        if len(drawn) == 1:
             return series.name, series.color
-        name = part if len(self.series) == 1 else f"{series.name} {part}"
-        return name, self.palette.color(f"{series.stream.name}.{part}")
+        name: str = series.data["names"][part]
+        color = series.color if part == drawn[0] else self.palette.color(f"{series.name}.{name}")
+        return name if len(self.series) == 1 else f"{series.name} {name}", color
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """The axes, with the names of what is on them where it is one thing."""
@@ -131,7 +150,7 @@ class Line(Chart):
         axis = self.over(mine[0], mine[0].data["ring"].columns)
         left = [one for one in mine if one.side == mine[0].side]
         title = left[0].name if len(left) == 1 and len(left[0].data["names"]) <= 2 else ""
-        names = [name for i, name in enumerate(mine[0].data["names"]) if i != axis.part]
+        names = [mine[0].data["names"][i] for i in self.drawn(mine[0], axis)]
         if title and mine[0].data["form"] == "row" and len(names) == 1:
             title = names[0]
         return Axis(axis.title, time=axis.clock), Axis(title), None
@@ -147,7 +166,8 @@ class Line(Chart):
         index = int(np.searchsorted(known, at))
         if index == len(known) and what == "number":
             return None
-        return float(self.over(series, columns).x[min(index, len(known) - 1)])
+        index = min(index, len(known) - 1)
+        return float(self.over(series, columns[:, index : index + 1]).x[0])
 
 
 class Annotated(Line):
@@ -209,10 +229,11 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     In them NaN is what a dict did not have, and infinite what was NaN or infinite.
     """
     names: list[str] = series.data["names"]
-    for value in values:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected dict of number, got {describe(value)}")
-    if all(len(value) == len(names) and list(map(str, value)) == names for value in values):
+    if set(map(type, values)) != {dict}:
+        value = next(value for value in values if type(value) is not dict)
+        raise TypeError(f"expected a dict of number, got {describe(value)}")
+    kinds = set(map(tuple, values))
+    if len(kinds) == 1 and list(map(str, *kinds)) == names:
         return _present(rows([tuple(value.values()) for value in values], len(names)))
     found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
     known = set(names)

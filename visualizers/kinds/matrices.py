@@ -38,10 +38,14 @@ class HeatMap(Chart):
             series.remarks["side"] = f"{rows:,} × {columns:,} cells, averaged to at most {SIDE} × {SIDE}"
         return coarser(coarser(np.where(np.isfinite(cells), cells, np.nan)).T).T
 
+    def named(self, series: Series) -> str:
+        """The name of the stream, unless it is written above the chart already."""
+        return "" if series.name == self.title else series.name
+
     def sketch(self, series: Series) -> Iterator[Mark]:
         """The matrix that is shown."""
         for cells in series.frames.shown[-1:]:
-            yield Grid(cells, name=series.name)
+            yield Grid(cells, name=self.named(series))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Columns and rows."""
@@ -58,7 +62,7 @@ class Confusion(HeatMap):
         for cells in series.frames.shown[-1:]:
             whole = max(cells.shape) < SIDE
             rows, columns = (tuple(map(str, range(size))) if whole else () for size in cells.shape)
-            yield Grid(cells, rows, columns, written=max(cells.shape) <= WRITTEN, name=series.name)
+            yield Grid(cells, rows, columns, written=max(cells.shape) <= WRITTEN, name=self.named(series))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Predictions and targets, as the helper ``confusion`` counts them."""

@@ -57,7 +57,8 @@ class Ridgeline(Chart):
                 base = float(places[name])
                 height = base + _HEIGHT * counts / (counts.max() or 1.0)
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
-                label, filled, notes = ("", None, ()) if age else (name, base, ((0, name),))
+                label = series.name if not age and base == len(now) - 1 else ""
+                filled, notes = (None, ()) if age else (base, ((0, name),))
                 yield Line(
                     x, y, name=label, color=series.color, opacity=fading(age), filled=filled, notes=notes,
                     side=series.side,

@@ -40,7 +40,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._charts = ipywidgets.VBox()
         self._view: PlotView | None = None
         self._drawn: set[str] = set()
-        self._before: tuple[float, dict[str, int]] = (time.monotonic(), run.events())
+        self._before: tuple[float, dict[str, int]] = (0.0, {})
         super().__init__([self._facts, self._charts])
         self.step(time.monotonic())
         looks.add(self, EVERY)
@@ -56,7 +56,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         """Ask the run how it is, and show that."""
         if self.closed:
             return None
-        parts = [_head(self.run), self._rates(now)]
+        parts = [_head(self.run)]
         for part in (self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []
@@ -65,12 +65,11 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._facts.value = "".join(parts)
         return EVERY if self.run.state in ("live", "lost") else None
 
-    def _rates(self, now: float) -> str:
-        then, before = self._before
-        events = self.run.events()
+    def _rates(self, stats: dict[str, Any]) -> str:
+        (then, before), now = self._before, time.monotonic()
+        events = {str(name): int(count) for name, count in stats.get("events", {}).items()}
         self._before = now, events
-        span = max(1e-3, now - then)
-        rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / span:,.1f}") for name, n in events.items()]
+        rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / (now - then):,.1f}") for name, n in events.items()]
         return table("Events", ("event", "so far", "per second"), rows)
 
     def _cost(self) -> list[str]:
@@ -91,6 +90,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             for one in queries
         ]  # fmt: skip
         return [
+            self._rates(stats),
             table("What looptap costs", ("", ""), facts),
             table("Queries", ("query", "on", "per event", "share", "limited"), rows),
         ]

@@ -8,6 +8,7 @@ class View {
     this.changed = this.visible = true;
     this.el = make(el, "div", "looptap");
     this.el.looptap = store;
+    this.el.onkeydown = (event) => event.stopPropagation(); // keys pressed here are not the notebook's
     make(this.el, "style").textContent = STYLE;
     const head = make(this.el, "div", "head");
     this.title = make(head, "span", "title");
@@ -38,6 +39,7 @@ class View {
     return node;
   }
   remove() {
+    clearTimeout(this.telling);
     this.store.views.delete(this);
     if (!this.store.views.size) this.store.leave();
     this.resized.disconnect();
@@ -62,8 +64,7 @@ class View {
   draw() {
     const { layout } = this.store;
     if (!layout) return;
-    if (this.changed) this.tell();
-    this.changed = false;
+    if (this.changed) this.soon();
     const kinds = layout.panels.map((panel) => panel.kind).join();
     if (kinds !== this.kinds) {
       for (const panel of this.panels) panel.destroy();
@@ -75,9 +76,19 @@ class View {
     this.panels.forEach((panel, i) => panel.draw(layout.panels[i], layout, this.wide));
     this.values();
   }
+  // What stands around the plot need not change sixty times a second.
+  soon() {
+    const wait = 150 - (performance.now() - (this.told ?? -1000));
+    if (wait <= 0) this.tell();
+    else this.telling ??= setTimeout(() => this.tell(), wait);
+  }
   // Everything but the plot: title, legend, badges, the slider of the frames.
   tell() {
     const { layout, paused } = this.store;
+    clearTimeout(this.telling);
+    this.telling = null;
+    this.told = performance.now();
+    this.changed = false;
     this.hold.textContent = paused ? "Go on" : "Pause";
     this.hold.classList.toggle("on", paused);
     if (!layout) return;
@@ -94,7 +105,7 @@ class View {
       this.shown.set(name, make(entry, "b"));
       entry.onclick = () => {
         if (!this.hidden.delete(name)) this.hidden.add(name);
-        this.changed = true;
+        this.tell();
         this.draw();
       };
     }
@@ -104,7 +115,7 @@ class View {
     this.turn(layout);
   }
   turn({ frame, playing }) {
-    this.frames.hidden = !frame;
+    this.frames.hidden = !frame || frame[1] < 2;
     if (!frame) return;
     if (!this.slider) {
       this.play = this.button(this.frames, "", "Show each frame as it comes, or hold one", () =>
