@@ -56,13 +56,10 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
-<<<<<<< HEAD
-    from looptap.visualizers.notebook.overview import overview
-    from looptap.visualizers.notebook.panel import panel
-=======
     from looptap.visualizers.chart import IncompatibleStreams
     from looptap.visualizers.plots import Plot, compare, plot
->>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
+    from looptap.visualizers.notebook.overview import overview
+    from looptap.visualizers.notebook.panel import panel
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -114,12 +111,9 @@ _ROOMS = {
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
-<<<<<<< HEAD
     "overview": "visualizers.notebook.overview",
     "panel": "visualizers.notebook.panel",
-=======
     "plot": "visualizers.plots",
->>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -176,12 +170,9 @@ __all__ = [
     "guard",
     "lazy",
     "open",
-<<<<<<< HEAD
     "overview",
     "panel",
-=======
     "plot",
->>>>>>> 983b7eae9b17edad2703cf4eb631d9bd386c6e52
     "runs",
     "seconds",
     "sliding",
