@@ -145,7 +145,8 @@ def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
 
 
 def test_a_still_is_a_small_png_that_says_its_name_at_the_start():
-    made = png([Picture((Line(np.arange(9.0), np.arange(9.0), name="a"),)), Picture((Text(("waiting",)),))], 1, "looptap-x")
+    line = Picture((Line(np.arange(9.0), np.arange(9.0), name="a"),))
+    made = png([line, Picture((Text(("waiting",)),))], 1, "looptap-x")
     assert made.startswith(b"\x89PNG")
     assert b"looptap-x" in made[:300]
     assert len(made) < 60_000
@@ -171,8 +172,8 @@ def test_one_chart_that_fails_leaves_the_others_moving(caplog):
     driver.add(bad)
     driver.add(good)
     soon(lambda: len(good.times) == 50)
-    assert len(bad.times) == 1
-    assert "is drawn no more" in caplog.text
+    assert len(bad.times) == 1  # and again some seconds later
+    assert "tried again" in caplog.text
 
 
 def test_a_kernel_that_takes_messages_only_between_cells_says_so(monkeypatch):

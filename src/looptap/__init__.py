@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
     from looptap.visualizers.chart import IncompatibleStreams
-    from looptap.visualizers.plots import Plot, compare, plot
     from looptap.visualizers.notebook.overview import overview
     from looptap.visualizers.notebook.panel import panel
+    from looptap.visualizers.plots import Plot, compare, plot
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -206,7 +206,7 @@ def _show_in_notebook(what: Any) -> None:
 def _register_display() -> None:
     """Have streams and plots show themselves where a notebook's kernel is at hand; nothing is imported for that."""
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    shell: Any = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
         shown = shell.display_formatter.ipython_display_formatter
         for room, name in (("streams.stream", "Stream"), ("visualizers.plots", "Plot")):

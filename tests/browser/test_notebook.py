@@ -141,7 +141,7 @@ def test_a_query_that_fails_says_so_on_the_chart(opened):
 
 
 def test_a_saved_notebook_with_ten_charts_is_small_and_opens_with_the_last_pictures(lab, opened):
-    book = opened(ATTACH, *["s = run.stream('step, loss + %d', on='batch')\ns" % i for i in range(10)])
+    book = opened(ATTACH, *[f"s = run.stream('step, loss + {i}', on='batch')\ns" for i in range(10)])
     book.run_all()
     pictures = "jupyterapp.shell.currentWidget.content.model.sharedModel.cells.filter((cell) => " \
         "cell.toJSON().outputs.some((output) => output.data?.['image/png'])).length === 10"  # fmt: skip

@@ -22,8 +22,8 @@ def test_what_works_while_a_cell_runs(version, aside, tmp_path):
     kernel, root, runs = (tmp_path / name for name in ("kernel", "lab", "runs"))
     for folder in (root, runs):
         folder.mkdir()
-    command = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--target", str(kernel), f"ipykernel=={version}"]
-    subprocess.run(command, check=True)
+    install = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--target", str(kernel)]
+    subprocess.run([*install, f"ipykernel=={version}"], check=True)
     with beside_a_job(runs), laboratory(root, chromium, extra=[str(kernel)]) as lab, looptap.attach("job") as job:
         book = lab.open(
             "kernel.ipynb",

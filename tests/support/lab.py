@@ -15,10 +15,10 @@ from waiting import soon
 
 import looptap
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 SHOTS = Path(os.environ.get("LOOPTAP_SCREENSHOTS", Path(__file__).resolve().parents[2] / "screenshots"))
 """Where screenshots are kept; git ignores it."""
 PATIENCE = 60_000
@@ -36,27 +36,25 @@ SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 @contextlib.contextmanager
 def laboratory(root, chromium, *, python=sys.executable, extra=None):
     """A server in the folder ``root`` with private settings, and a browser; yields a `Lab`."""
-    private = {f"JUPYTER{name}": str(root / ".jupyter" / name) for name in ("_CONFIG_DIR", "_RUNTIME_DIR", "_DATA_DIR")}
+    private = {f"JUPYTER_{name}_DIR": str(root / ".jupyter" / name) for name in ("CONFIG", "RUNTIME", "DATA")}
     private |= {f"JUPYTERLAB_{name}_DIR": str(root / ".jupyter" / name) for name in ("SETTINGS", "WORKSPACES")}
     paths = os.pathsep.join(filter(None, [*(extra or []), SOURCE, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, **private, "PYTHONPATH": paths, "IPYTHONDIR": str(root / ".ipython")}
     token = secrets.token_hex(16)
     command = [
-        python, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0", f"--ServerApp.root_dir={root}",
-        f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None",
+        python, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0",
+        f"--ServerApp.root_dir={root}", f"--IdentityProvider.token={token}",
+        "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly",
     ]  # fmt: skip
     with open(root / "server.log", "w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=root)
     try:
-        runtime = Path(private["JUPYTER_RUNTIME_DIR"])
-        soon(lambda: list(runtime.glob("jpserver-*.json")) or server.poll() is not None, 60)
-        assert server.poll() is None, (root / "server.log").read_text()
-        about = json.loads(next(runtime.glob("jpserver-*.json")).read_text())
+        about = _address(Path(private["JUPYTER_RUNTIME_DIR"]), server, root / "server.log")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             try:
-                yield Lab(root, f"http://127.0.0.1:{about['port']}", token, browser)
+                yield Lab(root, about, token, browser)
             finally:
                 browser.close()
     finally:
@@ -66,6 +64,21 @@ def laboratory(root, chromium, *, python=sys.executable, extra=None):
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _address(runtime, server, log):
+    """Where the server listens, once it says so."""
+    found = []
+
+    def told():
+        assert server.poll() is None, log.read_text()
+        for file in runtime.glob("jpserver-*.json"):
+            with contextlib.suppress(ValueError):  # it is still being written
+                found.append(json.loads(file.read_text())["port"])
+        return found
+
+    soon(told, 60)
+    return f"http://127.0.0.1:{found[0]}"
 
 
 @contextlib.contextmanager
@@ -190,7 +203,7 @@ INK = """([i, [r, g, b]]) => {
   for (const canvas of document.querySelectorAll('.looptap')[i].querySelectorAll('canvas')) {
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     for (let p = 0; p < data.length; p += 4)
-      if (data[p + 3] > 127 && Math.abs(data[p] - r) + Math.abs(data[p + 1] - g) + Math.abs(data[p + 2] - b) < 60) found++;
+      if (data[p + 3] > 127 && [r, g, b].every((c, k) => Math.abs(data[p + k] - c) < 20)) found++;
   }
   return found;
 }"""

@@ -24,7 +24,7 @@ STATIC = Path(__file__).parent / "static"
 _CODE = ("uPlot.iife.min.js", "columns.js", "paint.js", "plane.js", "panels.js", "chart.js")
 
 
-class Library(anywidget.AnyWidget):  # type: ignore[misc]
+class Library(anywidget.AnyWidget):
     """The code of the page, as a model without a view."""
 
     _esm = "export default {};"
@@ -45,7 +45,7 @@ def _text(text: str) -> str:
     return json.dumps(text)
 
 
-class Canvas(anywidget.AnyWidget):  # type: ignore[misc]
+class Canvas(anywidget.AnyWidget):
     """Shows the frames that it is given by `offer`, as fast as the pages that look at it can draw them.
 
     ``on_ask(message)`` is called with what else a page asks for: to seek a frame, to play. ``still`` names the picture

@@ -7,12 +7,14 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from typing import Protocol
 
 from looptap.visualizers.notebook.kernels import pulse
 
 log = logging.getLogger("looptap")
 
+_AGAIN = 5.0  # seconds after which what failed is tried again
 _IDLE = 60.0  # seconds without any chart after which the thread ends
 
 
@@ -32,6 +34,7 @@ class Driver:
         self._waiting: list[tuple[float, int, Moved]] = []
         self._count = itertools.count()
         self._running = False
+        self._failed: weakref.WeakSet[Moved] = weakref.WeakSet()
 
     def add(self, moved: Moved, pause: float = 0.0) -> None:
         """Visit it after ``pause`` seconds, and then as it says; one that is there already is visited then, too."""
@@ -50,8 +53,10 @@ class Driver:
             try:
                 pause = moved.step(begun)
             except Exception:
-                log.exception("looptap: a chart of this notebook failed, and is drawn no more.")
-                pause = None
+                if moved not in self._failed:
+                    self._failed.add(moved)
+                    log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
+                pause = _AGAIN
             if pause is not None:
                 with self._changed:
                     if not any(entry[2] is moved for entry in self._waiting):

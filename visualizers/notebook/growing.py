@@ -30,7 +30,7 @@ def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
 
 
 def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
-    ring, names = series.data["ring"], series.data["names"]
+    ring = series.data["ring"]
     columns = ring.columns
     if not len(ring):
         return []
@@ -38,10 +38,10 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     total, most = ring.given_up + len(ring), ring.points
     origin = round(float(columns[TIME][-1] - axis.x[-1]), 6) if layer.x == "time" else 0.0
     x = Column(axis.x, total, most)
-    parts = [i for i, name in enumerate(names) if i != axis.part and (not series.y or name in series.y)]
+    parts = layer.drawn(series, axis)
     return [
         (
-            *layer._look(series, names[part], len(parts)),
+            *layer._look(series, part, parts),
             Growing(f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[ABOUT + part], total, most)),
         )
         for part in parts

@@ -25,7 +25,7 @@ def shell() -> Any:
 
 def answer_anywhere(widget: Any) -> None:
     """Have messages to ``widget`` and to what it holds taken where the browser sends them: the subshell of widgets."""
-    comm = getattr(widget, "comm", None)
+    comm: Any = getattr(widget, "comm", None)
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
     for child in getattr(widget, "children", ()):
@@ -37,7 +37,7 @@ def quietly(widget: Any) -> None:
 
     They are for cells: one of them shows, and closes, the figures that the running cell is still drawing.
     """
-    comm = getattr(widget, "comm", None)
+    comm: Any = getattr(widget, "comm", None)
     if hasattr(comm, "_msg_callback"):
         comm.handle_msg = lambda message: comm._msg_callback and comm._msg_callback(message)
 

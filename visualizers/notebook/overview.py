@@ -1,4 +1,4 @@
-"""`overview`: what a run does, what looptap costs it, and who changed what, as a dashboard in a notebook or in Voilà."""
+"""`overview`: what a run does, what looptap costs it, who changed what: a dashboard in a notebook or in Voilà."""
 
 from __future__ import annotations
 
@@ -85,10 +85,15 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             ("dropped values", f"{int(stats.get('dropped', 0)):,}"),
         ]
         rows = [
-            (str(one.get("name", "")), str(one.get("on", "")), f"{float(one.get('nanoseconds_per_event', 0)) / 1e3:.3g} µs",
-             f"{float(one.get('share_of_time', 0)):.2%}", str(one.get("limitation", "")))
+            (
+                str(one.get("name", "")),
+                str(one.get("on", "")),
+                f"{float(one.get('nanoseconds_per_event', 0)) / 1e3:.3g} µs",
+                f"{float(one.get('share_of_time', 0)):.2%}",
+                str(one.get("limitation", "")),
+            )
             for one in queries
-        ]  # fmt: skip
+        ]
         return [
             self._rates(stats),
             table("What looptap costs", ("", ""), facts),
@@ -98,7 +103,15 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
     def _streams(self) -> list[str]:
         found = self.run.streams
         rows = [
-            (one.name, one.query, one.on, f"{one.values:,}", f"{one.rate:,.3g}", str(one.readers), one.reason or one.state)
+            (
+                one.name,
+                one.query,
+                one.on,
+                f"{one.values:,}",
+                f"{one.rate:,.3g}",
+                str(one.readers),
+                one.reason or one.state,
+            )
             for one in found
         ]
         self._draw([one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)])

@@ -131,8 +131,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
         return row
 
     def _set(self, info: ControlInfo, value: Any) -> Any:
-        how = {"schedule": "scale"} if info.driven else {}
-        return self.run.set(info.name, value, **how)
+        return self.run.set(info.name, value, schedule="scale" if info.driven else "")
 
     def _commands(self, told: dict[str, Any]) -> list[Row]:
         rows = []
