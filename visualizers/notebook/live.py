@@ -15,7 +15,7 @@ from looptap.visualizers.plots import Cell
 
 FASTEST = 1 / 60
 """Seconds between two frames, at least."""
-_STILL = 0.05  # seconds until the next look at a chart that has nothing new
+_SOON, _STILL = 0.004, 0.05  # seconds until the next look at a chart that has nothing new, at first and later
 _BLIND = 0.5  # seconds between frames for pages that cannot tell whether they are there
 _HIDDEN = 1.0
 _ALONE = 10.0  # seconds between looks at a chart that no page shows
@@ -30,7 +30,7 @@ class Live:
         self.canvas = Canvas(self._asked, height=height, still=still)
         self.closed = False
         self._tries = 0
-        self._pause = FASTEST
+        self._pause = _SOON
         self._dirty = True
         self._made = time.time()
 
@@ -58,7 +58,7 @@ class Live:
             self._pause = min(_STILL, self._pause * 1.5)
             return self._pause
         self._show()
-        self._pause = FASTEST
+        self._pause = _SOON
         return _HIDDEN if canvas.hidden else FASTEST
 
     def _blindly(self, now: float) -> float:

@@ -50,7 +50,7 @@ class Plane {
       range: () => this.limits(about, side),
     });
     const axes = [
-      axis(layout.x, { size: 40, ...labelled(grid ? grid.columns : panel.labels) }),
+      axis(layout.x, { size: 40, space: 80, ...labelled(grid ? grid.columns : panel.labels) }),
       axis(layout.y, { scale: "y", ...labelled(grid?.rows) }),
     ];
     const scales = {
