@@ -49,7 +49,7 @@ def fed(name, rate, every):
 """
 FIGURE = """
 import plotly.graph_objects as go
-figure, stream = go.FigureWidget(go.Scattergl(x=[], y=[])), fed("points", 100_000, 0.01)
+figure, stream = go.FigureWidget(go.Scattergl(x=[], y=[])), fed("points", 100_000, 0.005)
 def update():
     while True:
         rows = stream.values
@@ -102,7 +102,7 @@ def painted(book, cell, drawn):
 def measure(lab):
     """The rows of the table: what, figure, promise."""
     drawn = "[...document.querySelectorAll('.looptap')].some((el) => el.looptap.draws)"
-    book = lab.open("line.ipynb", FEED, "s = fed('points', 100_000, 0.01)\ns", CPU, USED)
+    book = lab.open("line.ipynb", FEED, "s = fed('points', 100_000, 0.005)\ns", CPU, USED)
     book.run(0)
     first = painted(book, 1, drawn)
     book.wait("[...document.querySelector('.looptap').looptap.columns.values()][0]?.view.length > 150000")

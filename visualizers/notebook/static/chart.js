@@ -20,6 +20,7 @@ class View {
     this.note = make(this.el, "div");
     this.plot = make(this.el, "div", "plot");
     this.frames = make(this.el, "div", "frames");
+    this.room = this.el.clientWidth; // asked for once: it costs a layout
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.el);
     this.seen = new IntersectionObserver((entries) => {
@@ -40,6 +41,7 @@ class View {
   }
   remove() {
     clearTimeout(this.telling);
+    clearTimeout(this.counted);
     this.store.views.delete(this);
     if (!this.store.views.size) this.store.leave();
     this.resized.disconnect();
@@ -48,7 +50,7 @@ class View {
   }
   // The width of one panel: they stand side by side while there is room for each.
   get width() {
-    const all = Math.max(200, this.el.clientWidth || 600);
+    const all = Math.max(200, this.room || 600);
     const across = Math.min(this.panels.length || 1, Math.max(1, Math.floor(all / 320)));
     return Math.floor(all / across) - (across > 1 ? 8 : 0);
   }
@@ -56,6 +58,7 @@ class View {
     return this.store.model.get("height");
   }
   resize() {
+    this.room = this.el.clientWidth;
     const { width } = this;
     if (width === this.wide) return;
     for (const panel of this.panels) panel.resize(width);
@@ -134,8 +137,14 @@ class View {
     if (document.activeElement !== this.slider || playing) this.slider.value = index;
     this.where.textContent = `${index + 1} / ${count}`;
   }
-  // The values in the legend: under the cursor, else the newest.
+  // The values in the legend, ten times a second: under the cursor, else the newest.
   values() {
+    this.counted ??= setTimeout(() => {
+      this.counted = null;
+      this.count();
+    }, 100);
+  }
+  count() {
     const { store } = this, index = store.layout.panels.findIndex((panel) => panel.kind === "plane");
     if (index < 0 || !this.shown || !this.panels[index]) return;
     const x = this.panels[index].cursor, told = new Set();

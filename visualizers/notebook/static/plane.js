@@ -28,7 +28,7 @@ class Plane {
   build(width) {
     const { layout, panel, grid } = this;
     this.uplot?.destroy();
-    const ink = getComputedStyle(this.el).color;
+    const ink = (this.ink = getComputedStyle(this.el).color);
     const labelled = (labels) =>
       labels?.length && {
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
@@ -130,7 +130,7 @@ class Plane {
       const at = u.valToPos(min, scale, true), slope = (u.valToPos(max, scale, true) - at) / (f(max) - f(min));
       return (value) => at + (f(value) - f(min)) * slope;
     };
-    const ink = getComputedStyle(this.el).color, ratio = devicePixelRatio, X = map("x", layout.x.log);
+    const ratio = devicePixelRatio, X = map("x", layout.x.log), { ink } = this;
     const sides = { left: [map("y", layout.y.log), u.scales.y, layout.y.log] };
     if (layout.right) sides.right = [map("right", layout.right.log), u.scales.right, layout.right.log];
     ctx.save();
