@@ -32,7 +32,9 @@ test: $(READY) browsers ## the tests
 	@$(VENV)/bin/pytest
 
 soak: $(READY) ## the long counts of docs/safety.md
-	@$(VENV)/bin/pytest -m soak
+	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 tests/test_language.py tests/test_reducers.py \
+		tests/test_stream.py tests/test_unharmed.py
+	@$(VENV)/bin/pytest -n 0 -m soak
 
 lint: $(READY) ## ruff
 	@$(VENV)/bin/ruff check .

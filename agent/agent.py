@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from looptap.agent.announcing import announce
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
@@ -27,7 +27,7 @@ from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.standing import HISTORY, MAX_BYTES
 from looptap.agent.steered import Steered
 from looptap.agent.taps import After, Deaf, Taps
-from looptap.protocol.connections import ConnectionFile, publish, remake, remove, runtime_dir, sweep
+from looptap.protocol.connections import remove, runtime_dir
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
@@ -37,8 +37,6 @@ log = logging.getLogger("looptap")
 
 EXIT = 2.0
 """Seconds that the end of the run may take for what is still to be sent."""
-LEFT = 3600.0
-"""Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
 class Agent(Steered):
@@ -266,11 +264,8 @@ class Agent(Steered):
         self._service.send = link.send
         link.start()
         self._link = link
-        file = ConnectionFile.of(self.run, keys, link.endpoints)
-        path = publish(file, directory)
-        self._files.append(path)
-        link.keep_up(path, lambda: _renew(file, directory))
-        link.post(lambda: _tidy(directory))
+        self._service.sharing.link = link
+        self._files.append(announce(self.run, keys, link, directory))
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
 
@@ -339,18 +334,6 @@ class Agent(Steered):
         self._files = []
         if link is not None:
             link.abandon()
-
-
-def _renew(file: ConnectionFile, directory: Path) -> None:
-    """Announce a run anew whose file has vanished, or its whole directory."""
-    remake(directory)
-    publish(file, directory)
-
-
-def _tidy(directory: Path) -> None:
-    """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
-    with contextlib.suppress(OSError):
-        sweep(directory, older=LEFT, at_most=200)
 
 
 def _never() -> bool:

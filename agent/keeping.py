@@ -6,6 +6,7 @@ Runs on the I/O thread; the file is written by the store's own thread, so that n
 from __future__ import annotations
 
 import time
+import weakref
 from array import array
 from typing import Any
 
@@ -27,11 +28,19 @@ class Keeper:
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
-        self._kept: list[tuple[int, Reader]] = []
+        self._kept: dict[Standing, tuple[int, Reader]] = {}
+        self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def keep(self, standing: Standing) -> None:
-        """Keep a standing stream, from the oldest value on that it holds."""
-        pipeline = standing.query.pipeline
+        """Keep a standing stream: from the oldest value on that it holds, or from where it was kept before."""
+        if standing in self._kept:
+            return
+        standing.kept = True
+        if standing in self._before:
+            number, above = self._before[standing]
+            self._kept[standing] = number, Reader(standing.ring, above)
+            return
+        pipeline, reader = standing.query.pipeline, Reader(standing.ring)
         number = self.writer.stream(
             standing.name,
             query="" if standing.logged else pipeline.text,
@@ -39,16 +48,26 @@ class Keeper:
             window=str(pipeline.window),
             fields=pipeline.fields,
             unit=standing.unit,
+            first=reader.position + 1,
         )
-        self._kept.append((number, Reader(standing.ring)))
+        self._kept[standing] = number, reader
+
+    def leave(self, standing: Standing) -> None:
+        """Keep it no more; what has come is handed over before."""
+        standing.kept = False
+        if standing in self._kept:
+            self.hand_over()
+            number, reader = self._kept.pop(standing)
+            self._before[standing] = number, reader.position
+            reader.leave()
 
     def waits(self) -> bool:
         """Whether there is something to hand over."""
-        return any(len(reader) for _, reader in self._kept)
+        return any(len(reader) for _, reader in self._kept.values())
 
     def hand_over(self) -> None:
         """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
-        for number, reader in self._kept:
+        for number, reader in self._kept.values():
             while (columns := reader.peek(_VALUES, _BYTES)) is not None:
                 values, flags = finished(columns)
                 batch = Batch(

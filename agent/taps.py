@@ -7,9 +7,10 @@ changed in place.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -284,6 +285,17 @@ class Taps:
 
     def _new(self, event: str) -> Tap:
         return Tap(Source(event, self.standing, self.rank), self.lock, (self.backlog, self.quiet))
+
+    @contextlib.contextmanager
+    def still(self, seconds: float) -> Iterator[bool]:
+        """Have no event raised and no query evaluated meanwhile; False if that cannot be had within ``seconds``."""
+        with contextlib.ExitStack() as held:
+            for lock in (self.lock, self.backlog.evaluating):
+                if not lock.acquire(timeout=seconds):
+                    yield False
+                    return
+                held.callback(lock.release)
+            yield True
 
     def drain(self) -> None:
         """Evaluate all that waits."""

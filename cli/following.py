@@ -29,7 +29,7 @@ class Tail:
         self.values = 0
         self.over = False
         """Whether nothing more is to come."""
-        self._number = 0
+        self._number = stream.begins - 1
         self._told = False
 
     def look(self) -> Iterator[News]:

@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from looptap.cli.formats import cost, duration, json_of, several, size
-from looptap.cli.standing import described
+from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
+from looptap.client.run import Run
 from looptap.protocol.connections import runtime_dir, sweep
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
@@ -57,6 +59,8 @@ def _report(listed: RunListing) -> dict[str, Any]:
         return report
     try:
         with listed.attach(PATIENCE) as run:
+            if run.role == VIEWER:
+                return {**report, "state": ALIVE, "idle": run.idle, "events": run.events(), "streams": _shown(run)}
             stats = run.stats(PATIENCE)
             idle = run.idle
     except LooptapError as error:
@@ -88,6 +92,11 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
     yield _fact("events", f"{counts}, the last {duration(report['idle'])} ago" if counts else "none yet")
     if report.get("paused"):
         yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
+    if report["role"] == VIEWER:
+        yield _fact("role", "viewer: what is exported can be read, and nothing else")
+        for stream in report["streams"]:
+            yield _fact("stream", described(stream))
+        return
     queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
     yield _fact("clients", f"{report['clients']} with {queries}")
     for stream in report.get("streams", ()):
@@ -96,6 +105,11 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         yield _fact("query", _query(query))
     dropped, waiting = several(report["dropped"], "value"), size(report["outbox_bytes"])
     yield _fact("outbox", f"{waiting} waiting, {size(report['outbox_peak'])} at its peak; {dropped} dropped")
+
+
+def _shown(run: Run) -> list[dict[str, Any]]:
+    """The streams that a viewer sees."""
+    return [plain(stream) for stream in run.streams]
 
 
 def _query(query: dict[str, Any]) -> Text:

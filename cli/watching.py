@@ -125,7 +125,7 @@ class Lines:
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
         self._notes: set[str] = set()
-        self._state = "live"
+        self._state = ("live", "")
 
     def __enter__(self) -> Lines:
         return self
@@ -151,8 +151,8 @@ class Lines:
         """Hand on what was printed, and tell of the link."""
         sys.stdout.flush()
         run = self._tails[0].stream.run
-        if run.state != self._state:
-            self._state = run.state
+        if (run.state, run.reason) != self._state:  # a link that is lost may turn out to be a run that has ended
+            self._state = run.state, run.reason
             if run.state == "lost":
                 self._notes.discard(run.reason)
                 self._say(run.reason)

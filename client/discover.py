@@ -16,18 +16,19 @@ from looptap.client.link import Link
 from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
 from looptap.client.successor import Following
-from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
     NoSuchRun,
     NotLooptap,
+    RefusedKey,
     RunEnded,
     SeveralRuns,
     UnsafeFile,
     WrongServer,
 )
-from looptap.protocol.keys import OPERATOR
+from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.messages import RunInfo
 from looptap.streams.syntax import nearest
 
@@ -69,8 +70,17 @@ class RunListing:
     def unreachable(self, error: LinkError) -> LinkError:
         """``error``, or what is more likely when nobody listens at the endpoints of this file."""
         file = self.file
-        if file is None or self.route is not None or not all(map(_is_local, file.endpoints)):
+        if file is None:
             return error
+        if 0 < file.expires < time.time():
+            return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
+        if isinstance(error, RefusedKey):
+            ended = f"This share of {self.id} has been ended, or its job has; ask for a new file."
+            return RefusedKey(ended) if file.role == VIEWER else error
+        if self.route is not None or not all(map(_is_local, file.endpoints)):
+            return error
+        if file.role == VIEWER:
+            return _unreachable_share(file, self.alive, error)
         if self.alive is None:
             host = file.process.host
             return NoAnswer(
@@ -101,8 +111,12 @@ def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
     Those whose process is gone are listed too, with ``alive`` False, and so are files that cannot be used.
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """
+    return _runs(directory, None)
+
+
+def _runs(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
     place = runtime_dir() if directory is None else Path(directory)
-    return [_listed(found) for found in listing(place)]
+    return [_listed(found) for found in listing(place, known)]
 
 
 def attach(
@@ -269,7 +283,7 @@ def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
     transport = Following(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
     try:
         return Run(transport, run=file.run, timeout=timeout, follow=follow)
-    except (RunEnded, NoAnswer, NotLooptap, WrongServer) as error:  # the port may be somebody else's here
+    except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
 
 
@@ -331,6 +345,20 @@ def _is_local(endpoint: str) -> bool:
         return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
     except ValueError:  # a name
         return False
+
+
+def _unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
+    """What is likely when a viewer finds nobody at a socket of one machine."""
+    ended = f"{error} Either this share of {file.run.id} has been ended, or its job has; ask for a new file."
+    if alive is not None:
+        return RunEnded(ended)
+    host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
+    if not ports:
+        return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
+    return NoAnswer(
+        f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
+        f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
+    )
 
 
 def _ago(started: float) -> str:

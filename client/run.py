@@ -6,29 +6,31 @@ import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
 from looptap.client.session import _SILENT, LOST
+from looptap.client.sharing import Sharing
 from looptap.client.standing import StandingStream, standing_streams
-from looptap.client.steering import Steering
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached
+from looptap.protocol.errors import LimitReached, NotAllowed
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import BUFFER, BUFFER_BYTES
 from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
 
 
-class Run(Steering):
+class Run(Sharing):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
     `reason` says why. `idle` tells for how long the loop has raised no event, `silence` for how long its agent, which
     has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
     All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
-    together with its streams.
+    together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
+    `stream(name)`), and anything else raises NotAllowed.
     """
 
     # ------------------------------------------------------------ what is known
@@ -52,13 +54,15 @@ class Run(Steering):
     def streams(self) -> list[StandingStream]:
         """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
 
+        A viewer is told of those that are exported.
+
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
         >>> agent.stream("loss", "step, loss", unit="nats")
         >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
         [('loss', 'step, loss', 'nats')]
         """
-        question = self._requests.send(m.Ask(self._requests.number(), "streams"))
+        question = self._requests.send(m.Look(self._requests.number()))
         return standing_streams(self._requests.wait(question, 5.0, "The question for the standing streams"))
 
     @property
@@ -117,7 +121,7 @@ class Run(Steering):
     def stream(
         self,
         query: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str | None = None,
         window: Any = None,
         every: int = 1,
@@ -145,6 +149,7 @@ class Run(Steering):
         ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
         NoAnswer after ``timeout`` seconds.
         """
+        _all_named("stream(query", unnamed)
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
         plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
@@ -165,12 +170,17 @@ class Run(Steering):
             budget=budget,
             named=plain and isinstance(query, str),
         )
+        if self.role == VIEWER and not attach.named:
+            raise NotAllowed(
+                "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "
+                "else; a query of your own runs on this side: run.stream(name).query(…)."
+            )
         text = name_of(query)
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
         self._streams[attach.stream] = weakref.ref(stream)
         try:
             # A new link attaches all streams anew.
-            answer = self._requests.send(attach, again=False, first=stream._attached)
+            answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
             self._requests.wait(answer, timeout, f"The query {text[:60]!r}")
         except BaseException as error:
             self._forget(attach.stream)
@@ -182,7 +192,7 @@ class Run(Steering):
     def call(
         self,
         function: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str = "batch",
         checkpoint: bool = False,
         timeout: float = 30.0,
@@ -194,6 +204,7 @@ class Run(Steering):
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
         """
+        _all_named("call(function", unnamed)
         id = id or os.urandom(16).hex()
         answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
         return self._awaited(answer, timeout, on, id, "code")
@@ -203,6 +214,14 @@ class Run(Steering):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _all_named(call: str, unnamed: tuple[Any, ...]) -> None:
+    if unnamed:
+        raise TypeError(
+            f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "
+            f"run.{call}, on={unnamed[0]!r:.80})."
+        )
 
 
 def _window(window: object) -> m.Window:

@@ -32,6 +32,7 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import ENDED, FAILED, LIVE
 
@@ -55,6 +56,8 @@ class Session:
         self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
     ) -> None:
         self.state, self.reason = LIVE, ""
+        self.losses = 0
+        """How often the link was lost."""
         self.refused_messages = 0
         self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         """Messages of the agent that were malformed, or belong to no stream."""
@@ -149,6 +152,12 @@ class Session:
         """Tell the agent that nobody wants the stream."""
         if self.state == LIVE:
             self._transport.send(encode(m.Detach(self._requests.number(), stream)))
+
+    def _in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
+        """``attach``, or in place of it what a viewer may send, which has no code."""
+        if self.role != VIEWER:
+            return attach
+        return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
 
     def _forget(self, stream: int) -> None:
         self._streams.pop(stream, None)
@@ -271,11 +280,13 @@ class Session:
         self._requests.repeat()
 
     def _attach_again(self, stream: LiveStream, moved: tuple[str, str] | None = None) -> None:
-        answer = self._requests.send(stream._again(self._requests.number(), moved), again=False)
+        again = self._in_my_role(stream._again(self._requests.number(), moved))
+        answer = self._requests.send(again, again=False)
         answer.add_done_callback(_Verdict(stream))
 
     def _on_lost(self, error: LinkError) -> None:
         if self.state in (LIVE, LOST):
+            self.losses += self.state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
             silent = f"{_silent(self.silence)} " if self.silence > _SILENT and not over else ""
             self.reason, self.state = silent + str(error), LOST
@@ -291,8 +302,8 @@ class Session:
         self._on_back()
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
-        if not self._follow:  # else the transport sees the end of the link, and looks for the next run
-            self._over(ENDED, RunEnded(_sentence(goodbye.reason)))
+        if goodbye.dismissed or not self._follow:  # else the transport sees the end, and looks for the next run
+            self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"))
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:
         """There will be nothing more: end the streams, and whoever waits."""
@@ -351,7 +362,10 @@ class _Verdict:
         if stream is None or error is None or isinstance(error, LinkError):  # lost once more
             return
         if stream.standing is not None and isinstance(error, QueryError):
-            stream.run._early.append(self._stream)
+            if stream._taken_back():  # it stands there no more, and was this client's own
+                stream.run._attach_again(stream)
+            else:
+                stream.run._early.append(self._stream)
         else:
             stream._finish(FAILED, str(error))
 
@@ -377,10 +391,6 @@ def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:
     return VersionMismatch(
         f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
     )
-
-
-def _sentence(text: str) -> str:
-    return text[:1000] or "the run ended"
 
 
 def _client_name() -> str:

@@ -143,6 +143,54 @@ class Ask(Message, tag="ask", frozen=True):
     what: str
 
 
+class Look(Message, tag="look", frozen=True):
+    """Ask for the standing streams that this client may read."""
+
+    request: int
+
+
+class Read(Message, tag="read", frozen=True):
+    """Start stream ``stream``, which reads the standing stream ``name``: what its history has above ``above``, then on.
+
+    It bears no code: it is what a viewer sends in place of `Attach`.
+    """
+
+    request: int
+    stream: int
+    name: str
+    above: int = 0
+    latency: str = "normal"
+
+
+class Stand(Message, tag="stand", frozen=True):
+    """Show a stream to viewers (``export``), have it in the file of the run (``keep``); None leaves that as it is.
+
+    ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
+    on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
+    """
+
+    request: int
+    stream: int = 0
+    name: str = ""
+    export: bool | None = None
+    keep: bool | None = None
+
+
+class Share(Message, tag="share", frozen=True):
+    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket)."""
+
+    request: int
+    expires: float
+    endpoint: str = ""
+
+
+class Revoke(Message, tag="revoke", frozen=True):
+    """End the share ``share`` at once, or all of them if it is empty."""
+
+    request: int
+    share: str = ""
+
+
 class Got(Message, tag="got", frozen=True):
     """The client has taken in ``total`` bytes of `Values` frames over this link; so much more may be sent."""
 
@@ -259,10 +307,14 @@ class Beat(Message, tag="beat", frozen=True):
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
-    """The run ends."""
+    """The run ends, or with ``dismissed`` only the time of this client in it."""
 
     reason: str = "the run ended"
+    dismissed: bool = False
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Ask | Got | Beat | Leave
+FromClient: TypeAlias = (
+    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Ask | Look | Read | Stand | Share | Revoke | Got
+    | Beat | Leave
+)
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye

@@ -43,6 +43,8 @@ class StoredRun:
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
         self._seen: object = None
+        columns = self._select("SELECT name FROM pragma_table_info('streams')")
+        self._first = "first" if ("first",) in columns else "1"  # older files do not have it
         self._moved = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """What the run says of itself: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -86,7 +88,9 @@ class StoredRun:
     @property
     def streams(self) -> list[StoredStream]:
         """The streams that were kept."""
-        rows = self._select('SELECT id, name, query, event, "window", fields, unit FROM streams ORDER BY id')
+        rows = self._select(
+            f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id'
+        )
         with self._lock:
             for row in rows:
                 if row[0] not in self._streams:

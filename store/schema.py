@@ -24,7 +24,8 @@ CREATE TABLE streams (
     event TEXT NOT NULL,    -- the type of event that it is on
     "window" TEXT NOT NULL,
     fields TEXT,            -- a JSON array of the names of a row's elements, or NULL
-    unit TEXT NOT NULL
+    unit TEXT NOT NULL,
+    first INTEGER NOT NULL DEFAULT 1    -- the number of the first item that it may have
 );
 CREATE TABLE items (
     stream INTEGER NOT NULL,

@@ -24,6 +24,7 @@ class Declared(NamedTuple):
     window: str
     fields: str | None
     unit: str
+    first: int
 
 
 class StoredStream(Stream):
@@ -39,7 +40,7 @@ class StoredStream(Stream):
         self.run: Any = None
         """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._pages = Pages(select, declared.id)
+        self._pages = Pages(select, declared.id, declared.first)
         self._buffer = self._pages
         self._set_fields(fields)
         self.look()

@@ -19,7 +19,7 @@ FACADE = ROOT / "src" / "looptap"
 
 MAY_IMPORT = {
     "streams": {"numpy"},
-    "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy"},
+    "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy", "yaml"},
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},

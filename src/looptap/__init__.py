@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from looptap.client.guard_rules import Firing, Rule
     from looptap.client.live import LiveStream
     from looptap.client.run import Run
+    from looptap.client.sharing import Share
     from looptap.client.steering import CommandPending
     from looptap.protocol.errors import (
         BadEndpoint,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         NoAnswer,
         NoDirectory,
         NoSuchRun,
+        NotAllowed,
         NotLooptap,
         RefusedKey,
         RemoteError,
@@ -85,6 +87,7 @@ _ROOMS = {
     "NoAnswer": "protocol.errors",
     "NoDirectory": "protocol.errors",
     "NoSuchRun": "protocol.errors",
+    "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
     "Plot": "visualizers.plots",
@@ -96,6 +99,7 @@ _ROOMS = {
     "Run": "client.run",
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
+    "Share": "client.sharing",
     "SnapshotError": "streams.errors",
     "StoreError": "store.errors",
     "StoredRun": "store.run",
@@ -144,6 +148,7 @@ __all__ = [
     "NoAnswer",
     "NoDirectory",
     "NoSuchRun",
+    "NotAllowed",
     "NotLooptap",
     "Outcome",
     "Plot",
@@ -155,6 +160,7 @@ __all__ = [
     "Run",
     "RunEnded",
     "SeveralRuns",
+    "Share",
     "SnapshotError",
     "StoreError",
     "StoredRun",
