@@ -108,17 +108,25 @@ class Store {
   // Draw at the next frame of the screen, then acknowledge: a screen that is slow, or not looked at, gets less.
   later(n) {
     this.newest = n;
-    if (this.waiting !== null) return;
+    this.arrived = performance.now();
     const shown = document.visibilityState === "visible" && [...this.views].some((view) => view.visible);
-    const go = () => {
-      clearTimeout(this.waiting);
-      cancelAnimationFrame(this.turn);
-      this.waiting = null;
-      if (shown && this.dirty) this.draw();
-      this.acknowledge(!shown);
-    };
-    this.waiting = setTimeout(go, shown ? 500 : 0);
-    if (shown) this.turn = requestAnimationFrame(go);
+    this.waiting ??= setTimeout(() => this.taken(false), shown ? 500 : 0);
+    if (shown && !this.ticking) this.tick();
+  }
+  // Go on asking for frames of the screen for a while: one that is asked for anew comes later.
+  tick() {
+    this.ticking = true;
+    requestAnimationFrame(() => {
+      if (this.dirty) this.draw();
+      if (this.waiting) this.taken(true);
+      if (performance.now() - this.arrived < 250) this.tick();
+      else this.ticking = false;
+    });
+  }
+  taken(shown) {
+    clearTimeout(this.waiting);
+    this.waiting = null;
+    this.acknowledge(!shown);
   }
   // Every second frame, or soon after: what is sent to the kernel costs it more than what it sends.
   acknowledge(hidden) {
