@@ -18,10 +18,11 @@ from looptap.agent.announcing import announce
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
-from looptap.agent.identity import run_info
+from looptap.agent.identity import checked_groups, checked_name, run_info
 from looptap.agent.keeping import Keeper
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
+from looptap.agent.resuming import Resumable
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.standing import HISTORY, MAX_BYTES
@@ -39,7 +40,7 @@ EXIT = 2.0
 """Seconds that the end of the run may take for what is still to be sent."""
 
 
-class Agent(Steered):
+class Agent(Steered, Resumable):
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -79,7 +80,7 @@ class Agent(Steered):
         store: str | os.PathLike[str] | None = None,
     ) -> None:
         _know_torch()
-        self.name, self.groups = _checked_name(name), _checked_groups(groups)
+        self.name, self.groups = checked_name(name), checked_groups(groups)
         self.limits = limits or Limits()
         self._link: AnyLink | None = None
         self._files: list[Path] = []
@@ -367,16 +368,3 @@ def _calls(agent: Agent, method: Callable[..., None]) -> Callable[..., None]:
 
 def _inert(name: str, groups: tuple[str, ...]) -> Agent:
     return Agent(name, groups=groups, enabled=False)
-
-
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
-        raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
-    return name
-
-
-def _checked_groups(groups: Collection[str]) -> tuple[str, ...]:
-    names = tuple(groups) if not isinstance(groups, str) else ()
-    if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
-        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
-    return names

@@ -10,6 +10,7 @@ from typing import Any
 
 from looptap.agent.delivery import Delivery
 from looptap.agent.keeping import Keeper
+from looptap.agent.lineage import Lineage
 from looptap.agent.outbox import Outbox, Post
 from looptap.agent.queries import AttachedQuery
 from looptap.agent.registry import Queries
@@ -38,9 +39,10 @@ class Attachments:
         post: Post,
         limits: Limits,
         keeper: Keeper | None,
+        lineage: Lineage,
     ) -> None:
         self._queries, self._standing, self._delivery, self._taps = queries, standing, delivery, taps
-        self._post, self._limits, self._keeper = post, limits, keeper
+        self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
 
     def attach(self, client: Client, ask: m.Attach | m.Read) -> dict[str, Any]:
         """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
@@ -56,7 +58,7 @@ class Attachments:
             raise LimitReached(f"stream {ask.stream} is in use.")
         if isinstance(ask, m.Read):
             return self._read(client, ask, self._standing.find(ask.name, viewer=client.viewer))
-        if ask.named and (standing := self._standing.by_name.get(ask.code.text)) is not None:
+        if ask.named and (standing := self._standing.named(ask.code.text)) is not None:
             return self._read(client, ask, standing)
         if ask.named and not ask.on:
             raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
@@ -71,10 +73,9 @@ class Attachments:
             attach.stream, client, query, outbox, base, low_latency=attach.latency == "low"
         )
         self._delivery.streams.append(stream)
-        pipeline = query.pipeline
-        notes = [*pipeline.notes, *self._queries.notes(query)]
+        told = self._queries.told(query)
         self._queries.install(query)
-        return {"fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes}
+        return told
 
     def _read(self, client: Client, ask: m.Attach | m.Read, standing: Standing) -> dict[str, Any]:
         """Have the client read a standing stream, from what is held above the number that it has come to."""
@@ -133,7 +134,7 @@ class Attachments:
             self.keep(standing)
         elif ask.keep is not None and self._keeper is not None:
             self._taps.drain()
-            self._keeper.leave(standing)
+            self._keeper.leave(standing, self._lineage)
         if ask.export is not None:
             standing.exported = ask.export
         if not standing.exported:
@@ -147,7 +148,7 @@ class Attachments:
         if self._keeper is not None:
             self._taps.quiet.drain()
             self._keeper.keep(standing)
-            self._keeper.hand_over()  # before new values take the place of old ones
+            self._keeper.hand_over(self._lineage)  # before new values take the place of old ones
             self._queries.heed(standing.query)
 
     def _standing_of(self, client: Client, ask: m.Stand) -> Standing:

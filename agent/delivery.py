@@ -14,6 +14,7 @@ import msgspec
 
 from looptap.agent.gate import Sent
 from looptap.agent.guests import Guests
+from looptap.agent.lineage import Lineage
 from looptap.agent.outbox import Post
 from looptap.agent.registry import Queries
 from looptap.agent.served import Client, ServedStream
@@ -42,9 +43,10 @@ class Delivery:
         limits: Limits,
         send: Callable[[bytes, bytes], Sent],
         rank: int,
+        lineage: Lineage,
     ) -> None:
         self._queries, self._post, self.guests, self._limits = queries, post, guests, limits
-        self._send, self._rank = send, rank
+        self._send, self._rank, self._lineage = send, rank, lineage
         self.streams: deque[ServedStream] = deque()
         self.sent_bytes = 0
         self.leaving = False
@@ -108,7 +110,9 @@ class Delivery:
                 if stream.state != "live" and not stream.changed:
                     self.remove(stream)
                 continue
-            frames.append(stream.packed(*batch, self._rank))
+            columns, got, flags = batch
+            flags = self._lineage.marked(stream.query.on, columns, flags)
+            frames.append(stream.packed(columns, got, flags, self._rank))
             taken.append((stream, batch[0]))
             values += len(batch[1])
             if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:

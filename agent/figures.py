@@ -19,9 +19,6 @@ class Figures:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._counts: dict[str, int] = {}
-        self._moved: dict[str, float] = {}  # when a look last found that a type had new events
-        self._began = time.monotonic()
 
     def answer(self, what: str) -> Any:
         """What an operator asks for by name. Raises MessageError for a name that is none."""
@@ -30,14 +27,16 @@ class Figures:
             case "stats":
                 return self.stats()
             case "stacks":
-                return {"threads": stacks(), "events": self._ages(), "paused": steering.pause.seconds()}
+                return {"threads": stacks(), "events": self._service.pulse.ages(), "paused": steering.pause.seconds()}
             case "controls":
                 return steering.told()
             case "commands":
                 return list(steering.commands.records)
+            case "clock":
+                return time.monotonic()
             case "shares":
                 return self._service.sharing.told(self._service.guests)
-        known = "'stats', 'stacks', 'controls', 'commands' and 'shares'"
+        known = "'stats', 'stacks', 'controls', 'commands', 'clock' and 'shares'"
         raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
 
     def events(self, client: Client) -> dict[str, int]:
@@ -47,23 +46,6 @@ class Figures:
             return counts
         shown = self._service.standing.shown()
         return {name: count for name, count in counts.items() if name in shown}
-
-    def idle(self) -> float:
-        """Seconds since a new event was seen."""
-        self._look()
-        return time.monotonic() - max(self._moved.values(), default=self._began)
-
-    def _ages(self) -> dict[str, dict[str, float]]:
-        """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
-        self._look()
-        return {name: {"count": n, "idle": time.monotonic() - self._moved[name]} for name, n in self._counts.items()}
-
-    def _look(self) -> None:
-        """Note which event counts have moved."""
-        now = time.monotonic()
-        for name, count in self._service.taps.counts().items():
-            if count != self._counts.get(name):
-                self._counts[name], self._moved[name] = count, now
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
@@ -84,6 +66,7 @@ class Figures:
             "dropped": sum(s.source.dropped for s in streams),
             "refused_messages": service.refused,
             "events_in_cuda_graphs": loopstate.captured,
+            **service.lineage.told(),
             "paused": service.steering.pause.seconds(),
             "paused_before": service.steering.pause.total,
             "store": None if service.keeper is None else service.keeper.stats(),

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent.aligned import AlignedQuery
 from looptap.agent.outbox import Columns, Item, Marked, Source
 from looptap.agent.queries import TOO_MANY, AttachedQuery
 from looptap.agent.ring import Handed, Reader
@@ -175,6 +176,7 @@ class ServedStream:
             self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", rank,
+            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query, AlignedQuery) else b"",
         )  # fmt: skip
         return encode(message)
 

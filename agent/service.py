@@ -20,8 +20,10 @@ from looptap.agent.delivery import LARGE, Delivery
 from looptap.agent.figures import Figures
 from looptap.agent.gate import Sent
 from looptap.agent.guests import Guests
-from looptap.agent.keeping import Keeper
+from looptap.agent.keeping import Keeper, command_of
+from looptap.agent.lineage import Lineage
 from looptap.agent.outbox import Post
+from looptap.agent.pulse import Pulse
 from looptap.agent.registry import Queries, granted
 from looptap.agent.served import RETRY, Client, silent
 from looptap.agent.sharing import Sharing
@@ -63,14 +65,16 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
+        self.pulse = Pulse(taps)
         self._cpu, self._beaten = 0.0, time.monotonic()
-        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
+        self.lineage = Lineage()
+        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self.steering = Steering(
-            self.queries, taps, groups, limits.commands_per_second, self._finished, self.keep
+        self.steering = Steering(self.queries, taps, groups, limits, self._finished)
+        self.attachments = Attachments(
+            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage
         )
-        self.attachments = Attachments(self.queries, self.standing, self.delivery, taps, post, limits, keeper)
         self.figures = Figures(self)
         self.sharing = Sharing(run, limits, self.dismiss)
 
@@ -118,6 +122,7 @@ class Service:
 
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
+        self.steering.agreement.forget(peer)
         for stream in self.guests.forget(peer):
             self.delivery.remove(stream)
         self._tidy()
@@ -130,7 +135,7 @@ class Service:
         while self._outcomes:
             self._report(self._outcomes.popleft())
         if self.standing.by_name and self.keeper is not None:
-            self.keeper.hand_over()
+            self.keeper.hand_over(self.lineage)
         more = self.delivery.flush()
         self._tidy()
         return more
@@ -151,7 +156,7 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        idle, paused = self.figures.idle(), self.steering.pause.seconds()
+        idle, paused = self.pulse.idle(), self.steering.pause.seconds()
         for peer, client in list(self.clients.items()):
             if not client.away:
                 self._reply(peer, m.Beat(self.figures.events(client), idle, paused))
@@ -243,10 +248,8 @@ class Service:
                 self._done(client, message.request, self.sharing.share(message, client.name))
             case m.Revoke():
                 self._done(client, message.request, self.sharing.revoke(message.share))
-            case m.Call():
-                self.steering.call(client.name, message, (client.peer, message.request, False))
-            case m.Command():
-                self.steering.command(client.name, message, (client.peer, message.request, True))
+            case m.Call() | m.Command() | m.Agree():
+                self.steering.asked(client.name, message, client.peer)
             case m.Got():
                 held = client.holds_up(time.monotonic(), self.delivery.window()(client))
                 client.got_bytes = min(message.total, client.sent_bytes)
@@ -267,7 +270,12 @@ class Service:
         self.post.hurry()
 
     def _report(self, outcome: Outcome) -> None:
-        self.keep(outcome.record)
+        if not outcome.kept:
+            outcome.kept = True
+            command = command_of(outcome.record)
+            self.standing.command(command)
+            if self.keeper is not None:
+                self.keeper.writer.command(command)
         asked, outcome.asked_by = outcome.asked_by, []
         for peer, request, whole in asked:
             self._reply(peer, outcome.reply(request, whole))
@@ -275,7 +283,7 @@ class Service:
     def _tidy(self) -> None:
         for over in self.standing.tidy() if self.standing.by_name else ():
             if self.keeper is not None:
-                self.keeper.leave(over)
+                self.keeper.leave(over, self.lineage)
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
@@ -286,10 +294,10 @@ class Service:
         if self.keeper is not None:
             self.attachments.keep(self.standing.by_name[name])
 
-    def keep(self, record: dict[str, Any]) -> None:
-        """Have a command on record in the file of the run, if it has one."""
+    def describe(self) -> None:
+        """Have the file of the run say what it goes on from."""
         if self.keeper is not None:
-            self.keeper.record(record)
+            self.keeper.writer.describe(**self.lineage.told())
 
     # ------------------------------------------------------------ replies
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from looptap.agent.commands import REMEMBERED
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery
@@ -21,7 +22,9 @@ from looptap.agent.ring import History, Ring
 from looptap.agent.taps import Taps
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
+from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
 from looptap.streams.errors import QueryError
+from looptap.streams.items import size_of
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.syntax import nearest
 from looptap.streams.windows import as_window
@@ -173,6 +176,24 @@ class StandingStreams:
                 query.seconds += ended - started
                 started = ended
 
+    def named(self, name: str) -> Standing | None:
+        """The stream of that name; that of the commands is made when it is first asked for."""
+        return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
+
+    def command(self, command: Command) -> None:
+        """Append a command to the stream of all commands."""
+        value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
+        ring = (self.by_name.get(COMMANDS) or self._commands()).ring
+        ring.put(command.number, command.time, value, size_of(value))
+
+    def _commands(self) -> Standing:
+        pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
+        ring = self.history.open(REMEMBERED)
+        query = self._queries.declared(COMMANDS, pipeline, "", ring, MAX_BYTES)
+        query.started = monotonic()
+        stream = self.by_name[COMMANDS] = Standing(COMMANDS, query, ring, logged=True)
+        return stream
+
     def list(self, *, viewer: bool = False) -> list[dict[str, Any]]:
         """What there is to tell of each stream, or of each that viewers see, up to the newest event."""
         self._taps.quiet.drain()
@@ -249,6 +270,8 @@ class StandingStreams:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
         raise ValueError(f"the name of a stream is 1 to 100 printable characters, not {name!r:.120}.")
+    if name == COMMANDS:
+        raise ValueError(f"{name!r} is the stream of all commands; give this one another name.")
 
 
 def _taken(name: str) -> ValueError:

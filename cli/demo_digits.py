@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from looptap.cli.children import Job, JobFailed
-from looptap.cli.drawing import bar, beside, picture, sparkline
 from looptap.cli.formats import size
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
+from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
 
 ENOUGH = 25.0
 """Seconds after which a slow machine has shown enough."""
@@ -174,7 +174,7 @@ def _table(title: str, *columns: str) -> Table:
 def _block(row: dict[str, Any]) -> list[str]:
     """One digit with its caption, 20 characters wide."""
     caption = f"{row['target']} read as {row['output']}: {row['by']:.2f}"
-    return [f"{line:<20}" for line in (*picture(row["image"][0].tolist()), caption)]
+    return [f"{line:<20}" for line in (*shaded(row["image"][0].tolist()), caption)]
 
 
 def _cut(text: str, width: int) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from looptap.cli.formats import cost, duration, json_of, several, size
 from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
+from looptap.client.jobs import numbered
 from looptap.client.run import Run
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
@@ -52,6 +53,7 @@ def _report(listed: RunListing) -> dict[str, Any]:
         "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
         "pid": listed.pid, "started": listed.started, "age": max(0.0, time.time() - listed.started),
         "role": listed.role, "path": str(listed.path), "state": ENDED, "problem": listed.problem,
+        "missing": listed.missing,
     }  # fmt: skip
     if listed.problem:
         return {"state": UNUSABLE, "path": str(listed.path), "problem": listed.problem}
@@ -85,6 +87,8 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
     yield Text.assemble(head, f" for {duration(report['age'])}")
     yield _fact("id", report["id"])
     yield _fact("process", f"{report['pid']} on {report['host']}")
+    if report["missing"]:
+        yield _fact("ranks", f"no agent, or a dead process, on {numbered(report['missing'])}")
     if state == SILENT:
         yield _fact("answer", report["problem"])
         return

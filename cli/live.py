@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from looptap.cli.drawing import sparkline
 from looptap.cli.following import News, Tail
 from looptap.cli.formats import cost, several, text_of
+from looptap.visualizers.drawing.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from
 _FRAME = 0.1  # seconds between two drawings
@@ -77,8 +77,8 @@ class Part:
             if record.error is not None:
                 self._newest.append(Text(f"{record.event:>9}  {record.error.strip().splitlines()[-1]}", "red"))
                 continue
-            marks = " (partial)" * record.partial
-            self._newest.append(Text(f"{record.event:>9}{marks}  {text_of(record.value, 1000)}"))
+            place, marks = f"  {self.tail.place(record)}".rstrip(), " (partial)" * record.partial
+            self._newest.append(Text(f"{record.event:>9}{place}{marks}  {text_of(record.value, 1000)}"))
             self._numbers.extend(_number(record.value))
         self._failure = self.tail.failure() or self._failure
         now = time.monotonic()

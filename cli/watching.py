@@ -12,6 +12,7 @@ from looptap.cli.following import News, Tail, follow
 from looptap.cli.formats import cost, json_of, several, text_of
 from looptap.cli.start import DONE, complain
 from looptap.client.discover import attach
+from looptap.client.rankstream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.windows import Window, as_window, seconds, sliding
 
@@ -141,7 +142,8 @@ class Lines:
                 print(f"{source}-- run {run} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
             text = text_of(record.value) if record.error is None else f"error: {_last_line(record.error)}"
-            print(f"{source}{record.event:>7}{marks}  {text}")
+            place = f"  {tail.place(record)}".rstrip()
+            print(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
             self._say(f"{source}{note}")
         if failure := tail.failure():
@@ -182,6 +184,8 @@ class Json:
         """Print what is new; ``gap`` values are missing before it, and a ``run`` begins with it where one is named."""
         for record, missing, run in news:
             about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}
+            if isinstance(tail.stream, RankStream):
+                about |= {"rank": record.rank} if tail.stream.combined is None else {"without": tail.lacking(record)}
             value = {"value": record.value, "error": record.error, "gap": missing}
             marks = {"partial": record.partial, "fired": record.trigger, "run": run}
             print(json_of({**about, **value, **{name: mark for name, mark in marks.items() if mark}}))

@@ -13,7 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import NamedTuple
 
-from looptap.client.discover import RunListing, _one_role_each, _runs
+from looptap.client.choosing import one_role_each
+from looptap.client.discover import RunListing, _runs
 from looptap.client.guard_actions import act, end, json_line, name_of
 from looptap.client.guard_rules import Firing, Rule
 from looptap.client.guard_watch import News, Siblings, Watch
@@ -164,7 +165,7 @@ class Guard:
         now = time.monotonic()
         self._next_look = now + LOOK
         left = 0
-        for listed in _one_role_each([each for each in _runs(self._directory, self._known) if not each.problem]):
+        for listed in one_role_each([each for each in _runs(self._directory, self._known) if not each.problem]):
             if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
                 continue
             left += 1

@@ -259,7 +259,7 @@ def _batch(message: m.Values) -> Batch:
     """The columns of a message, checked against each other."""
     values = unpack_values(message.form, message.values)
     count = len(values)
-    events, times = array("q"), array("d")
+    events, times, windows = array("q"), array("d"), array("q")
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
         events.frombytes(message.events)
         times.frombytes(message.times)
@@ -268,7 +268,10 @@ def _batch(message: m.Values) -> Batch:
     if not (min(events) >= 0 and max(events) <= _LARGEST and 0 <= message.rank <= _LARGEST):
         raise MessageError("Values of events that cannot be.")
     nbytes = _footprint(message, values)
-    return Batch(message.first, events, times, values, message.clock, message.flags, message.rank, nbytes)
+    if len(message.windows) == 8 * count:
+        windows.frombytes(message.windows)
+    columns = events, times, values, message.clock, message.flags, message.rank, nbytes
+    return Batch(message.first, *columns, windows=windows or None)
 
 
 def _footprint(message: m.Values, values: list[Any]) -> int:

@@ -27,7 +27,16 @@ from looptap.protocol.errors import (
 )
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Done, Failed, Message
-from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError, SnapshotError
+from looptap.streams.errors import (
+    ControlConflict,
+    ControlError,
+    EventPassed,
+    InDoubt,
+    LooptapError,
+    NotAgreed,
+    QueryError,
+    SnapshotError,
+)
 
 _TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 _DETAIL = 100_000  # characters of a traceback that are believed
@@ -183,7 +192,8 @@ def error_of(failed: Failed) -> LooptapError:
         return LimitReached(text)
     if failed.kind == "role":
         return NotAllowed(text)
-    for kind in (SnapshotError, ControlError, ControlConflict, BadEndpoint, EndpointBusy):
+    plain = (SnapshotError, ControlError, ControlConflict, NotAgreed, EventPassed, InDoubt, BadEndpoint, EndpointBusy)
+    for kind in plain:
         if failed.kind == kind.__name__:
             return kind(text)
     if failed.kind == "call":  # "ValueError: why", as Python prints it

@@ -6,11 +6,8 @@ Everything that starts with ``_on_`` runs on the transport's thread; the rest ma
 from __future__ import annotations
 
 import contextlib
-import getpass
 import itertools
-import os
 import secrets
-import socket
 import threading
 import time
 import weakref
@@ -33,6 +30,7 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.processes import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import ENDED, FAILED, LIVE
 
@@ -75,7 +73,7 @@ class Session:
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._early: list[weakref.ref[LiveStream]] = []  # those that the next run has not declared yet
         self._numbers = itertools.count(1)
-        self._client, self._token = _client_name(), secrets.token_hex(16)
+        self._client, self._token = named_process(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
@@ -391,11 +389,3 @@ def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:
     return VersionMismatch(
         f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
     )
-
-
-def _client_name() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"

@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a peer is gone."""
     commands_per_second: int = 50
     """Commands the run accepts in a second."""
+    agreement: float = 5.0
+    """Seconds that one rank waits at the event of a command for the other ranks to come there, too."""
     collected_items: int = 100_000
     """Items that a collecting query may hold for one window."""
     collected_bytes: int = 67_108_864

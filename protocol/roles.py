@@ -6,6 +6,7 @@ from typing import get_args
 
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.messages import (
+    Agree,
     Ask,
     Attach,
     Beat,
@@ -41,6 +42,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     Grant: _OPERATOR,
     Call: _OPERATOR,
     Command: _OPERATOR,
+    Agree: _OPERATOR,
     Ask: _OPERATOR,
     Stand: _OPERATOR,
     Share: _OPERATOR,

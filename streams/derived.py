@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.streams.buffers import ERROR, PARTIAL, Batch
+from looptap.streams.buffers import AGAIN, ERROR, PARTIAL, Batch
 from looptap.streams.feed import FAILED
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.stream import BUFFER, Stream
@@ -73,7 +73,7 @@ class DerivedStream(Stream):
                 self._cut()
                 continue
             for found in self._outputs(value, number, time):
-                out.add(event, time, self._told(found), flag & PARTIAL)
+                out.add(event, time, self._told(found), flag & (PARTIAL | AGAIN))
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _ERRORS_IN_A_ROW:

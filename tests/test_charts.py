@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import types
 from array import array
 
 import hypothesis.extra.numpy as arrays
@@ -11,8 +13,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
+from looptap.protocol.codec import pack
 from looptap.streams.buffers import ERROR, Batch, Seam
 from looptap.streams.snapshots import take
 from looptap.streams.stream import Stream, stream_of
@@ -195,6 +198,10 @@ snapshots = st.recursive(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(snapshots, min_size=1, max_size=4), st.sampled_from(["", *KINDS]), st.sampled_from(["", "time"]))
+@example([{"": (-(2**63) - 1,)}], "", "")
+@example([(np.empty((0, 0), "datetime64[Y]"), 0.0)], "", "")
+@example([[""]], "summary", "")
+@example([0.0], "line3d", "")
 def test_any_values_get_some_chart_and_no_exception(values, chart, x):
     stream = stream_of(values, name="anything")
     choice = chosen(stream, chart)
@@ -390,6 +397,22 @@ def test_what_the_values_do_not_have_is_the_number_of_the_event_and_told():
     assert picture.badges == ("loss: has no 'epoch': it is drawn over the number of its event",)
 
 
+def test_a_stream_of_several_ranks_has_a_line_for_each():
+    stream = Stream("loss", fields=("step", "loss"))
+    for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
+        value = (step, 10.0 * rank + step)
+        stream._push(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    lines = chart.draw().marks
+    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in lines] == [
+        ("loss rank 0", [1, 2], [1, 2]),
+        ("loss rank 1", [1, 2], [11, 12]),
+    ]
+    assert lines[0].color != lines[1].color
+
+
 # ---------------------------------------------------------------- commands and restarts
 
 
@@ -442,6 +465,14 @@ def test_frames_are_kept_to_look_back_at():
     assert chart.draw().marks[-1].y[0] == 3, "the oldest that is kept, now that the shown one is gone"
     chart.show(None)
     assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((2, 3), 9)
+
+
+def test_a_film_has_a_picture_of_each_frame():
+    chart = charted([np.full(4, float(n)) for n in range(3)], name="weights")
+    chart.show(1)
+    assert [picture.marks[-1].y[0] for picture in chart.film()] == [0, 1, 2]
+    assert chart.draw().frame == (1, 3)
+    assert len(charted([1.0, 2.0]).film()) == 1
 
 
 def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():
@@ -609,6 +640,15 @@ def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
     assert errors == []
     chart.pull()
     assert chart.draw().marks[0].x[-1] == 6001
+
+
+def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as it is at the start of its import
+    monkeypatch.setattr("looptap.streams.snapshots._copiers", {})
+    assert drawn([np.arange(3.0)]).marks[0].y.tolist() == [0, 1, 2]
+    assert stream_of([1.0, 2.0]).to_numpy().tolist() == [1, 2]
+    assert take({"a": np.arange(2)})[0]["a"].tolist() == [0, 1]
+    assert pack(frozenset({1}))
 
 
 def test_png_that_is_none_is_a_badge():

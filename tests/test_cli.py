@@ -15,8 +15,8 @@ import pytest
 
 import looptap
 from looptap.cli import main
-from looptap.cli.drawing import bar, beside, picture, sparkline
 from looptap.cli.formats import json_of, text_of
+from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
 
 JOB = """
 import sys, threading, time, looptap
@@ -413,5 +413,5 @@ def test_drawings_take_what_is_not_finite():
     assert sparkline([]) == ""
     assert len(sparkline(range(1000), 50)) == 50
     assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
-    assert picture([[-1.0, 2.0]]) == ["  ██"]
+    assert shaded([[-1.0, 2.0]]) == ["  ██"]
     assert beside([]) == []

@@ -165,7 +165,7 @@ def test_stored_runs_are_compared_on_one_chart_with_a_legend_and_marks(runs):
     assert all(name.startswith("digits ") for name in (one.name, two.name))
     assert (one.color != two.color, one.dash, two.dash) == (True, "solid", "dash")
     assert [mark.color for mark in second.marks] == [one.color, two.color]
-    assert [rule.text for rule in first.rules] == ["set lr 1.0 → 0.1"]
+    assert [rule.text for rule in first.rules] == ["lr 1.0 → 0.1"]
     assert first.x.title == "step"
 
 

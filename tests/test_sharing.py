@@ -129,6 +129,7 @@ REQUESTS = [
     m.Hello((1, 0)), m.Look(2), m.Read(3, 3, "loss"), m.Detach(4, 3), m.Got(1 << 60), m.Beat(),
     m.Attach(10, 10, CODE, "batch"), m.Attach(11, 11, m.Code("loss"), "", named=True), m.CloseWindow(12, 3),
     m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.Ask(16, "stats"),
+    m.Agree(25, "id3", 0),
     m.Ask(17, "stacks"), m.Ask(18, "controls"), m.Ask(19, "commands"), m.Ask(20, "shares"),
     m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.Share(23, 60.0), m.Revoke(24),
     m.Leave(),

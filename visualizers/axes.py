@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from looptap.visualizers import schemas
 from looptap.visualizers.numbers import Floats
 
-NUMBER, EVENT, TIME, WALL = range(4)
+NUMBER, EVENT, TIME, WALL, RANK = range(5)
 """The first columns of what a line keeps; the parts of the values follow."""
-ABOUT = 4
+ABOUT = 5
 """How many columns come before the parts of the values."""
 
 

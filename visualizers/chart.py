@@ -119,7 +119,8 @@ class Chart:
         """
         if axis not in ("", "left", "right"):
             raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
-        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": (y,) if isinstance(y, str) else tuple(y), "chart": chart}
+        y = (y,) if isinstance(y, str) else tuple(y)
+        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": y, "chart": chart}
         with self.lock:
             if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
                 return
@@ -230,6 +231,19 @@ class Chart:
                 self._shown = None
             else:
                 self._shown = leader.frames.given_up + max(0, index)
+
+    def film(self) -> list[Picture]:
+        """A picture of each frame that is kept, the oldest first; one picture for a chart without frames."""
+        with self.lock:
+            shown = self._shown
+            try:
+                return [self._pictured(index) for index in range(self.frames)] or [self.draw()]
+            finally:
+                self._shown = shown
+
+    def _pictured(self, index: int) -> Picture:
+        self.show(index)
+        return self.draw()
 
     def _leader(self) -> Series | None:
         """The stream whose frames the slider counts."""

@@ -30,7 +30,7 @@ _CHANNELS = (1, 3, 4)
 class Choice:
     """A kind of chart by its name, the family it shares axes with, what a value holds, and how values add up.
 
-    ``family`` is one of xy, xyz, hist, mat, img and text. ``schema`` names the parts of a value, as in
+    ``family`` is one of xy, xyz, hist, mat, img, pie and text. ``schema`` names the parts of a value, as in
     ``("step", "loss")``. ``guess`` says what was guessed where the shape is ambiguous, and how to override it.
     """
 
@@ -225,7 +225,7 @@ def captioned(value: Any) -> bool:
     """Whether the value is an image with its caption."""
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], str | int | float):
         return False
-    return is_picture(value[0]) or (is_array(value[0]) and bool(value[0].ndim in (2, 3)))
+    return _is_image(value[0])
 
 
 def image_field(rows: Sequence[Any]) -> Any:
@@ -237,7 +237,10 @@ def image_field(rows: Sequence[Any]) -> Any:
 
 
 def _is_image(value: Any) -> bool:
-    return is_picture(value) or (is_array(value) and value.ndim in (2, 3) and _numeric(value))
+    if not is_array(value) or not _numeric(value):
+        return is_picture(value)
+    shape = tuple(value.shape)
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in _CHANNELS or shape[2] in _CHANNELS))
 
 
 def _of_list(value: list[Any]) -> Choice:
@@ -245,7 +248,7 @@ def _of_list(value: list[Any]) -> Choice:
         return _of_array(np.empty(len(value)))
     if value and all(is_picture(v) or captioned(v) for v in value):
         return _choice("images")
-    if value and all(is_array(v) and v.ndim in (2, 3) for v in value) and len({v.ndim for v in value}) == 1:
+    if value and all(map(_is_image, value)):
         return _choice("images", guess="A list of matrices is taken for images; chart='table' lists them.")
     if value and image_field(value):
         return _choice("images", guess="The rows are shown as images with captions; chart='table' lists them.")

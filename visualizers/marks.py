@@ -145,7 +145,7 @@ def commands(source: Iterable[Any]) -> list[Command]:
                 continue
             one = one._asdict()
         get = one.get
-        what = str(get("name") or get("what") or "command")
+        what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
         old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
         text = what if new is None else f"{what} {old!r:.20} → {new!r:.20}"
         text = text if outcome == "done" else f"{text} ({outcome:.40})"

@@ -67,6 +67,8 @@ def as_array(value: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
         array = np.empty(0, object)
+    if array.dtype.kind == "O" and isinstance(value, list | tuple) and value and all(map(is_number, value)):
+        return scalars(value)  # integers beyond 64 bits, numbers of torch
     if array.dtype.kind not in _NUMERIC:
         raise TypeError(f"expected an array of numbers, got {describe(value)}")
     return array

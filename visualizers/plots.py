@@ -271,14 +271,19 @@ class Plot:
     # ------------------------------------------------------------ outside a notebook
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the pictures of now to a file, whose suffix says how: .png, .svg, .pdf, .html.
+        """Write the pictures of now to a file, whose suffix says how: .png, .svg, .pdf, .html, .txt.
 
-        Raises ValueError for a suffix that is not known, ImportError where the library for it is missing.
+        A .gif shows the kept frames of a chart, one after the other: of that with the most. Raises ValueError for a
+        suffix that is not known, ImportError where the library for it is missing.
         """
         saving = import_module("looptap.visualizers.saving")
         self.pull()
-        pictures = self.pictures()
-        saving.save(pictures[0] if len(pictures) == 1 else pictures, path)
+        if os.fspath(path).lower().endswith(".gif"):
+            charts = [cell.chart for cell in self.cells if cell.chart is not None]
+            pictures = max(charts, key=lambda chart: chart.frames).film() if charts else self.pictures()
+        else:
+            pictures = self.pictures()
+        saving.save(pictures, path, self.rows or None)
 
     def summary(self) -> Summary:
         """The final and the best value of each stream of numbers, with the run that it is of."""

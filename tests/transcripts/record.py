@@ -56,7 +56,7 @@ def converse(run, happen, sent):
     happen("beat")
     run._transport.send(encode(m.Beat()))
     run._transport.send(encode(m.Got(1)))
-    assert [stream.name for stream in run.streams] == ["curve"]
+    assert [stream.name for stream in run.streams] == ["curve", "commands"]
     reader = run.stream("curve")
     run.export(reader, False)
     arrays.close()
@@ -121,7 +121,7 @@ def agent_in_memory():
 
 def record():
     """The lines of the transcript, and what the client made of it."""
-    session._client_name = lambda: "somebody@somewhere, pid 1"
+    session.named_process = lambda: "somebody@somewhere, pid 1"
     agent, lines = agent_in_memory(), []
     run = Run(Tape(agent.memory, lines), run=RUN)
 

@@ -205,6 +205,7 @@ OPERATORS_ONLY = [
     messages.Grant(1, 1, 0.1),
     messages.Call(1, "id", CODE, "batch"),
     messages.Command(1, "id", "set", "lr"),
+    messages.Agree(1, "id", 7),
     messages.Ask(1, "stats"),
     messages.Stand(1, 1, "loss", export=True),
     messages.Share(1, 60.0),

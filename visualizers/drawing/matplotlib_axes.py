@@ -65,7 +65,7 @@ class PlaneView:
         self.axes.add_collection(self.rules, autolim=False)
         upright = {"rotation": 90, "va": "top", "ha": "right", "clip_on": True}
         self.words = [words(self.axes, 0, 1, "", **upright) for _ in picture.rules]
-        self.marks = [self._artist(mark, panel, picture) for mark in panel.marks]
+        self.marks: list[Any] = [self._artist(mark, panel, picture) for mark in panel.marks]
         self.legend = _legend(self.right or self.axes, panel, picture)
         self.place(place)
         self.set(panel, picture)
@@ -84,7 +84,7 @@ class PlaneView:
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel; it has the structure of the one before."""
         for artist, mark in zip(self.marks, panel.marks, strict=True):
-            artist.show(mark, panel.marks) if isinstance(artist, BarsArtist) else artist.set(mark)
+            artist.show(mark, panel.marks) if isinstance(mark, Bars) else artist.set(mark)
         at = placed(np.array([rule.x for rule in picture.rules]), picture.x)
         self.rules.set_segments([[(x, 0), (x, 1)] for x in at])
         self.rules.set_transform(self.axes.get_xaxis_transform())
@@ -208,7 +208,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
 
 def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
     """A legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
-    marks = named(panel.marks, picture.y, picture.right, picture.z)
+    marks = named(panel.marks, picture)
     if not marks:
         return None
     handles = [

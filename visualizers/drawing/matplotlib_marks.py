@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib import font_manager, rcParams
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 
-from looptap.visualizers.drawing.panels import bar_sides, scale
+from looptap.visualizers.drawing.panels import bar_sides, polygons, scale
 from looptap.visualizers.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
 
 SMALL, LARGE = 7.5, 9.5
@@ -165,16 +164,6 @@ def bar_floor(heights: Numbers, y: Axis) -> float:
     """Where bars begin: at zero, which a logarithmic axis does not have."""
     known = heights[np.isfinite(heights)]
     return (float(known.min()) / 2 if known.size else 1.0) if y.log else 0.0
-
-
-def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
-    """The outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
-    known = np.isfinite([x, low, high]).all(axis=0)
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
-    return [
-        np.column_stack([np.r_[x[a:b], x[a:b][::-1]], np.r_[low[a:b], high[a:b][::-1]]])
-        for a, b in list(pairwise(ends))[::2]
-    ]
 
 
 def _area(axes: Any, color: str, opacity: float, name: str = "") -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Wedge
 
-from looptap.visualizers.chart import COLORS
+from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.matplotlib_axes import Change, Place
 from looptap.visualizers.drawing.matplotlib_marks import PLAIN, SMALL, shown, words
 from looptap.visualizers.drawing.panels import Panel, arrange, scale, ticks, written

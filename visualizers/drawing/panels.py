@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from looptap.visualizers.picture import Axis, Band, Bars, Grid, Images, Line, Mark, Numbers, Picture, Pie, Points, Table
+from looptap.visualizers.picture import Band, Bars, Grid, Images, Line, Mark, Numbers, Picture, Pie, Points, Table
 
 Kind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "text"]
 
@@ -51,7 +52,7 @@ def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int
     ((2, 2), (1, 3))
     """
     if rows is None:
-        columns = max(1, min(count, round(math.sqrt(count * 1.5 / wide))))
+        columns = max(1, min(count, round(math.sqrt(count * 1.5 / wide) + 0.1)))
         return math.ceil(count / columns), columns
     rows = max(1, min(rows, count))
     return rows, math.ceil(count / rows)
@@ -65,12 +66,34 @@ def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
 def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
     """The left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
     if mark.edges is not None:
-        return mark.edges[:-1], mark.edges[1:]
+        return np.minimum(mark.edges[:-1], mark.edges[1:]), np.maximum(mark.edges[:-1], mark.edges[1:])
     labelled = [other for other in marks if isinstance(other, Bars) and other.edges is None]
     place = {label: i for i, label in enumerate(bar_labels(marks))}
     width = 0.8 / len(labelled)
     left = np.array([place[label] for label in mark.labels], float) - 0.4 + labelled.index(mark) * width
     return left, left + width
+
+
+def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
+    """The outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
+    known = np.isfinite([x, low, high]).all(axis=0)
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    return [
+        np.column_stack([np.r_[x[a:b], x[a:b][::-1]], np.r_[low[a:b], high[a:b][::-1]]])
+        for a, b in list(pairwise(ends))[::2]
+    ]
+
+
+def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
+    """At most ``most`` points that keep the lowest and the highest of each stretch, for lines that came undecimated."""
+    if len(y) <= most:
+        return x, y
+    stretch = -(-len(y) * 2 // (most - 2))
+    whole = len(y) // stretch * stretch
+    known = np.nan_to_num(y[:whole]).reshape(-1, stretch)
+    start = np.arange(0, whole, stretch)
+    picked = np.unique(np.r_[start + known.argmin(1), start + known.argmax(1), whole - 1, len(y) - 1])
+    return x[picked], y[picked]
 
 
 def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:
@@ -109,14 +132,14 @@ def time_words(seconds: float) -> str:
     return str(np.datetime64(int(seconds), "s")).replace("T", " ")
 
 
-def named(marks: Sequence[Mark], *axes: Axis | None) -> list[Line | Band | Points | Bars]:
-    """The marks for a legend, each name once; none where one name is all and an axis already says it."""
+def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
+    """The marks for a legend, each name once; none where one name is all and a title says what is drawn."""
     found: dict[str, Line | Band | Points | Bars] = {}
     for mark in marks:
         if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):
             found[mark.name] = mark
-    told = len(found) == 1 and any(axis and axis.title and axis.title in found for axis in axes)
-    return [] if told else list(found.values())
+    titled = picture.title or any(axis and axis.title in found for axis in (picture.y, picture.z, picture.right))
+    return [] if len(found) == 1 and titled else list(found.values())
 
 
 def _kind(mark: Mark) -> Kind:

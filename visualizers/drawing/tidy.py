@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.visualizers.chart import COLORS
+from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.limits import apart
 from looptap.visualizers.picture import (
     Axis,
@@ -41,8 +41,11 @@ LINES = 1000
 RULES = 100
 """How many of each a surface draws; a badge tells of the rest."""
 
-_NAMED = {"black", "blue", "brown", "cyan", "gray", "green", "grey", "magenta", "olive", "orange", "pink", "purple"}
-_NAMED |= {"red", "white", "yellow"}
+_NAMED = {
+    "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
+    "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
+    "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
+}  # fmt: skip
 _YEARS = (-8.5e9, 10.5e9)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
 
 
@@ -60,9 +63,9 @@ def clean(text: str, most: int = 120) -> str:
 
 
 def color_of(color: str, index: int) -> str:
-    """A colour that every library knows: ``color`` where it is #rrggbb or a common name, else the index-th of ours."""
-    known = color in _NAMED or re.fullmatch(r"#[0-9a-fA-F]{6}", color)
-    return color if known else COLORS[index % len(COLORS)]
+    """A colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
+    known = color if re.fullmatch(r"#[0-9a-fA-F]{6}", color) else _NAMED.get(color)
+    return known or COLORS[index % len(COLORS)]
 
 
 def flat(values: Any) -> Numbers:
@@ -214,7 +217,7 @@ def _along(values: Any, axis: Axis) -> Numbers:
 
 
 def _axis(axis: Axis) -> Axis:
-    axis = replace(axis, title=clean(axis.title, 80), log=axis.log and not axis.time)
+    axis = replace(axis, title=clean(axis.title, 40), log=axis.log and not axis.time)
     low, high = (
         None if end is None or np.isnan(number := _along([end], axis)[0]) else float(number)
         for end in (axis.low, axis.high)

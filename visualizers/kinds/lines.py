@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from looptap.streams.tables import Columns
 from looptap.visualizers import schemas
-from looptap.visualizers.axes import ABOUT, EVENT, NUMBER, TIME, WALL, Over, over
+from looptap.visualizers.axes import ABOUT, EVENT, NUMBER, RANK, TIME, WALL, Over, over
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, Mode
 from looptap.visualizers.numbers import Floats, describe, is_number, number, rows, scalars
@@ -45,9 +45,10 @@ class Line(Chart):
         if "names" not in data:
             data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
             data["ring"] = Ring(ABOUT + len(data["names"]), series.points)
-            data["start"] = float(new.times[0])
+            data["start"], data["ranks"] = float(new.times[0]), set()
         parts = self.numbers(series, new.values)
-        data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, parts]))
+        data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
+        data["ranks"].update(np.unique(new.ranks).tolist())
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
         """The names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
@@ -86,29 +87,41 @@ class Line(Chart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """A line for each part, and a point where a number is NaN or infinite."""
+        """A line for each part and each rank, and a point where a number is NaN or infinite."""
         if "ring" not in series.data:
             return
-        columns = series.data["ring"].columns
+        columns, series.data["odd"] = series.data["ring"].columns, 0
+        ranks = sorted(series.data["ranks"])[:_LINES]
+        if len(ranks) < 2:
+            yield from self._lines(series, columns)
+        for rank in ranks if len(ranks) > 1 else ():
+            yield from self._lines(series, columns[:, columns[RANK] == rank], rank, len(ranks))
+        odd = series.data["odd"]
+        _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
+        self.remark_length(series)
+
+    def _lines(self, series: Series, columns: Floats, rank: int | None = None, ranks: int = 1) -> Iterator[Mark]:
+        """The lines of all ranks, or of one of several."""
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
-        most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn))))
-        breaks, odd = _breaks(series, columns), 0
+        most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn) * ranks)))
+        breaks = _breaks(series, columns)
         for part in drawn:
             y = columns[ABOUT + part]
             finite = np.isfinite(y)
             bad = np.isinf(y) if series.data["form"] == "dict" else ~finite
             gaps = int(bad.sum())
-            odd += gaps
+            series.data["odd"] += gaps
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = _broken(x, shown, picked, breaks)
             name, color = self._look(series, part, drawn)
+            if rank is not None:
+                name = f"{name} rank {rank}"
+                color = self.palette.color(name)
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
             if gaps:
                 yield _odd(axis.x, y, bad, name, color, series)
-        _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
-        self.remark_length(series)
 
     def drawn(self, series: Series, axis: Over) -> list[int]:
         """The parts that are lines: those that the user names, else all but what counts steps."""
@@ -160,6 +173,8 @@ class Line(Chart):
         if "ring" not in series.data:
             return None
         columns = series.data["ring"].columns
+        if what == "event" and (breaks := _breaks(series, columns)).size:
+            columns = columns[:, breaks[-1] :]  # the events of the last run: each numbers them anew
         known = columns[{"number": NUMBER, "event": EVENT, "time": TIME, "wall": WALL}[what]]
         if not len(known) or not known[0] <= at:
             return None

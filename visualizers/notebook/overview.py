@@ -10,7 +10,6 @@ from typing import Any
 import ipywidgets
 
 from looptap.client.run import Run
-from looptap.protocol.errors import LinkError
 from looptap.streams.errors import LooptapError
 from looptap.visualizers import schemas
 from looptap.visualizers.notebook.display import PlotView
@@ -60,7 +59,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         for part in (self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []
-            except (LooptapError, LinkError, TimeoutError) as error:
+            except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
         self._facts.value = "".join(parts)
         return EVERY if self.run.state in ("live", "lost") else None

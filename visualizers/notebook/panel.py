@@ -16,8 +16,6 @@ import ipywidgets
 
 from looptap.client.controls import ControlInfo
 from looptap.client.run import Run
-from looptap.protocol.errors import LinkError
-from looptap.protocol.keys import OPERATOR
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.notebook import kernels
 from looptap.visualizers.notebook.driver import Driver
@@ -25,6 +23,7 @@ from looptap.visualizers.notebook.driver import Driver
 EVERY = 1.0
 """Seconds between two looks at what others have changed."""
 _WIDE = 100.0  # a positive range whose ends differ by more than this factor has a slider of powers
+_OPERATOR = "operator"  # the role that may change a job
 _WIDTHS = {"label": "180px", "input": "320px"}
 
 looks = Driver("looptap-panels")
@@ -77,11 +76,11 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
             return None
         run, reason = self.run, ""
         try:
-            if run.role != OPERATOR:
+            if run.role != _OPERATOR:
                 reason = "You are a viewer of this run: only an operator can change it."
             told = run._told_controls() if run.alive and not reason else {}
             infos = run.controls.look() if told else {}
-        except (LooptapError, LinkError, TimeoutError) as error:
+        except (LooptapError, TimeoutError) as error:
             told, infos, reason = {}, {}, str(error)
         if not run.alive:
             reason = f"The run is {run.state}{f': {run.reason}' if run.reason else ''}."
