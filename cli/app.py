@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, sharing
+from looptap.cli import guarding, knobs, looking, sharing
 from looptap.cli.names import RUN_HELP, Name, Ranks, ranks_of
 
 File = Annotated[
@@ -222,6 +222,7 @@ def call(
     return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
 
 
+looking.install(app)
 knobs.install(app)
 guarding.install(app)
 sharing.install(app)

@@ -27,7 +27,7 @@ MAY_IMPORT = {
         *("streams", "client", "numpy", "tsdownsample", "PIL"),
         *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
     },
-    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
