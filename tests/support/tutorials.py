@@ -1,0 +1,109 @@
+"""Runs the notebooks of notebooks/ from a clean kernel, and saves them with their pictures: `make notebooks`.
+
+python tests/support/tutorials.py [--into FOLDER] [NOTEBOOK ...]
+Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a temporary folder. In its
+repository a notebook keeps texts and pictures, and no widget, which nobody can show without its kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import tempfile
+import time
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PATIENCE = 240
+"""Seconds that one cell may take, on a busy machine."""
+
+DRAW = """
+import gc
+from looptap.visualizers.notebook.display import PlotView
+for _view in [one for one in gc.get_objects() if isinstance(one, PlotView)]:
+    _view.plot.pull()
+    _view.still.step(0.0)
+"""
+"""Renews the pictures below all charts, which would be seconds old."""
+
+
+def privately(folder: Path) -> None:
+    """Have this process, and what it starts, write to ``folder`` only."""
+    for name in ("CONFIG", "RUNTIME", "DATA"):
+        os.environ[f"JUPYTER_{name}_DIR"] = str(folder / "jupyter" / name)
+    os.environ["IPYTHONDIR"] = str(folder / "ipython")
+    os.environ["LOOPTAP_DIR"] = str(folder / "runs")
+    (folder / "runs").mkdir(mode=0o700, exist_ok=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    os.environ.pop("LOOPTAP_STORE", None)  # the notebooks say themselves where their jobs keep things
+
+
+def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
+    """The notebook with the outputs of a fresh run in ``folder``. Raises what nbclient raises where a cell fails."""
+    book = nbformat.read(path, as_version=4)
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    written = len(book.cells)
+    book.cells.append(nbformat.v4.new_code_cell(DRAW))
+    client = NotebookClient(
+        book, timeout=PATIENCE, kernel_name="python3", store_widget_state=False, record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+    client.execute()
+    del book.cells[written:]
+    return book
+
+
+def saved(book: nbformat.NotebookNode) -> None:
+    """Leave out what only a live kernel can show, and make its pictures small."""
+    for cell in book.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+        for output in cell.outputs:
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = _small(output.data["image/png"])
+    book.metadata["language_info"] = {"name": "python"}
+    book.metadata.pop("widgets", None)
+
+
+def _small(image: str) -> str:
+    """The same PNG in 64 colours."""
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(b64decode(image))) as full:
+        few = full.convert("RGB").quantize(64, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(file, "png", optimize=True)
+    return b64encode(file.getvalue()).decode("ascii")
+
+
+def main() -> None:
+    """Run the notebooks; with ``--into`` write them as they came out, without it into the repository."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--into", type=Path)
+    arguments.add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
+    options = arguments.parse_args()
+    for path in options.notebooks:
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="looptap-", ignore_cleanup_errors=True) as folder:
+            privately(Path(folder))
+            book = executed(path, Path(folder))
+        if not options.into:
+            saved(book)
+        target = (options.into or ROOT / "notebooks") / path.name
+        nbformat.write(book, target)
+        size = target.stat().st_size / 1000
+        print(f"{path.name}: {time.monotonic() - begun:.1f} s, {size:.0f} kB", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The notebooks of notebooks/ run from a clean kernel, leave nothing behind, and are fit to be read where they lie."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET
+from waiting import soon
+
+MOST = 300_000
+"""Bytes of a notebook in the repository."""
+MARK = "LOOPTAP_TEST_OF_TUTORIALS"
+
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def run(path, into, **extra):
+    """Run a notebook in a process of its own, whose children all have the mark of this test."""
+    command = [sys.executable, str(Path(__file__).parent / "support" / "tutorials.py"), "--into", str(into), str(path)]
+    return subprocess.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
+
+
+def left(into):
+    """The processes with the mark that are still there."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(into) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+def outputs(book):
+    return [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def test_there_are_the_notebooks_that_the_readme_names():
+    named = set(re.findall(r"\(notebooks/([\w-]+\.ipynb)\)", (ROOT / "README.md").read_text()))
+    assert named == {path.name for path in NOTEBOOKS}
+    assert len(named) >= 4
+
+
+@each
+def test_a_notebook_runs_from_a_clean_kernel_with_a_picture_below_each_chart_and_ends_its_job(path, tmp_path):
+    done = run(path, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    book = nbformat.read(tmp_path / path.name, as_version=4)
+    charts = 0
+    for cell in book.cells:
+        kinds = [set(output.get("data", {})) for output in cell.get("outputs", ())]
+        for this, after in zip(kinds, [*kinds[1:], set()], strict=True):
+            if WIDGET in this and "looptap.panel" not in cell.source:
+                charts += 1
+                assert "image/png" in after, cell.source
+    assert charts >= 2
+    assert not [output for output in outputs(book) if output.output_type == "error"]
+    soon(lambda: not left(tmp_path))
+
+
+def test_a_job_ends_also_where_a_cell_fails(tmp_path):
+    path = next(path for path in NOTEBOOKS if path.stem == "progressive-results")
+    book = nbformat.read(path, as_version=4)
+    last = next(index for index, cell in enumerate(book.cells) if "looptap.attach" in cell.source)
+    book.cells[last + 1 :] = [nbformat.v4.new_code_cell("1 / 0")]
+    nbformat.write(book, tmp_path / "fails.ipynb")
+    done = run(tmp_path / "fails.ipynb", tmp_path)
+    assert done.returncode != 0
+    assert "ZeroDivisionError" in done.stderr
+    soon(lambda: not left(tmp_path))
+
+
+@each
+def test_a_notebook_in_the_repository_has_its_pictures_and_no_error_and_is_small(path):
+    assert path.stat().st_size < MOST
+    book = nbformat.read(path, as_version=4)
+    nbformat.validate(book)
+    assert sum("image/png" in output.get("data", {}) for output in outputs(book)) >= 2
+    assert not [output for output in outputs(book) if output.output_type == "error" or WIDGET in output.get("data", {})]
+    counts = [cell.execution_count for cell in book.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1)), "run as a whole, from a clean kernel: make notebooks"
+
+
+@each
+def test_a_notebook_leads_to_pages_that_are_there(path):
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    assert links
+    assert not [link for link in links if not (path.parent / link).exists()]
+
+
+@each
+def test_a_notebook_says_nothing_of_the_machine_that_it_ran_on(path):
+    text = json.dumps(nbformat.read(path, as_version=4))
+    assert not re.findall(r"site-packages|/venv/|\.venv|0x[0-9a-f]{6,}|\bpid\b", text)
