@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak lint types check demo bench bench-charts gallery clean
+.PHONY: help setup browsers test soak lint types check demo bench bench-charts gallery notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, me
 
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py
+
+notebooks: $(READY) ## runs the notebooks and saves them with their pictures
+	@$(VENV)/bin/python tests/support/tutorials.py
 
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,9 +3,11 @@
 import json
 import time
 
+import nbformat
 import pytest
 from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
 from programs import need
+from tutorials import NOTEBOOKS
 from waiting import soon
 
 import looptap
@@ -200,3 +202,31 @@ def test_every_kind_of_picture_is_drawn(opened):
     slider.press("ArrowLeft")
     book.wait("[...document.querySelectorAll('.looptap .frames span')].some((el) => el.textContent === '1 / 2')")
     assert book.errors == []
+
+
+def test_the_first_tutorial_runs_as_a_person_runs_it(lab):
+    path = next(path for path in NOTEBOOKS if path.stem == "first-look")
+    tutorial = nbformat.read(path, as_version=4)
+    code = [index for index, cell in enumerate(tutorial.cells) if cell.cell_type == "code"]
+    for index in code:
+        tutorial.cells[index].update(outputs=[], execution_count=None)
+    nbformat.write(tutorial, lab.root / path.name)
+    book = lab.open(path.name)
+    try:
+        for index in code:
+            book.run(index)
+            assert not [one for one in book.outputs(index) if one["output_type"] == "error"], book.outputs(index)
+            source = tutorial.cells[index].source
+            if "display" in {one["output_type"].split("_")[0] for one in book.outputs(index)}:
+                book.show(index)
+                book.wait("[...document.querySelectorAll('.looptap')].some((el) => el.looptap.draws)")
+            if source.endswith("\nloss"):
+                book.grows()
+            if "looptap.panel" in source:
+                book.show(index)
+                book.page.get_by_text("optimizer.momentum").first.wait_for(timeout=PATIENCE)
+                book.shot("tutorial-panel")
+        assert book.errors == book.dialogs == []
+    finally:
+        book.shot("tutorial")
+        book.close()

@@ -158,6 +158,10 @@ class Notebook:
             "book.deselectAll(); jupyterapp.commands.execute('notebook:run-cell') }"
         )
 
+    def show(self, index):
+        """Scroll to a cell; JupyterLab draws no others."""
+        self.page.evaluate(f"jupyterapp.shell.currentWidget.content.scrollToItem({index}, 'start')")
+
     def cell(self, index):
         return f"jupyterapp.shell.currentWidget.content.model.cells.get({index})"
 
