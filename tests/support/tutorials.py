@@ -27,13 +27,26 @@ PATIENCE = 120
 """Seconds that one cell may take, on a busy machine."""
 
 DRAW = """
-import gc
+import gc, threading
 from looptap.visualizers.notebook.display import PlotView
-for _view in [one for one in gc.get_objects() if isinstance(one, PlotView)]:
-    _view.plot.pull()
-    _view.still.step(0.0)
+from looptap.visualizers.notebook.stills import stills
+
+class _Renewal:
+    def __init__(self):
+        self.views = [one for one in gc.get_objects() if isinstance(one, PlotView)]
+        self.done = threading.Event()
+
+    def step(self, now):
+        for view in self.views:
+            view.plot.pull()
+            view.still.step(now)
+        self.done.set()
+
+_renewal = _Renewal()
+stills.add(_renewal)
+assert _renewal.done.wait(60)
 """
-"""Renews the pictures below all charts, which would be seconds old."""
+"""Renews the pictures below all charts, which would be seconds old, on the thread that draws them."""
 
 
 def privately(folder: Path) -> None:
