@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {
         *("streams", "client", "numpy", "tsdownsample", "PIL"),
-        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets"),
+        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
