@@ -437,7 +437,7 @@ def test_commands_stand_where_their_events_do():
 def test_a_live_run_and_a_stored_one_of_its_name_are_told_apart_by_what_both_say():
     live, stored = Stream("loss"), Stream("loss")
     live.run = types.SimpleNamespace(name="toy", id="toy-b", info=types.SimpleNamespace(started=86_400.0, host="vm"))
-    facts = {"directory": "/work/toy", "started": 43_200.0, "host": "vm"}
+    facts = {"directory": "/runs/toy", "started": 43_200.0, "host": "vm"}
     stored.run = types.SimpleNamespace(name="toy", id="toy-a", metadata=facts)
     names = [legend.name for legend in legends([[stored, live]]).values()]
     assert [re.fullmatch(r"toy 19\d\d-\d\d-\d\d [\d:]{8}", name) is not None for name in names] == [True, True]
