@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "training": {"streams", "numpy"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
@@ -34,6 +35,7 @@ ON_DEMAND = {
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
+    "training": {"torch"},
 }
 """What a folder may import besides, inside a function only."""
 

@@ -13,7 +13,6 @@ from simulated import Stretch
 
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.ledger import Ledger
-from looptap.training.progress.plan import Plan
 
 
 class Verdict(NamedTuple):
@@ -30,7 +29,7 @@ def judge(happened: Sequence[Stretch], make: Callable[[Ledger], Estimator], *, l
     """Play a run to an estimator, and look at its estimate at equal steps of the time."""
     clock = [0.0]
     estimator = make(Ledger(lambda: clock[0]))
-    ledger, window = estimator.ledger, estimator.window
+    ledger = estimator.ledger
     total = sum(s.seconds for s in happened)
     times, predicted, inside = [0.0], [], []
     phase = 2
@@ -38,12 +37,10 @@ def judge(happened: Sequence[Stretch], make: Callable[[Ledger], Estimator], *, l
     for stretch in happened:
         if stretch.phase != phase:
             phase = stretch.phase
-            ledger.phase(phase)
-            window.phase(phase)
+            estimator.phase(phase)
         clock[0] += stretch.seconds
         if stretch.instances:
-            ledger.count(stretch.instances)
-            window.count(clock[0], stretch.instances)
+            estimator.count(phase, stretch.instances)
         else:
             ledger.settle()
         if stretch.error is not None:

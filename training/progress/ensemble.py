@@ -84,7 +84,7 @@ def forecast(
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
     curves = _Curves(last, rates)
-    weights, means, roots, observed = curves.posterior(_merged(seen), unit, prior or Prior())
+    weights, means, roots = curves.posterior(_merged(seen), unit, prior or Prior())
     future = np.arange(done + 1, last + 1, dtype=float)
     chosen, linear = curves.drawn(weights, means, roots, rng)
     designs = curves.designs(future)
@@ -151,7 +151,8 @@ class _Curves:
             u = clocks[clock]
             if (shape, clock) not in shapes:
                 kind, first, second = shape
-                shapes[shape, clock] = (1 + u / first) ** -second if kind == "power" else np.exp(-((u / second) ** first))
+                power = kind == "power"
+                shapes[shape, clock] = (1 + u / first) ** -second if power else np.exp(-((u / second) ** first))
             if (tail, clock) not in tails:
                 tails[tail, clock] = self._tail(tail, x, u)
             found[index, :, 1] = shapes[shape, clock]
@@ -165,7 +166,7 @@ class _Curves:
             return np.asarray(np.maximum(0.0, x - 2) / self.last)
         return np.asarray(np.exp(-u / (tail * self.last)))
 
-    def posterior(self, seen: _Merged, unit: float, prior: Prior) -> tuple[Floats, Floats, Floats, int]:
+    def posterior(self, seen: _Merged, unit: float, prior: Prior) -> tuple[Floats, Floats, Floats]:
         """The weight of each cell and level of noise, and the mean and a root of the covariance of its coefficients."""
         coefficients = 3 + len(self.drops)
         m0 = np.full(coefficients, _DROP[0])
@@ -175,11 +176,11 @@ class _Curves:
         if not len(seen.x):
             count = len(self.cells) * len(_SIGMAS)
             weights = np.repeat(np.exp(self.logs), len(_SIGMAS)) / len(_SIGMAS)
-            return weights, np.tile(m0, (count, 1)), np.tile(np.diag(s0), (count, 1, 1)), 0
+            return weights, np.tile(m0, (count, 1)), np.tile(np.diag(s0), (count, 1, 1))
         y = seen.y / unit
         designs = self.designs(seen.x)
         level = self.rate(seen.x) * np.clip(y, 0.01, 1.0)
-        variance = (_SIGMAS[:, None] ** 2 * level) / seen.count + seen.v / unit**2
+        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
         discount = np.maximum((seen.x / seen.x[-1]) ** _DISCOUNT, _LEAST)
         precise = discount / variance
         pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)
@@ -195,8 +196,8 @@ class _Curves:
         evidence = 0.5 * (np.log(p0).sum() - logdet - fit) + 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
         logs = (self.logs[:, None] + evidence).ravel()
         weights = np.exp(logs - logs.max())
-        flat = means.reshape(-1, coefficients)
-        return weights / weights.sum(), flat, inverse.reshape(-1, coefficients, coefficients), len(y)
+        weights /= weights.sum()
+        return weights, means.reshape(-1, coefficients), np.asarray(inverse.reshape(-1, coefficients, coefficients))
 
     def drawn(
         self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
@@ -213,14 +214,14 @@ class _Merged(NamedTuple):
     x: Floats
     y: Floats
     v: Floats
-    count: Floats
+    merged: Floats
 
 
 def _merged(seen: Observations) -> _Merged:
     """At most `_MOST` observations: the newest half as they are, older ones as means of neighbours."""
     count = len(seen.x)
     if count <= _MOST:
-        return _Merged(*map(np.asarray, seen), np.ones(count))
+        return _Merged(seen.x, seen.y, seen.v, np.ones(count))
     recent = _MOST // 2
     edges = np.linspace(0, count - recent, _MOST - recent + 1).astype(int)
     edges = np.concatenate([edges, np.arange(count - recent + 1, count + 1)])

@@ -71,19 +71,32 @@ class Estimator:
         """Of each validation: where, in raw points; what it yielded; the known variance of that."""
         self.cycles = 0
         """Raw points of this process."""
-        self._raw = 0
         self._rng = np.random.default_rng(seed)
         self._stops: Stops | None = None
         self._recent: list[tuple[float, float, float]] = []
 
     # ------------------------------------------------------------ what happens
 
+    def phase(self, phase: int) -> None:
+        """From now on time belongs to ``phase``: TRAIN, VALIDATION or OTHER."""
+        self.ledger.phase(phase)
+        self.window.phase(phase)
+
+    def count(self, phase: int, instances: float) -> None:
+        """A batch is done."""
+        self.ledger.count(instances)
+        self.window.count(self.ledger.now, instances)
+        if phase == TRAIN:
+            self.plan.trained(instances)
+        else:
+            self.plan.checked += instances
+
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
         """A validation yielded ``value``; with ``x``, where it was, it was an inserted one of known ``variance``."""
         if x is None:
-            self._raw += 1
+            self.plan.reached()
             self.cycles += 1
-            x = float(self._raw)
+            x = float(self.plan.done)
         self.seen.append((x, value, variance))
         self._stops = None
 
@@ -124,7 +137,7 @@ class Estimator:
         self.ledger.settle()
         stops = self.stops()
         centre = np.array([stops.median, *stops.band()])
-        train, validation = self.plan.remaining(centre, *self.ledger.counts)
+        train, validation = self.plan.remaining(centre)
         if self.speed == "former":
             seconds, speeds = self._by_units(train, validation)
         elif self.speed == "paper":
@@ -133,10 +146,12 @@ class Estimator:
             seconds, speeds = self._by_ledger(centre, train, validation)
         if seconds is None:
             return None
-        return Estimate(*(float(s) for s in seconds), *(float(k) for k in centre), float(train[0]), float(validation[0]), *speeds)
+        rest, low, high = map(float, seconds)
+        stop, first, latest = map(float, centre)
+        return Estimate(rest, low, high, stop, first, latest, float(train[0]), float(validation[0]), *speeds)
 
     def _by_units(self, train: Floats, validation: Floats) -> tuple[Floats | None, tuple[float | None, float | None]]:
-        now = (self.ledger.now, *self.ledger.counts)
+        now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
         self._recent.append(now)
         while len(self._recent) > 2 and self._recent[1][0] <= now[0] - 10.0:
             self._recent.pop(0)

@@ -52,7 +52,7 @@ class Ledger:
         """Seconds booked to training, validation and other, in this process."""
         self.suspended = 0.0
         """Seconds in which the process stood still, booked to nothing."""
-        self.now = self._clock()
+        self.now = self._opened = self._clock()
         self._phase = OTHER
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
         self._samples: list[Sample] = []
@@ -69,10 +69,27 @@ class Ledger:
         """A batch of the present phase is done."""
         before = self.now
         self._book(counted=True)
-        self.counts[self._phase] += instances
+        if self._phase != OTHER:
+            self.counts[self._phase] += instances
         if self.now - self._samples[-1].at >= self._interval:
             self._sample()
-        self._steps[self._phase].append(self.now - before)
+        if self._phase != OTHER:
+            self._steps[self._phase].append(self.now - before)
+
+    @property
+    def current(self) -> int:
+        """The phase to which time belongs now."""
+        return self._phase
+
+    def elapsed(self) -> float:
+        """Seconds since the books were opened."""
+        return self._clock() - self._opened
+
+    def resume(self, trained: float) -> None:
+        """So many instances were trained by earlier processes; nothing is known of their speed."""
+        self.counts[TRAIN] = trained
+        self._samples.clear()
+        self._sample()
 
     def settle(self) -> None:
         """Book the time up to now."""
@@ -81,7 +98,7 @@ class Ledger:
     def _book(self, counted: bool = False) -> None:
         now = self._clock()
         gap, self.now = now - self.now, now
-        if counted and gap > _LEAST_GAP and len(steps := self._steps[self._phase]) >= 5:
+        if counted and gap > _LEAST_GAP and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
             usual = _SUSPENDED * statistics.median(steps)
             if gap > max(usual, _LEAST_GAP):
                 self.suspended += gap - usual

@@ -13,35 +13,51 @@ from looptap.training.progress.rules import Floats
 class Plan:
     """The work of a run, in instances: ``point`` of training between two validations of ``validation`` instances.
 
-    ``total`` is all there is to train if nothing stops it. ``inserted`` validations before raw point j + 1 are
-    ``ahead[j]``, of ``subset`` instances each. Source: Dong & Luo 2024, III.
+    ``left`` is what there is still to train if nothing stops it. Before raw point j + 1 there are ``ahead[j]`` inserted
+    validations of ``subset`` instances each. Source: Dong & Luo 2024, III; counted from the last raw point instead of
+    the first, so that a change in mid-run concerns only what is to come.
     """
 
     point: float
-    total: float
+    left: float
     validation: float = 0.0
     subset: float = 0.0
     ahead: list[int] = field(default_factory=list)
+    done: int = 0
+    """Raw points that were reached."""
+    since: float = 0.0
+    """Instances of training since the last of them."""
+    checked: float = 0.0
+    """Instances of validation since then."""
 
     @property
     def last(self) -> int:
         """The number of raw points if nothing stops the run."""
-        return max(1, int(self.total / self.point + 1e-9))
+        return self.done + max(0, int((self.left + self.since) / self.point + 1e-6))
+
+    def trained(self, instances: float) -> None:
+        """So many instances more are trained."""
+        self.since += instances
+        self.left = max(0.0, self.left - instances)
+
+    def reached(self) -> None:
+        """A raw point is validated."""
+        self.done, self.since, self.checked = self.done + 1, 0.0, 0.0
 
     def inserted(self, points: Floats) -> Floats:
         """How many validations are inserted before raw point number ``points`` has been reached."""
         sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
         return np.asarray(sums[np.minimum(np.asarray(points, int), len(sums) - 1)])
 
-    def remaining(self, stop: Floats, trained: float, validated: float) -> tuple[Floats, Floats]:
+    def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
         """Instances of training and of validation that remain if the run stops at raw points ``stop``.
 
         At the last raw point a rest of training after it belongs to the run, too.
         """
-        wanted = np.where(stop >= self.last, self.total, np.minimum(self.point * stop, self.total))
-        train = np.maximum(0.0, wanted - trained)
-        validation = self.validation * stop + self.subset * self.inserted(stop)
-        return train, np.maximum(0.0, validation - validated)
+        points = np.maximum(0.0, stop - self.done)
+        train = np.where(stop >= self.last, self.left, np.minimum(self.point * points - self.since, self.left))
+        inserted = self.subset * (self.inserted(stop) - self.inserted(np.array([self.done])))
+        return np.maximum(0.0, train), np.maximum(0.0, self.validation * points + inserted - self.checked)
 
 
 def insertion(point: float, batch: float, validation: float, validation_batch: float, cost: float) -> tuple[int, int]:

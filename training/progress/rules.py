@@ -84,9 +84,11 @@ class Paper(StopRule):
         _number("min_delta", self.min_delta)
 
     def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
         return {"last": np.full((paths, self.patience), np.nan)}
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
         last, place = state["last"], (point - 1) % self.patience
         before = last[:, place].copy()  # of patience points ago
         last[:, place] = errors
@@ -123,10 +125,12 @@ class Patience(StopRule):
             raise ValueError(f"like={self.like!r}: it is 'keras', 'lightning' or 'huggingface'.")
 
     def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
         known = np.full(paths, self.like == "lightning")  # which begins with a best of infinity
         return {"best": np.full(paths, np.inf), "known": known, "wait": np.zeros(paths, np.int64)}
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
         if point <= self.warm_up:
             return np.zeros(len(errors), bool)
         best, wait = state["best"], state["wait"]
@@ -169,9 +173,11 @@ class Threshold(StopRule):
     error: float
 
     def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
         return {}
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
         return np.asarray(errors < self.error)
 
 
@@ -180,9 +186,11 @@ class Never(StopRule):
     """Training goes on to its last epoch."""
 
     def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
         return {}
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
         return np.zeros(len(errors), bool)
 
 
@@ -193,10 +201,12 @@ class Function(StopRule):
     function: Callable[[list[float]], object]
 
     def stops(self, history: Sequence[float]) -> int:
+        """See `StopRule.stops`."""
         found = (k for k in range(1, len(history) + 1) if self.function(list(history[:k])))
         return next(found, 0)
 
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
+        """See `StopRule.stops_after`; the first 60 paths stand for all."""
         found = np.zeros(len(paths), np.int64)
         for index, path in enumerate(paths[:_SLOW_PATHS]):
             seen = list(history)
