@@ -5,9 +5,10 @@
 0.0
 """
 
+from looptap.training.progress.estimate import Remaining
 from looptap.training.progress.inserting import Inserting
 from looptap.training.progress.metrics import Metric
-from looptap.training.progress.progress import Progress, Remaining
+from looptap.training.progress.progress import Progress
 from looptap.training.progress.rules import Function, Never, Paper, Patience, StopRule, Threshold
 
 __all__ = [

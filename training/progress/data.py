@@ -18,13 +18,12 @@ def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
         if loader < 0 or (loader == 0 and name == "train"):
             raise ValueError(f"{name}={loader!r}: it is a loader, or a number above 0.")
         return int(loader)
-    try:
-        return len(loader)
-    except TypeError:
-        if hasattr(loader, "__iter__") and not isinstance(loader, str | bytes):
-            return None  # a stream of data; PyTorch's loader of an iterable data set raises TypeError, too
-        if not strict:
-            return None
+    if not isinstance(loader, str | bytes):
+        try:
+            return len(loader)
+        except TypeError:  # a stream of data; PyTorch's loader of an iterable data set raises it, too
+            if hasattr(loader, "__iter__") or not strict:
+                return None
     raise TypeError(f"{name}={loader!r:.60}: it is a loader, or a number.")
 
 

@@ -20,6 +20,14 @@ RATIO = 3.0
 _UNSURE = 0.04  # of the remaining time, on either side of the band, however steady the speed has been
 
 
+class Remaining(NamedTuple):
+    """Seconds until training ends: what half of such runs stay below, and what 10 % and 90 % do."""
+
+    median: float
+    low: float
+    high: float
+
+
 class Estimate(NamedTuple):
     """What is known of the rest of a run: seconds that remain (median, low, high) and where it stops, in raw points.
 

@@ -129,8 +129,8 @@ class Ledger:
         while True:
             first = self._samples[index]
             handled, taken = last[count] - first[count], last[seconds] - first[seconds]
-            if handled > 0 and taken > 0:
-                return float(handled / taken)
+            if handled > 0:
+                return float(handled / max(taken, 1e-9))
             if index == 0:
                 return None
             index = max(0, index - max(1, (len(self._samples) - index) // 2))

@@ -9,14 +9,14 @@ import numbers
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from looptap.streams.control import Control
 from looptap.training.progress.arguments import counts, number_of, positive, prior_from, rule_of, words
 from looptap.training.progress.data import Sizes, length_of
-from looptap.training.progress.estimate import Estimate, Estimator
+from looptap.training.progress.estimate import Estimate, Estimator, Remaining
 from looptap.training.progress.inserting import Inserting
 from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.metrics import Metric
@@ -26,14 +26,6 @@ from looptap.training.progress.rules import StopRule
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
-
-
-class Remaining(NamedTuple):
-    """Seconds until training ends: what half of such runs stay below, and what 10 % and 90 % do."""
-
-    median: float
-    low: float
-    high: float
 
 
 class Progress:
@@ -350,14 +342,14 @@ class Progress:
     def _refresh(self) -> None:
         estimator, plan = self._estimator, self._estimator.plan
         self._looked = self._ledger.elapsed()
-        left = self._left()
         if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
             self._length = now  # a loader whose echo factor was turned is longer now
+        left = self._left()
         batches = self._every_batches or self._length
         if left is None or self._over:
             self._estimate = None
             return
-        whole = left if math.isinf(left) is False else self._ledger.counts[TRAIN] + 1.0
+        whole = left if math.isfinite(left) else self._ledger.counts[TRAIN] + 1.0
         point, rule = (batches * self._sizes.mean if batches else max(whole, 1.0)), self.rule
         plan.left = whole
         if (point, plan.last, rule) != (plan.point, getattr(self, "_last", None), estimator.rule):

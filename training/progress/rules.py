@@ -147,7 +147,8 @@ class Patience(StopRule):
                 stop |= errors > self.diverged
             decided = stop.copy()
         if self.like == "huggingface":
-            better = first | ((errors < best) & (np.abs(errors - best) > self.min_delta))
+            with np.errstate(invalid="ignore"):  # two infinities are equally bad
+                better = first | ((errors < best) & (np.abs(errors - best) > self.min_delta))
             best[:] = np.fmin(best, errors)
         else:
             better = first | self._beats(errors, best)
