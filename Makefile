@@ -16,10 +16,10 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test soak lint types check demo bench clean
+.PHONY: help setup test soak lint types check demo bench bench-progress clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the virtual environment in .venv
 
@@ -44,6 +44,9 @@ demo: $(READY) ## a small training run to attach to
 
 bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
+
+bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
+	@$(VENV)/bin/python benchmarks/progress/run.py
 
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

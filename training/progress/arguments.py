@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from looptap.training.progress.ensemble import Prior
-from looptap.training.progress.history import prior_of
+from looptap.training.progress.ensemble import Earlier
+from looptap.training.progress.history import earlier_of
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.rules import Function, Never, StopRule
 
@@ -41,9 +41,9 @@ def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule
     raise TypeError(f"rule={rule!r:.60}: it is a rule such as Patience(5), or a function of the list of all errors.")
 
 
-def prior_from(history: Sequence[Sequence[float]], metric: Metric) -> Prior | None:
-    """What earlier ``history`` teaches, None if there is none."""
-    return prior_of([metric.errors(np.asarray(curve, float)) for curve in history]) if len(history) else None
+def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Earlier]:
+    """The curves of earlier runs, as errors."""
+    return earlier_of([metric.errors(np.asarray(curve, float)) for curve in history])
 
 
 def number_of(value: Any) -> float:

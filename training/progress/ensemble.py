@@ -8,7 +8,7 @@ closed form, evidence included. Source: METHODS of Dong & Luo extended; the ense
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from looptap.training.progress.rules import Floats
 
 DRAWS = 400
+HORIZON = 500
+"""Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
 _OVERSAMPLED = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.1, 1.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _SIGMAS = np.geomspace(0.004, 0.12, 9)
@@ -25,6 +27,8 @@ _TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("r
 _MEANS = np.array([0.35, 0.55, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP = (0.02, 0.06)  # mean and spread of d
+_ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
+_PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
 _FADE = 0.7  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 0.75, 0.01
 _MOST = 120  # observations; older ones are merged
@@ -56,11 +60,20 @@ class Stops:
         return float(found[0]), float(found[1])
 
 
-class Prior(NamedTuple):
-    """What the linear parameters c, a, t are before the first observation: means and spreads per first error."""
+class Earlier(NamedTuple):
+    """The curve of an earlier run of the same job, smooth: errors at raw points 1, 2, ..."""
 
-    means: Floats = _MEANS
-    spreads: Floats = _SPREADS
+    errors: Floats
+
+    @property
+    def end(self) -> float:
+        """Where it ended, over where it began."""
+        return float(min(max(self.errors[-1] / self.errors[0], 0.0), 0.99))
+
+    def shape(self, x: Floats) -> Floats:
+        """From 1 to 0, and on at 0."""
+        whole = (self.errors / self.errors[0] - self.end) / (1 - self.end)
+        return np.asarray(np.interp(x, np.arange(1, len(whole) + 1), whole))
 
 
 def forecast(
@@ -72,20 +85,21 @@ def forecast(
     *,
     scale: float = 1.0,
     rng: np.random.Generator,
-    prior: Prior | None = None,
+    earlier: Sequence[Earlier] = (),
 ) -> Stops:
     """Draws of where a run stops of which ``seen`` is known, with ``done`` raw points.
 
     ``stops`` says where each of many rows of future errors at raw points done + 1, ... does (0: not within). ``last``
     is the largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a
-    typical first error, for use before there is one. Needs no observation.
+    typical first error, for use before there is one. Needs no observation. With ``earlier`` runs of the same job half
+    of the prior is that this one falls as one of them did, perhaps faster or slower.
     """
     if done >= last:
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
-    curves = _Curves(last, rates)
-    weights, means, roots = curves.posterior(_merged(seen), unit, prior or Prior())
-    future = np.arange(done + 1, last + 1, dtype=float)
+    curves = _Curves(last, rates, earlier)
+    weights, means, roots = curves.posterior(_merged(seen), unit)
+    future = np.arange(done + 1, min(last, done + HORIZON) + 1, dtype=float)
     chosen, linear = curves.drawn(weights, means, roots, rng)
     designs = curves.designs(future)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
@@ -99,8 +113,8 @@ def forecast(
 class _Curves:
     """All combinations of shape, tail and u, for a run of ``last`` raw points."""
 
-    def __init__(self, last: int, rates: Floats | None) -> None:
-        self.last = last
+    def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier] = ()) -> None:
+        self.last, self.earlier = last, earlier
         self.rates = None if rates is None or len(rates) == 0 or np.ptp(rates) == 0 else np.asarray(rates, float)
         self.drops = self._dropped()
         taus = [*((1.0, tau) for tau in np.geomspace(0.4, max(last, 1), 8)),
@@ -116,7 +130,17 @@ class _Curves:
                 for beta, tau in taus:
                     self.cells.append((("exp", beta, float(tau)), tail, clock))
                     logs.append(share * 0.5 / len(taus) / len(clocks))
-        self.logs = np.log(logs)
+        general = len(logs)
+        for index in range(len(earlier)):
+            for tail in (None, 0.25, "rise"):
+                for pace in _PACES:
+                    self.cells.append((("earlier", index, pace), tail, False))
+                    logs.append(1 / 3 / len(_PACES) / len(earlier))
+        shares = np.array(logs)
+        if len(earlier):
+            shares *= 0.5
+        self.logs = np.log(shares)
+        self.general = general
 
     def _dropped(self) -> Floats:
         if self.rates is None:
@@ -150,14 +174,31 @@ class _Curves:
         for index, (shape, tail, clock) in enumerate(self.cells):
             u = clocks[clock]
             if (shape, clock) not in shapes:
-                kind, first, second = shape
-                power = kind == "power"
-                shapes[shape, clock] = (1 + u / first) ** -second if power else np.exp(-((u / second) ** first))
+                shapes[shape, clock] = self._shape(shape, u)
             if (tail, clock) not in tails:
                 tails[tail, clock] = self._tail(tail, x, u)
             found[index, :, 1] = shapes[shape, clock]
             found[index, :, 2] = tails[tail, clock]
         return found
+
+    def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
+        kind, first, second = shape
+        if kind == "power":
+            return np.asarray((1 + u / first) ** -second)
+        if kind == "exp":
+            return np.asarray(np.exp(-((u / second) ** first)))
+        return self.earlier[int(first)].shape(u * second)
+
+    def _priors(self) -> tuple[Floats, Floats]:
+        """Means and spreads of the coefficients of each cell, in units of the first error: (cells, coefficients)."""
+        means = np.full((len(self.cells), 3 + len(self.drops)), _DROP[0])
+        spreads = np.full_like(means, _DROP[1])
+        means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
+        for index in range(self.general, len(self.cells)):
+            end = self.earlier[int(self.cells[index][0][1])].end
+            means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _ALIKE
+            means[index, 3:], spreads[index, 3:] = 0.0, _ALIKE[2]
+        return means, spreads
 
     def _tail(self, tail: float | str | None, x: Floats, u: Floats) -> Floats:
         if tail is None:
@@ -166,17 +207,16 @@ class _Curves:
             return np.asarray(np.maximum(0.0, x - 2) / self.last)
         return np.asarray(np.exp(-u / (tail * self.last)))
 
-    def posterior(self, seen: _Merged, unit: float, prior: Prior) -> tuple[Floats, Floats, Floats]:
+    def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
         """The weight of each cell and level of noise, and the mean and a root of the covariance of its coefficients."""
-        coefficients = 3 + len(self.drops)
-        m0 = np.full(coefficients, _DROP[0])
-        s0 = np.full(coefficients, _DROP[1])
-        m0[:3], s0[:3] = prior.means, prior.spreads
-        p0 = 1 / s0**2
+        m0, s0 = self._priors()
+        coefficients = m0.shape[1]
         if not len(seen.x):
-            count = len(self.cells) * len(_SIGMAS)
-            weights = np.repeat(np.exp(self.logs), len(_SIGMAS)) / len(_SIGMAS)
-            return weights, np.tile(m0, (count, 1)), np.tile(np.diag(s0), (count, 1, 1))
+            levels = len(_SIGMAS)
+            weights = np.repeat(np.exp(self.logs), levels) / levels
+            roots = np.repeat(s0[:, :, None] * np.eye(coefficients), levels, axis=0)
+            return weights / weights.sum(), np.repeat(m0, levels, axis=0), roots
+        p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
         level = self.rate(seen.x) * np.clip(y, 0.01, 1.0)
@@ -185,15 +225,16 @@ class _Curves:
         precise = discount / variance
         pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)
         gram = np.tensordot(precise, pairs, axes=(1, 0)).transpose(1, 0, 2, 3)
-        gram[..., np.arange(coefficients), np.arange(coefficients)] += p0
-        right = np.tensordot(precise * y, designs, axes=(1, 1)).transpose(1, 0, 2) + p0 * m0
+        gram[..., np.arange(coefficients), np.arange(coefficients)] += p0[:, None, :]
+        right = np.tensordot(precise * y, designs, axes=(1, 1)).transpose(1, 0, 2) + (p0 * m0)[:, None, :]
         roots = np.linalg.cholesky(gram)
         inverse = np.linalg.inv(roots)  # gram^-1 = inverse^T inverse
         half = np.einsum("csij,csj->csi", inverse, right)
         means = np.einsum("csji,csj->csi", inverse, half)
         logdet = 2 * np.log(np.diagonal(roots, axis1=2, axis2=3)).sum(-1)
-        fit = (precise * y * y).sum(1)[None, :] + float(p0 @ (m0 * m0)) - (half**2).sum(-1)
-        evidence = 0.5 * (np.log(p0).sum() - logdet - fit) + 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
+        fit = (precise * y * y).sum(1)[None, :] + (p0 * m0 * m0).sum(1)[:, None] - (half**2).sum(-1)
+        evidence = 0.5 * (np.log(p0).sum(1)[:, None] - logdet - fit)
+        evidence += 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
         logs = (self.logs[:, None] + evidence).ravel()
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looptap.training.progress import ensemble, former
-from looptap.training.progress.ensemble import Observations, Prior, Stops
+from looptap.training.progress.ensemble import Earlier, Observations, Stops
 from looptap.training.progress.ledger import SHORT, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import Plan
@@ -62,7 +63,7 @@ class Estimator:
         forecast: str = "ensemble",
         speed: str = "ledger",
         rates: Floats | None = None,
-        prior: Prior | None = None,
+        earlier: Sequence[Earlier] = (),
         seed: int = 0,
         metric: Metric | None = None,
         skip: int = 1,
@@ -71,7 +72,7 @@ class Estimator:
             raise ValueError(f"forecast={forecast!r}: it is 'ensemble', 'former' or 'none'.")
         if speed not in ("ledger", "paper", "former"):
             raise ValueError(f"speed={speed!r}: it is 'ledger', 'paper' or 'former'.")
-        self.plan, self.rule, self.ledger, self.rates, self.prior = plan, rule, ledger, rates, prior
+        self.plan, self.rule, self.ledger, self.rates, self.earlier = plan, rule, ledger, rates, earlier
         self.forecast, self.speed = forecast, speed
         self.window = Window(skip)
         self.metric = metric or Metric()
@@ -138,7 +139,7 @@ class Estimator:
 
         if self.forecast == "former":
             return former.forecast(seen, len(raw), stops, last, rng=self._rng)
-        return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, prior=self.prior)
+        return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
     def estimate(self) -> Estimate | None:
         """What remains now; None before the first batch is done."""

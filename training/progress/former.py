@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.ensemble import Observations, Stops
+from looptap.training.progress.ensemble import HORIZON, Observations, Stops
 from looptap.training.progress.rules import Floats
 
 PATHS = 300
@@ -35,7 +35,7 @@ def forecast(
     if done >= last or len(seen.x) < _FIRST:
         return Stops(np.full(1, float(last)))
     a, b, c, variance = fit(seen)
-    x = np.arange(done + 1, last + 1, dtype=float)
+    x = np.arange(done + 1, min(last, done + HORIZON) + 1, dtype=float)
     paths = c + a * x**-b + np.sqrt(variance) * rng.standard_normal((PATHS, len(x)))
     found = stops(np.asarray(paths))
     return Stops(np.full(1, float(np.where(found == 0, last, found).mean())))

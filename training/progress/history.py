@@ -1,4 +1,4 @@
-"""What earlier runs of a job teach about the next: a prior for its learning curve."""
+"""What earlier runs of a job teach about the next: how their curves fell."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from looptap.training.progress.ensemble import Prior
+from looptap.training.progress.ensemble import Earlier
 from looptap.training.progress.rules import Floats
 
-_OWN = 2.0  # earlier runs that the general prior weighs as much as
+MOST = 8
+"""Earlier runs that are looked at, the newest."""
+_LEAST = 4  # points of a curve that tells anything
+_SMOOTH = 5  # points over which a curve is averaged
 
 
-def prior_of(curves: Sequence[Floats]) -> Prior | None:
-    """The prior of curves that are like ``curves``, lists of errors at raw points; None if none is long enough.
-
-    Where they ended, over where they began, says what to expect of c; how much the ends differ says how sure that is.
-    """
-    ends = []
-    for curve in curves:
+def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
+    """Smooth curves of the newest of ``curves``, lists of errors at raw points; those too short are left out."""
+    found = []
+    for curve in curves[-MOST:]:
         errors = np.asarray(curve, float)
         errors = errors[np.isfinite(errors)]
-        if len(errors) >= 4 and errors[0] > 0:
-            ends.append(float(np.median(errors[-max(3, len(errors) // 10) :]) / errors[0]))
-    if not ends:
-        return None
-    general = Prior()
-    share = len(ends) / (len(ends) + _OWN)
-    centre = share * float(np.mean(ends)) + (1 - share) * float(general.means[0])
-    spread = max(float(np.std(ends)), 0.03) * np.sqrt(1 + 1 / len(ends))
-    means, spreads = general.means.copy(), general.spreads.copy()
-    means[0], spreads[0] = centre, share * spread + (1 - share) * float(general.spreads[0])
-    means[1] = max(0.1, 0.9 - centre)
-    return Prior(means, spreads)
+        if len(errors) >= _LEAST and errors[0] > 0:
+            found.append(Earlier(_smoothed(errors)))
+    return found
+
+
+def _smoothed(errors: Floats) -> Floats:
+    """A running mean in growing windows: the steep beginning stays as it is."""
+    count = len(errors)
+    sums = np.concatenate([[0.0], np.cumsum(errors)])
+    places = np.arange(count)
+    reach = np.minimum(np.minimum(places, count - 1 - places), np.minimum(places // 2, _SMOOTH))
+    reach = np.where(places >= count - 1 - _SMOOTH, np.minimum(_SMOOTH, places // 2), reach)
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, count)
+    return np.asarray((sums[high] - sums[low]) / (high - low))

@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.progress.arguments import counts, number_of, positive, prior_from, rule_of, words
+from looptap.training.progress.arguments import counts, earlier_from, number_of, positive, rule_of
 from looptap.training.progress.data import Sizes, length_of
-from looptap.training.progress.estimate import Estimate, Estimator, Remaining
+from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.inserting import Inserting
 from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import Plan
 from looptap.training.progress.rules import StopRule
+from looptap.training.progress.shown import Shown
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
-_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
+_PACE = 250  # times as long as the last estimate took passes before the next
 
 
-class Progress:
+class Progress(Shown):
     """When a training loop will be done.
 
     ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
@@ -112,22 +113,18 @@ class Progress:
         self.steps = 0
         """Batches that were trained."""
         self._in_epoch = 0
-        self._before = 0.0  # seconds of earlier processes
-        self._ledger = Ledger(clock)
+        super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
         self._estimator = Estimator(
             plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric, seed=seed,
-            rates=None if rates is None else np.asarray(rates, float), prior=prior_from(history, self.metric),
+            rates=None if rates is None else np.asarray(rates, float), earlier=earlier_from(history, self.metric),
             skip=self._sizes.prefetched or 1,
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
-        self._clock, self._spent = clock, 0.0
         self._estimate: Estimate | None = None
-        self._looked = -math.inf
-        self._shown = 0.0
-        self._over = False
-        self._insert = insert
+        self._looked, self._took = -math.inf, 0.0
+        self._asked: tuple[object, ...] | None = None
         if insert is not None:
             insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
@@ -184,14 +181,13 @@ class Progress:
             self._insert.next_point()
             if self._insert.reason:
                 self._estimator.plan.ahead = []
-        self._looked = -math.inf
         compared = self.metric.compared(np.array(self._estimator.values)).tolist()
         return self.rule.stops(compared) == len(compared)
 
     def finished(self) -> None:
         """Training is over: `fraction` is 1 and nothing remains."""
         self._phase(OTHER)
-        self._over, self._looked = True, -math.inf
+        self._over = True
         self._update(now=True)
 
     # ------------------------------------------------------------ what is to be seen
@@ -209,86 +205,25 @@ class Progress:
         self.patience = getattr(self._rule, "patience", self.patience)
 
     def estimate(self) -> Estimate | None:
-        """All that is known now, at most a second old; None while the length of an epoch or the speed is unknown."""
-        if self._ledger.elapsed() - self._looked > FRESH:
+        """What is known now; None while the length of an epoch or the speed is unknown.
+
+        It is a second old at most, and older only so that all estimates together take less than 0.4 % of the time; a
+        change of the epochs, the patience or the length of the loader is seen at once.
+        """
+        age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
+        if asked != self._asked or age > max(FRESH, _PACE * self._took):
             begun = time.perf_counter()
+            self._asked = asked
             self._refresh()
-            self._spent += time.perf_counter() - begun
+            self._took = time.perf_counter() - begun
+            self._spent += self._took
         return self._estimate
 
-    @property
-    def remaining(self) -> Remaining:
-        """Seconds until training ends, with the band that holds the truth in 80 % of runs; NaN while unknown."""
-        found = self.estimate()
-        if self._over:
-            return Remaining(0.0, 0.0, 0.0)
-        if found is None:
-            return Remaining(math.nan, math.nan, math.nan)
-        return Remaining(found.remaining, found.low, found.high)
-
-    @property
-    def fraction(self) -> float:
-        """How much of the time is over, 0 to 1; 1 only when training has ended."""
-        if self._over:
-            return 1.0
-        rest = self.remaining.median
-        if math.isnan(rest):
-            return self._shown
-        elapsed = self.elapsed
-        now = min(elapsed / (elapsed + rest), 0.999) if elapsed + rest > 0 else 0.0
-        if now > self._shown or now < self._shown - _HYSTERESIS:
-            self._shown = now
-        return self._shown
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start, those of earlier processes of a resumed run included."""
-        return self._before + self._ledger.elapsed() - self._ledger.suspended
-
-    @property
-    def stop_at(self) -> tuple[float, float, float] | None:
-        """The validation after which training stops: median, low, high; None while unknown."""
-        found = self.estimate()
-        return None if found is None else (found.stop, found.stop_low, found.stop_high)
-
-    @property
-    def train_speed(self) -> float | None:
-        """Instances trained a second, None before the first."""
-        found = self.estimate()
-        return self._ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
-
-    @property
-    def validation_speed(self) -> float | None:
-        """Instances validated a second, None before the first."""
-        found = self.estimate()
-        return None if found is None else found.validation_speed
-
-    @property
-    def train_cost(self) -> float | None:
-        """Instances of training that remain."""
-        found = self.estimate()
-        return None if found is None else found.train_cost
-
-    @property
-    def validation_cost(self) -> float | None:
-        """Instances of validation that remain."""
-        found = self.estimate()
-        return None if found is None else found.validation_cost
-
-    @property
-    def overhead(self) -> float:
-        """The share of the time since the start that went into estimates and inserted validations."""
-        inserted = 0.0 if self._insert is None else self._insert.seconds
-        return (self._spent + inserted) / max(self._ledger.elapsed(), 1e-9)
-
-    def __repr__(self) -> str:
-        rest = self.remaining
-        if self._over:
-            return f"<Progress: done after {words(self.elapsed)}>"
-        if math.isnan(rest.median):
-            return f"<Progress: {self.steps:,} steps in {words(self.elapsed)}; what remains is not known yet>"
-        band = f"{words(rest.low)} to {words(rest.high)}"
-        return f"<Progress: {self.fraction:.0%}, {words(rest.median)} to go ({band})>"
+    def _now_long(self) -> int | None:
+        """Batches of an epoch; more than before if a loader's echo factor was turned."""
+        if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
+            self._length = now
+        return self._length
 
     # ------------------------------------------------------------ a resumed run
 
@@ -313,7 +248,7 @@ class Progress:
         estimator.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
         self._ledger.resume(state["trained"])
         estimator.changed()
-        self._looked = -math.inf
+        self._asked = None
 
     # ------------------------------------------------------------ inside
 
@@ -342,8 +277,6 @@ class Progress:
     def _refresh(self) -> None:
         estimator, plan = self._estimator, self._estimator.plan
         self._looked = self._ledger.elapsed()
-        if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
-            self._length = now  # a loader whose echo factor was turned is longer now
         left = self._left()
         batches = self._every_batches or self._length
         if left is None or self._over:
