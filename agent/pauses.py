@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
 _TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
@@ -60,4 +61,5 @@ class Pause:
                 self._began = 0.0
                 lasted = time.monotonic() - began
                 self.total += lasted
+                stillness.add(lasted)
         return lasted

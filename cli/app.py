@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs
+from looptap.cli import guarding, knobs, progressing
 from looptap.cli.names import RUN_HELP, Name
 
 File = Annotated[
@@ -207,6 +207,7 @@ def call(
 
 knobs.install(app)
 guarding.install(app)
+progressing.install(app)
 
 
 @app.command("stacks", short_help="Show where every thread of a run is, also while it hangs.")

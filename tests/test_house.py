@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
     "training": {"streams", "numpy"},
-    "examples": {"looptap", "torch", "numpy", "sklearn"},
+    "examples": {"looptap", "training", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
 
