@@ -60,8 +60,9 @@ def test_a_change_from_outside_is_seen_at_the_next_look(job):
     agent.emit("batch")
     before = seen.values[-1]
     patient = turned("progress.patience", 60)
-    assert patient[0] == 60 and progress.rule == Patience(60)
-    assert patient[2] > before[2] and patient[3] > before[3]
+    assert (patient[0], progress.rule) == (60, Patience(60))
+    assert patient[2] > before[2]
+    assert patient[3] > before[3]
     shorter = turned("progress.epochs", 20)
     assert shorter[1:3] == (20, 20.0)
     assert shorter[3] < 10 * 12 + 1
@@ -162,11 +163,14 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         code, shown = looptap_progress("--count", "1", "--json")
         report = json.loads(shown.out)
         median, low, high = report["remaining"]
-        assert code == 0 and low < median < high and 0 < report["fraction"] < 1
+        assert code == 0
+        assert low < median < high
+        assert 0 < report["fraction"] < 1
         assert report["run"].startswith("shown-")
         assert looptap_progress("--name", "nothing", "--every", "0")[1].err.count("agent.expose(progress=") == 1
         code, shown = looptap_progress("--name", "other", "--every", "0")
-        assert code == 1 and "shows no progress as 'other'" in shown.err
+        assert code == 1
+        assert "shows no progress as 'other'" in shown.err
 
         deadline = time.monotonic() + 30
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:
@@ -180,7 +184,8 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
                 assert line, "the bar ended before it began"
             job.stdin.close()
             rest = seen.stdout.read()
-        assert "the job is done" in rest and "█" in rest
+        assert "the job is done" in rest
+        assert "█" in rest
         assert seen.returncode == 0
 
 

@@ -32,6 +32,7 @@ _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP = (0.02, 0.06)  # mean and spread of d
 _ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
 _PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
+_LEVEL = 1.0  # by which power of the error the variance of noise falls
 _FADE = 0.7  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 0.5, 0.01
 _MOST = 120  # observations; older ones are merged
@@ -107,7 +108,7 @@ def forecast(
     designs = curves.designs(future)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
     paths = np.einsum("pnq,pq->pn", designs[cells], linear)
-    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0))
+    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0) ** _LEVEL)
     paths += noise * rng.standard_normal(paths.shape)
     found = stops(np.asarray(paths * unit))
     return Stops(np.where(found == 0, last, found).astype(float))
@@ -223,7 +224,7 @@ class _Curves:
         p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
-        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0)
+        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _LEVEL
         variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
         discount = np.maximum((seen.x / seen.x[-1]) ** _DISCOUNT, _LEAST)
         precise = discount / variance

@@ -26,6 +26,7 @@ from looptap.training.progress.shown import Shown
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
+_NEVER = 0.05  # the same while there is none
 _PACE = 250  # times as long as the last estimate took passes before the next
 
 
@@ -210,7 +211,8 @@ class Progress(Shown):
         change of the epochs, the patience or the length of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        if asked != self._asked or age > max(FRESH, _PACE * self._took):
+        fresh = FRESH if self._estimate is not None else _NEVER
+        if asked != self._asked or age > max(fresh, _PACE * self._took):
             begun = time.perf_counter()
             self._asked = asked
             self._refresh()
@@ -233,7 +235,8 @@ class Progress(Shown):
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
             "length": self._length, "size": self._sizes.mean, "validation": self._validation,
             "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self._ledger.counts[TRAIN],
-            "seen": [list(one) for one in self._estimator.seen], "shares": list(self._estimator.shares()),
+            "seen": [list(one) for one in self._estimator.seen],
+            "shares": list(self._estimator.shares()),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
