@@ -229,7 +229,7 @@ class Progress(Shown):
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should hold: counters, what was validated, shares of the time. No speeds: they are its own."""
+        """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
         plan = self._estimator.plan
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
