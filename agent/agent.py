@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -15,19 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from looptap.agent.announcing import announce
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
-from looptap.agent.identity import run_info
+from looptap.agent.identity import checked_groups, checked_name, run_info
 from looptap.agent.keeping import Keeper
 from looptap.agent.link import Link
 from looptap.agent.outbox import Post
+from looptap.agent.resuming import Resumable
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.standing import HISTORY, MAX_BYTES
 from looptap.agent.steered import Steered
 from looptap.agent.taps import After, Deaf, Taps
-from looptap.protocol.connections import ConnectionFile, publish, remake, remove, runtime_dir, sweep
+from looptap.protocol.connections import remove, runtime_dir
 from looptap.protocol.errors import NoDirectory
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
@@ -37,11 +38,9 @@ log = logging.getLogger("looptap")
 
 EXIT = 2.0
 """Seconds that the end of the run may take for what is still to be sent."""
-LEFT = 3600.0
-"""Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
-class Agent(Steered):
+class Agent(Steered, Resumable):
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -81,7 +80,7 @@ class Agent(Steered):
         store: str | os.PathLike[str] | None = None,
     ) -> None:
         _know_torch()
-        self.name, self.groups = _checked_name(name), _checked_groups(groups)
+        self.name, self.groups = checked_name(name), checked_groups(groups)
         self.limits = limits or Limits()
         self._link: AnyLink | None = None
         self._files: list[Path] = []
@@ -266,11 +265,8 @@ class Agent(Steered):
         self._service.send = link.send
         link.start()
         self._link = link
-        file = ConnectionFile.of(self.run, keys, link.endpoints)
-        path = publish(file, directory)
-        self._files.append(path)
-        link.keep_up(path, lambda: _renew(file, directory))
-        link.post(lambda: _tidy(directory))
+        self._service.sharing.link = link
+        self._files.append(announce(self.run, keys, link, directory))
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
 
@@ -280,11 +276,15 @@ class Agent(Steered):
             self._leaving.stop(timeout=EXIT)
 
     def _drain(self) -> None:
-        """Have what waits sent, in half the time that an exit may take."""
-        deadline = time.monotonic() + EXIT / 2
-        while self._service.post.waiting() and time.monotonic() < deadline:
+        """Have what waits arrive, in half the time that an exit may take: what libzmq holds is lost if nobody waits."""
+        deadline, service, link = time.monotonic() + EXIT / 2, self._service, self._link
+        while service.post.waiting() and time.monotonic() < deadline:
             self._hurry()
             time.sleep(0.005)
+        if link is not None and not service.confirmed():
+            link.post(service.ask_for_confirmation)
+            while not service.confirmed() and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def _kept(self, store: str | os.PathLike[str] | None) -> Keeper | None:
         return Keeper(self.run, store)
@@ -341,18 +341,6 @@ class Agent(Steered):
             link.abandon()
 
 
-def _renew(file: ConnectionFile, directory: Path) -> None:
-    """Announce a run anew whose file has vanished, or its whole directory."""
-    remake(directory)
-    publish(file, directory)
-
-
-def _tidy(directory: Path) -> None:
-    """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
-    with contextlib.suppress(OSError):
-        sweep(directory, older=LEFT, at_most=200)
-
-
 def _never() -> bool:
     return False
 
@@ -384,16 +372,3 @@ def _calls(agent: Agent, method: Callable[..., None]) -> Callable[..., None]:
 
 def _inert(name: str, groups: tuple[str, ...]) -> Agent:
     return Agent(name, groups=groups, enabled=False)
-
-
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
-        raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
-    return name
-
-
-def _checked_groups(groups: Collection[str]) -> tuple[str, ...]:
-    names = tuple(groups) if not isinstance(groups, str) else ()
-    if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
-        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
-    return names

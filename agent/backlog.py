@@ -48,18 +48,19 @@ class Silence:
 class Backlog:
     """The events of an agent that wait for evaluation, of all types, in order."""
 
-    __slots__ = ("_lock", "enough", "events", "post")
+    __slots__ = ("enough", "evaluating", "events", "post")
 
     def __init__(self, post: Post | Silence) -> None:
         self.post = post
         self.events: deque[Waiting] = deque()
         self.enough = ENOUGH
-        self._lock = threading.Lock()
+        self.evaluating = threading.Lock()
+        """Held while a piece is evaluated."""
 
     def quiet_twin(self) -> Backlog:
         """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
         twin = Backlog(Silence())
-        twin._lock = self._lock
+        twin.evaluating = self.evaluating
         return twin
 
     def look(self) -> None:
@@ -83,13 +84,13 @@ class Backlog:
 
     def evaluate(self, blocking: bool = True) -> bool:
         """Evaluate up to 64 events; False if another thread is at it, or if nothing waits."""
-        events = self.events
-        if not events or not (self._lock.acquire(timeout=PATIENCE) if blocking else self._lock.acquire(False)):
+        events, lock = self.events, self.evaluating
+        if not events or not (lock.acquire(timeout=PATIENCE) if blocking else lock.acquire(False)):
             return False
         try:
             piece = [events.popleft() for _ in range(min(len(events), PIECE))]
             for plan, waiting in groupby(piece, itemgetter(0)):
                 plan.evaluate(list(waiting))
         finally:
-            self._lock.release()
+            lock.release()
         return True

@@ -17,7 +17,7 @@ from looptap.agent.loopstate import LoopState
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
-from looptap.streams.errors import ControlError, LooptapError
+from looptap.streams.errors import ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 from looptap.streams.snapshots import Pending, take
 from looptap.streams.syntax import format_error
@@ -29,8 +29,9 @@ REMEMBERED_BYTES = 33_554_432
 TEXT = 4000
 """Characters of a traceback, an error or a text that a record keeps."""
 CALL = "call"
-PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
-"""What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run."""
+PENDING, DONE, FAILED, REFUSED, DOUBTFUL = "pending", "done", "failed", "refused", "in doubt"
+"""What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run, it did not
+run here and may have run on other ranks."""
 
 Asker: TypeAlias = tuple[bytes, int, bool]
 """Peer, request, and whether it wants the record or only the result."""
@@ -53,7 +54,7 @@ def record_of(id: str, client: str, what: str, on: str = "", **more: Any) -> dic
     record = {
         "id": id, "client": client, "what": what, "name": "", "value": None, "on": on, "event": "", "number": 0,
         "time": time.time(), "old": None, "new": None, "version": None, "schedule": "", "checkpoint": False,
-        "saved": None, "result": None, "outcome": PENDING, "error": "", "traceback": "",
+        "saved": None, "result": None, "agreed": 0, "waited": 0.0, "outcome": PENDING, "error": "", "traceback": "",
     }  # fmt: skip
     return record | more
 
@@ -71,6 +72,8 @@ class Outcome:
     traceback: str = ""
     size: int = 0
     """Bytes of the result."""
+    kept: bool = False
+    """Whether it was handed to who keeps commands."""
 
     def forget(self) -> None:
         """Keep that it has run, and no longer what came of it."""
@@ -91,19 +94,20 @@ class Outcome:
 class Commands:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(
-        self, per_second: int, finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None]
-    ) -> None:
-        self._per_second, self._finished, self._kept = per_second, finished, kept
+    def __init__(self, per_second: int, finished: Callable[[Outcome], None]) -> None:
+        self._per_second, self._finished = per_second, finished
         self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
         self._times: deque[float] = deque()
         self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         """Plain data, in the order in which the commands came."""
 
-    def known(self, id: str, asker: Asker) -> bool:
-        """Whether a command of this id came before; then whoever asks is told its outcome."""
+    def known(self, id: str, asker: Asker, *, again: bool = False) -> bool:
+        """Whether a command of this id came before; then whoever asks is told its outcome.
+
+        With ``again`` one that the ranks agreed not to do counts as if it had not come.
+        """
         known = self._outcomes.get(id)
-        if known is None:
+        if known is None or (again and known.kind in (NotAgreed.__name__, EventPassed.__name__)):
             return False
         known.asked_by.append(asker)
         if known.over:  # else the training thread will tell; if it has just begun to, both do, and one is ignored
@@ -139,10 +143,15 @@ class Commands:
 
     def refuse(self, record: dict[str, Any], error: LooptapError) -> None:
         """Note a command that will not run."""
-        outcome = self._remember(record, None)
+        self._remember(record, None)
+        self.give_up(record["id"], error)
+
+    def give_up(self, id: str, error: LooptapError) -> None:
+        """Note that a command will not run that is on record."""
+        outcome = self._outcomes[id]
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
-        record.update(outcome=REFUSED, error=str(error)[:TEXT])
-        self._kept(record)
+        outcome.record.update(outcome=REFUSED, error=str(error)[:TEXT])
+        self._finished(outcome)
 
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
         outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])
@@ -181,7 +190,8 @@ class Commands:
         finally:
             if outcome.error:
                 refused = outcome.kind != CALL
-                record.update(outcome=REFUSED if refused else FAILED, error=outcome.error[:TEXT])
+                became = DOUBTFUL if outcome.kind == InDoubt.__name__ else REFUSED if refused else FAILED
+                record.update(outcome=became, error=outcome.error[:TEXT])
                 record["traceback"] = outcome.traceback[-TEXT:]
             outcome.over = True
             self._finished(outcome)

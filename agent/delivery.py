@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from looptap.agent.gate import Sent
 from looptap.agent.guests import Guests
-from looptap.agent.link import Sent
+from looptap.agent.lineage import Lineage
 from looptap.agent.outbox import Post
 from looptap.agent.registry import Queries
-from looptap.agent.served import ServedStream
+from looptap.agent.served import Client, ServedStream
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.limits import Limits
@@ -29,8 +30,6 @@ WINDOW = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
 LARGE = 262_144
 """Bytes that are worth a message of their own."""
-RETRY = 0.01
-"""Seconds before another try to send to a client for which libzmq had no room."""
 
 
 class Delivery:
@@ -44,19 +43,22 @@ class Delivery:
         limits: Limits,
         send: Callable[[bytes, bytes], Sent],
         rank: int,
+        lineage: Lineage,
     ) -> None:
-        self._queries, self._post, self._guests, self._limits = queries, post, guests, limits
-        self._send, self._rank = send, rank
+        self._queries, self._post, self.guests, self._limits = queries, post, guests, limits
+        self._send, self._rank, self._lineage = send, rank, lineage
         self.streams: deque[ServedStream] = deque()
         self.sent_bytes = 0
         self.leaving = False
         """Whether the run ends: no answer of a client will come in time."""
 
-    def window(self) -> int:
-        """Bytes that one client may have in flight."""
+    def window(self) -> Callable[[Client], int]:
+        """How many bytes each client may have in flight: operators share the bound, viewers take nothing of it."""
         if self.leaving:
-            return sys.maxsize
-        return max(WINDOW, self._limits.in_flight_bytes // max(len(self._guests.clients), 1))
+            return lambda client: sys.maxsize
+        operators = sum(not client.viewer for client in self.guests.clients.values())
+        most = max(WINDOW, self._limits.in_flight_bytes // max(operators, 1))
+        return lambda client: WINDOW if client.viewer else most
 
     def flush(self) -> bool:
         """Send one frame, and the states of streams that changed; True if more can be sent, or waits for a client."""
@@ -65,7 +67,7 @@ class Delivery:
             if not self.streams or stream is not self.streams[0]:
                 continue  # its client was found to be gone
             self.streams.rotate(-1)
-            if stream.client.holds_up(now, window):
+            if stream.client.holds_up(now, window(stream.client)):
                 held = held or (stream.waits() and not stream.client.away)
                 continue
             if stream.query.state == "failed":
@@ -74,14 +76,14 @@ class Delivery:
             sent, full = self._pump(stream)
             if sent:  # what has come meanwhile to a client that got all is in time with the next flush
                 others = (s for s in self.streams if (full or s.client is not stream.client) and s.waits())
-                return any(not other.client.holds_up(now, window) for other in others)
+                return any(not other.client.holds_up(now, window(other.client)) for other in others)
             held = held or now < stream.client.full_until
         return held
 
     def news(self) -> bool:
         """Whether there is anything to be sent now."""
         now, window = time.monotonic(), self.window()
-        return any((s.waits() or s.changed) and not s.client.holds_up(now, window) for s in self.streams)
+        return any((s.waits() or s.changed) and not s.client.holds_up(now, window(s.client)) for s in self.streams)
 
     def remove(self, stream: ServedStream) -> None:
         """Forget a stream, and take its query off its events, unless that is the host's."""
@@ -108,7 +110,9 @@ class Delivery:
                 if stream.state != "live" and not stream.changed:
                     self.remove(stream)
                 continue
-            frames.append(stream.packed(*batch, self._rank))
+            columns, got, flags = batch
+            flags = self._lineage.marked(stream.query.on, columns, flags)
+            frames.append(stream.packed(columns, got, flags, self._rank))
             taken.append((stream, batch[0]))
             values += len(batch[1])
             if values >= BATCH_VALUES or sum(map(len, frames)) >= LARGE:
@@ -117,9 +121,10 @@ class Delivery:
             return False, False
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         if self._send(client.peer, frame) is not Sent.OK:  # they stay in the outbox, which counts what it has to drop
-            client.full_until = time.monotonic() + RETRY
+            client.refused()
             return False, False
         client.sent_bytes += len(frame)
+        client.refusals = 0
         self.sent_bytes += len(frame)
         for stream, columns in taken:
             stream.take(columns)
@@ -131,6 +136,6 @@ class Delivery:
         if not stream.changed or (stream.state != "live" and stream.waits()):
             return
         if self._send(stream.client.peer, encode(stream.status())) is Sent.FULL:
-            stream.client.full_until = time.monotonic() + RETRY
+            stream.client.refused()
         else:
             stream.told = changes

@@ -13,10 +13,12 @@ from typing import Any
 from looptap.agent.served import Client, ServedStream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
+from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 
 _REMEMBERED = 64  # clients of which the numbers of their streams are kept
 _TOKEN = 100  # characters of a token that is one
+_NAME = 200  # characters of what a client calls itself
 _LARGEST = 1 << 62  # number that a client may have reached
 
 
@@ -28,14 +30,16 @@ class Guests:
         self.clients: dict[bytes, Client] = {}
         self._reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
-    def admit(self, peer: bytes, role: str, hello: m.Hello) -> Client:
+    def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> Client:
         """The client that says hello: a new one, or one that is back with its streams. Raises LimitReached."""
-        known = self.clients.get(peer) or self._back(role, hello)
+        known = self.clients.get(peer) or self._back(role, hello, key)
         if known is None:
-            if len(self.clients) >= self.limits.clients:
-                raise LimitReached(f"{len(self.clients)} clients are attached, the bound (Limits.clients); close one.")
+            held, bound, which = self._places(role)
+            if held >= bound:
+                raise LimitReached(f"{held} {which} are attached, the bound (Limits.{which}); close one.")
             token = hello.token if len(hello.token) <= _TOKEN else ""
-            known = Client(peer, role, hello.client, token)
+            name = "".join(c for c in hello.client[:_NAME] if c.isprintable())  # it may be shown on a terminal
+            known = Client(peer, role, name, key, token)
         elif known.peer != peer:
             del self.clients[known.peer]
             known.peer, known.away, known.full_until = peer, False, 0.0
@@ -46,16 +50,26 @@ class Guests:
         self.clients[peer] = known
         return known
 
-    def in_the_way(self, peer: bytes, role: str, hello: m.Hello) -> bytes | None:
+    def in_the_way(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
         """Who should be forgotten because all places are taken: whoever has been away for longest, if anybody."""
-        if len(self.clients) < self.limits.clients or peer in self.clients or self._back(role, hello) is not None:
+        held, bound, _ = self._places(role)
+        if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
             return None
-        away = [client for client in self.clients.values() if client.away]
+        away = [client for client in self.clients.values() if client.away and client.role == role]
         return min(away, key=lambda client: client.heard).peer if away else None
 
-    def _back(self, role: str, hello: m.Hello) -> Client | None:
-        same = (c for c in self.clients.values() if c.token and (c.token, c.role) == (hello.token, role))
-        return next(same, None)
+    def _places(self, role: str) -> tuple[int, int, str]:
+        """How many clients of a role there are, how many there may be, and what that bound is called."""
+        held = sum(client.role == role for client in self.clients.values())
+        return (held, self.limits.clients, "clients") if role == OPERATOR else (held, self.limits.viewers, "viewers")
+
+    def _back(self, role: str, hello: m.Hello, key: str) -> Client | None:
+        mine = hello.token, role, key
+        return next((c for c in self.clients.values() if c.token and (c.token, c.role, c.key) == mine), None)
+
+    def of(self, key: str) -> list[Client]:
+        """The clients that have come in by a key."""
+        return [client for client in self.clients.values() if client.key == key]
 
     def leaves(self, peer: bytes) -> bool:
         """Note that a peer cannot be reached; whether it should be forgotten now."""
@@ -75,7 +89,7 @@ class Guests:
         if client is None:
             return []
         streams = list(client.streams.values())
-        if client.token and streams:
+        if client.token and streams and not client.viewer:
             reached = self._reached.pop(client.token, {})
             self._reached[client.token] = reached | {stream.number: stream.last for stream in streams}
             if len(self._reached) > _REMEMBERED:
@@ -89,7 +103,8 @@ class Guests:
         return max(attach.above, self._reached.get(client.token, {}).get(attach.stream, 0))
 
     def stats(self) -> list[dict[str, Any]]:
-        """Name, role and number of streams of each client, and whether its link is lost for the moment."""
+        """Name, role, streams and bytes sent over its link, of each client, and whether that is lost for the moment."""
         return [
-            {"name": c.name, "role": c.role, "streams": len(c.streams), "away": c.away} for c in self.clients.values()
+            {"name": c.name, "role": c.role, "streams": len(c.streams), "sent_bytes": c.sent_bytes, "away": c.away}
+            for c in self.clients.values()
         ]

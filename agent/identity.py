@@ -1,4 +1,4 @@
-"""What a run says of itself: its id, where it is, which rank."""
+"""What a run says of itself: its id, where it is, which rank of which job."""
 
 from __future__ import annotations
 
@@ -8,26 +8,58 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from looptap.protocol.messages import RunInfo
+
+LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE")
+"""Variables that each process of one job has alike, unless a launcher started it by itself."""
+RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def run_info(name: str) -> RunInfo:
     """The facts of a run that begins now, with an id that no other has."""
     started = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    rank, ranks = _place()
     return RunInfo(
         id=f"{name}-{stamp}-{secrets.token_hex(3)}",
         name=name,
         host=socket.gethostname() or platform.node(),
         pid=os.getpid(),
         started=started,
-        rank=_environment_int("RANK", 0),
-        ranks=_environment_int("WORLD_SIZE", 1),
+        rank=rank,
+        ranks=ranks,
         python=sys.version_info[:2],
         looptap=_version(),
+        job=job_of(os.environ) if ranks > 1 else "",
+        attempt=max(_environment_int(name, 0) for name in RESTARTS),
     )
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """What tells the job of a process from others that run at the same time; empty where no launcher says anything.
+
+    A port of the address where all ranks meet is held by one job; a step of Slurm may be a part of one.
+
+    >>> job_of({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"})
+    'none at node7:29500'
+    """
+    told = [environment[name] for name in LAUNCHERS if environment.get(name)]
+    if environment.get("MASTER_PORT"):
+        told.append(f"at {environment.get('MASTER_ADDR', '')}:{environment['MASTER_PORT']}")
+    elif environment.get("SLURM_STEP_ID"):
+        told.append(f"step {environment['SLURM_STEP_ID']}")
+    return " ".join(told)[:500]
+
+
+def _place() -> tuple[int, int]:
+    """Which rank of how many: as the process group says, where there is one, else as the launcher does."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return int(torch.get_rank()), int(torch.get_world_size())
+    return _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
 
 
 def _environment_int(name: str, default: int) -> int:
@@ -42,3 +74,18 @@ def _version() -> str:
         return version("looptap")
     except PackageNotFoundError:
         return ""
+
+
+def checked_name(name: str) -> str:
+    """The name of a run. Raises ValueError for one that cannot be."""
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
+        raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
+    return name
+
+
+def checked_groups(groups: Collection[str]) -> tuple[str, ...]:
+    """The types of events whose groups nest. Raises ValueError for what are no names."""
+    names = tuple(groups) if not isinstance(groups, str) else ()
+    if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
+        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
+    return names

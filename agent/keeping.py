@@ -6,9 +6,11 @@ Runs on the I/O thread; the file is written by the store's own thread, so that n
 from __future__ import annotations
 
 import time
+import weakref
 from array import array
 from typing import Any
 
+from looptap.agent.lineage import Lineage
 from looptap.agent.ring import Reader
 from looptap.agent.served import finished
 from looptap.agent.standing import Standing
@@ -27,11 +29,19 @@ class Keeper:
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
-        self._kept: list[tuple[int, Reader]] = []
+        self._kept: dict[Standing, tuple[int, Reader]] = {}
+        self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def keep(self, standing: Standing) -> None:
-        """Keep a standing stream, from the oldest value on that it holds."""
-        pipeline = standing.query.pipeline
+        """Keep a standing stream: from the oldest value on that it holds, or from where it was kept before."""
+        if standing in self._kept:
+            return
+        standing.kept = True
+        if standing in self._before:
+            number, above = self._before[standing]
+            self._kept[standing] = number, Reader(standing.ring, above)
+            return
+        pipeline, reader = standing.query.pipeline, Reader(standing.ring)
         number = self.writer.stream(
             standing.name,
             query="" if standing.logged else pipeline.text,
@@ -39,18 +49,30 @@ class Keeper:
             window=str(pipeline.window),
             fields=pipeline.fields,
             unit=standing.unit,
+            first=reader.position + 1,
         )
-        self._kept.append((number, Reader(standing.ring)))
+        self._kept[standing] = number, reader
+
+    def leave(self, standing: Standing, lineage: Lineage) -> None:
+        """Keep it no more; what has come is handed over before."""
+        standing.kept = False
+        if standing in self._kept:
+            self.hand_over(lineage)
+            number, reader = self._kept.pop(standing)
+            self._before[standing] = number, reader.position
+            reader.leave()
 
     def waits(self) -> bool:
         """Whether there is something to hand over."""
-        return any(len(reader) for _, reader in self._kept)
+        return any(len(reader) for _, reader in self._kept.values())
 
-    def hand_over(self) -> None:
+    def hand_over(self, lineage: Lineage) -> None:
         """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
-        for number, reader in self._kept:
+        for standing, (number, reader) in self._kept.items():
+            on = standing.query.on
             while (columns := reader.peek(_VALUES, _BYTES)) is not None:
                 values, flags = finished(columns)
+                flags = lineage.marked(on, columns, flags)
                 batch = Batch(
                     columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
                     time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
@@ -58,21 +80,20 @@ class Keeper:
                 self.writer.append(number, batch)
                 reader.take(columns)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """Keep a command with its outcome."""
-        error = record["error"]
-        new = record["new"] if record["result"] is None else record["result"]
-        self.writer.command(
-            Command(
-                record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
-                record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
-                f"{record['outcome']}: {error}" if error else record["outcome"],
-            )
-        )  # fmt: skip
-
     def stats(self) -> dict[str, Any]:
         """State, reason, what was kept and dropped."""
         return {"file": str(self.writer.path), **self.writer.stats()}
+
+
+def command_of(record: dict[str, Any]) -> Command:
+    """A command on record as it is kept, and as a value of the stream of all commands."""
+    error = record["error"]
+    new = record["new"] if record["result"] is None else record["result"]
+    return Command(
+        record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
+        record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
+        f"{record['outcome']}: {error}" if error else record["outcome"],
+    )  # fmt: skip
 
 
 def _facts(run: RunInfo) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Knob:
         """What drives it: then the caller says what is to become of that. None: no schedule ever does."""
         self.refusal = refusal
         """Why it cannot be set at present, if so."""
+        self.of_optimizer = False
+        """Whether the state of an optimizer has its value."""
 
     def value(self) -> Any:
         """The value as plain data; of what has one element, a number."""
@@ -50,6 +52,10 @@ class Changes:
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, str, Any, float]] = {}
         self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """What was changed so far."""
+        return list(self._last)
 
     def version(self, name: str) -> int:
         """The number of changes so far."""
@@ -96,6 +102,19 @@ class Knobs:
         standing = self._standing()
         found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
         return found | self._declared
+
+    def saved(self) -> dict[str, Any]:
+        """The values that no checkpoint of the job has: of all named controls but those of optimizers, and by path."""
+        found = {name: knob for name, knob in self.named().items() if not knob.of_optimizer}
+        for name in self.changes.names():
+            if name not in found and name not in self.named():
+                with contextlib.suppress(ControlError):
+                    found[name] = self.find(name)
+        values = {}
+        for name, knob in found.items():
+            with contextlib.suppress(Exception):  # what cannot be read is not there
+                values[name] = knob.value()
+        return {name: value for name, value in values.items() if type(value) in KINDS}
 
     def find(self, name: str) -> Knob:
         """The control of this name, or an attribute by its path. Raises ControlError."""
@@ -168,7 +187,9 @@ def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Knob]:
                 yield Knob(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
     for found in optimizer_knobs(name, thing, standing):
-        yield Knob(*found)
+        knob = Knob(*found)
+        knob.of_optimizer = True
+        yield knob
 
 
 def _accessors(thing: Any, attribute: str) -> tuple[Callable[[], Any], Callable[[Any, str], object]]:

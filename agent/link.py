@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import enum
+import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -32,12 +33,11 @@ import zmq.utils.garbage
 
 from looptap.agent import fork
 from looptap.agent.bell import Bell
-from looptap.agent.endpoints import Bound, bind, rebind
+from looptap.agent.gate import MARK, Gate, Sent
 from looptap.agent.loop import Loop
-from looptap.agent.zap import DOMAIN, Doorman
-from looptap.protocol.connections import private_dir
+from looptap.agent.zap import Doorman
 from looptap.protocol.errors import LinkError
-from looptap.protocol.keys import RoleKeys, require_curve
+from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
 
 log = logging.getLogger("looptap")
@@ -46,20 +46,8 @@ RESTARTS = (0.05, 0.2, 0.8)
 """Seconds of pause after the first, second and third fault."""
 FORGIVEN = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
-CURVE_OVERHEAD = 33
-"""Bytes that encryption adds to a frame (RFC 26)."""
-UNCOPIED = 262_144
-"""Bytes from which on libzmq reads a frame where it is: to tell when it has done so costs as much as a small copy."""
 CLOSING = 0.5
 """Seconds that last messages may take to leave."""
-
-
-class Sent(enum.Enum):
-    """What became of a frame."""
-
-    OK = "handed over to libzmq"
-    FULL = "refused: as many messages as may wait for this peer do"
-    GONE = "refused: this peer is not connected"
 
 
 class Brain(Protocol):
@@ -84,6 +72,9 @@ class Brain(Protocol):
     def beat(self) -> None:
         """Send a sign of life."""
 
+    def alarmed(self) -> None:
+        """Do what is due at `Link.alarm`, and set that anew."""
+
     def linger(self) -> float:
         """Seconds in which values gather after a wake-up."""
 
@@ -92,11 +83,11 @@ class Brain(Protocol):
 
 
 class Link:
-    """One ROUTER with CURVE, its doorman, and the thread "looptap-io" that serves them.
+    """The gates of an agent, their doorman, and the thread "looptap-io" that serves them.
 
-    ``endpoint`` is what `looptap.agent.endpoints` understands; sockets are made in ``directory``, by default
-    the user's private one. ``on_failure`` is called once, on the I/O thread, with the traceback that ended
-    the link.
+    There is one gate, for operators, until `open_gate` makes another. ``endpoint`` is what `looptap.agent.endpoints`
+    understands; sockets are made in ``directory``, by default the user's private one. ``on_failure`` is called once, on
+    the I/O thread, with the traceback that ended the link.
     """
 
     def __init__(
@@ -113,6 +104,10 @@ class Link:
         self.doorman.admit(keys.client.public, keys.role)
         self.failure = ""
         self.frames_in = self.frames_out = self.full = self.denied = self.faults = self.wakes = 0
+        self.speaker = ""
+        """The public key of the peer whose message is being handled."""
+        self.alarm = math.inf
+        """When `Brain.alarmed` is to be called, in monotonic seconds."""
         self._brain, self._wanted, self._directory = brain, endpoint, directory
         self.limits, self._keys, self._on_failure = limits, keys, on_failure
         self.bell, self.urgent = Bell(), Bell()
@@ -120,12 +115,13 @@ class Link:
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
         self._grieved = False  # whether it was told that a file cannot be made again
-        self._bound = Bound(())
+        self._numbers = itertools.count()
+        self._operators = Gate(next(self._numbers), keys.role, keys.server, limits)
+        self.gates: tuple[Gate, ...] = ()
         self._stopping = False
         self._deadline = 0.0
         self._thread: threading.Thread | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._router: zmq.Socket[bytes] | None = None
 
     # ------------------------------------------------------------ from any thread
 
@@ -135,16 +131,11 @@ class Link:
         self._context = zmq.Context()
         try:
             door = self.doorman.open(self._context)  # before anybody can knock
-            self._router = self._context.socket(zmq.ROUTER)
-            _secure(self._router, self._keys, self.limits)
-            directory = self._directory or private_dir()
-            self._bound = bind(self._router, self._wanted, directory)
+            self._open(self._operators, self._wanted)
         except BaseException:
             self._close(0.0)
             raise
-        if self._bound.path is not None:
-            self.keep_up(self._bound.path, self._rebind)
-        loop = Loop(self, self._brain, self._router, door)
+        loop = Loop(self, self._brain, door)
         self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
         fork.remember(self)
         self._thread.start()
@@ -183,16 +174,18 @@ class Link:
         """Become inert in a forked child: the sockets and the bell are the parent's, and stay untouched."""
         if self._context is None:
             return
-        fork.release(self.endpoints)
-        fork.forget((self._context, self._router, self.doorman, self.bell, self.urgent, self._thread))
+        for gate in self.gates:
+            fork.release(gate.bound.endpoints)
+        fork.forget((self._context, self.gates, self.doorman, self.bell, self.urgent, self._thread))
         self._ring = self._ring_urgently = _nothing
-        self._thread = self._router = self._context = None
+        self._thread = self._context = None
+        self.gates = ()
         self.doorman = Doorman()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Where clients can connect; empty before `start`."""
-        return self._bound.endpoints
+        return self._operators.bound.endpoints
 
     @property
     def alive(self) -> bool:
@@ -216,19 +209,37 @@ class Link:
 
     def send(self, peer: bytes, frame: bytes) -> Sent:
         """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
-        router = self._router
-        if router is None:
-            return Sent.GONE
+        mark = peer[:MARK]
+        for gate in self.gates:
+            if gate.mark == mark:
+                sent = gate.send(peer[MARK:], frame)
+                self.frames_out += sent is Sent.OK
+                self.full += sent is Sent.FULL
+                return sent
+        return Sent.GONE
+
+    def open_gate(self, server: KeyPair, role: str, wanted: str | None) -> Gate:
+        """Listen at a further endpoint, for clients of ``role``. Raises EndpointBusy or BadEndpoint."""
+        gate = Gate(next(self._numbers), role, server, self.limits)
+        self._open(gate, wanted)
+        return gate
+
+    def close_gate(self, gate: Gate) -> None:
+        """Hang up on all who came in by ``gate``, and listen there no more."""
+        self.gates = tuple(g for g in self.gates if g is not gate)
+        self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
+        gate.close(CLOSING)
+
+    def _open(self, gate: Gate, wanted: str | None) -> None:
+        assert self._context is not None
         try:
-            router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
-        except zmq.Again:
-            self.full += 1
-            return Sent.FULL
-        except zmq.ZMQError:
-            return Sent.GONE
-        self.frames_out += 1
-        return Sent.OK
+            gate.open(self._context, wanted, self._directory)
+        except BaseException:
+            gate.close()
+            raise
+        self.gates = (*self.gates, gate)
+        if gate.bound.path is not None:
+            self.keep_up(gate.bound.path, gate.renew)
 
     def _run(self, loop: Loop) -> None:
         last = 0.0
@@ -266,14 +277,13 @@ class Link:
 
     def _close(self, linger: float) -> None:
         """Close the sockets, the doorman last; messages that wait have ``linger`` seconds to leave."""
-        router, self._router = self._router, None
+        gates, self.gates = self.gates, ()
         context, self._context = self._context, None
-        if router is not None:
-            router.close(max(0, int(linger * 1000)))
+        for gate in gates:
+            gate.close(linger)
         self.doorman.close()
         if context is not None:
             context.term()
-        self._bound.remove()
 
     def work_posted(self) -> None:
         """Run what was posted so far."""
@@ -291,10 +301,6 @@ class Link:
             except (OSError, LinkError) as error:
                 self._grieve(path, error)
 
-    def _rebind(self) -> None:
-        if self._router is not None:
-            self._bound = rebind(self._router, self._bound)
-
     def _grieve(self, path: Path, error: Exception) -> None:
         if not self._grieved:
             self._grieved = True
@@ -306,18 +312,3 @@ class Link:
 
 def _nothing() -> None:
     """What a bell does that belongs to nobody."""
-
-
-def _secure(router: zmq.Socket[bytes], keys: RoleKeys, limits: Limits) -> None:
-    router.curve_server = True
-    router.curve_secretkey = keys.server.secret
-    router.zap_domain = DOMAIN
-    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
-    router.router_mandatory = True  # a message that cannot be sent is told, not dropped
-    router.linger = 0
-    router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD  # libzmq compares what is on the wire
-    router.sndhwm = router.rcvhwm = limits.high_water_mark
-    router.backlog = limits.backlog
-    router.handshake_ivl = int(limits.handshake * 1000)
-    # No heartbeats of its own: where a peer dies while its frames wait to be read, libzmq's next one ends the process
-    # (an assertion in its engine). Clients send theirs, with the time after which they count as dead.

@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from looptap.protocol.keys import OPERATOR
+
 if TYPE_CHECKING:
+    from looptap.agent.gate import Gate
     from looptap.agent.link import Brain, Link
 
 FRAMES_AT_ONCE = 64
@@ -32,6 +35,8 @@ SHORTEST_GAP = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 FRESH = 6 * 3600.0
 """Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
+REST, RESTS = 0.05, 30
+"""Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
 LOOK = 60.0
 """Seconds between two looks whether these files are still there."""
 
@@ -51,31 +56,41 @@ class _Why(enum.Enum):
 class Loop:
     """The turns of one link: ``turn`` sleeps until there is something to do, and does a piece of it."""
 
-    def __init__(self, link: Link, brain: Brain, router: zmq.Socket[bytes], door: zmq.Socket[bytes]) -> None:
-        self._link, self._brain, self._router, self._door = link, brain, router, door
-        self._warm, self._cold = zmq.Poller(), zmq.Poller()
-        for poller in (self._warm, self._cold):
-            poller.register(door, zmq.POLLIN)
-            poller.register(router, zmq.POLLIN)
-            poller.register(link.urgent.fd, zmq.POLLIN)
-        self._cold.register(link.bell.fd, zmq.POLLIN)
+    def __init__(self, link: Link, brain: Brain, door: zmq.Socket[bytes]) -> None:
+        self._link, self._brain, self._door = link, brain, door
+        self._rested: float | None = None  # when viewers are heard again; None while they are
+        self._watch()
         self._due: float | None = None  # when to flush; None while cold
         self._why = _Why.RUNG
         self._retry = 0.0
         self._next_beat: float | None = None
         self._next_look = time.monotonic() + LOOK
         self._next_touch = time.monotonic() + FRESH
-        self._peer = b""  # of the message that is being received
-        self._frames = 0  # of it, so far
+
+    def _watch(self) -> None:
+        """Look at the gates that there are; not at those of viewers while these rest."""
+        self._gates = self._link.gates
+        self._warm, self._cold = zmq.Poller(), zmq.Poller()
+        routers = [g.router for g in self._gates if g.router is not None and (g.role == OPERATOR or not self._rested)]
+        for poller in (self._warm, self._cold):
+            for source in (self._door, self._link.urgent.fd, *routers):
+                poller.register(source, zmq.POLLIN)
+        self._cold.register(self._link.bell.fd, zmq.POLLIN)
 
     def turn(self) -> None:
         """Sleep until there is something to do, and do a bounded piece of each kind of work."""
+        if self._rested is not None and time.monotonic() >= self._rested:
+            self._rested = None
+            self._watch()
+        elif self._gates is not self._link.gates:
+            self._watch()
         listens = self._due is None or self._why is _Why.RETRY
         ready = dict((self._cold if listens else self._warm).poll(self._patience()))
         if self._door in ready:
             self._link.doorman.answer()
-        if self._router in ready:
-            self._receive()
+        for gate in self._gates:
+            if gate.router in ready:
+                self._receive(gate)
         if self._link.urgent.fd in ready:
             self._link.urgent.clear()
             self._link.work_posted()
@@ -87,6 +102,8 @@ class Loop:
         if self._next_beat is not None and now >= self._next_beat:
             self._next_beat = now + self._link.limits.heartbeat
             self._brain.beat()
+        if now >= self._link.alarm:
+            self._brain.alarmed()
         if now >= self._next_look:
             self._next_look = now + LOOK
             touch = now >= self._next_touch
@@ -104,8 +121,8 @@ class Loop:
             self._next_beat = None
         elif self._next_beat is None:
             self._next_beat = time.monotonic() + self._link.limits.heartbeat
-        times = [t for t in (self._due, self._next_beat) if t is not None]
-        return max(0, int((min(times, default=self._next_look) - time.monotonic()) * 1000 + 0.999))
+        times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
+        return max(0, int((min([*times, self._link.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
 
     # ------------------------------------------------------------ values
 
@@ -140,42 +157,52 @@ class Loop:
 
     # ------------------------------------------------------------ messages
 
-    def _receive(self) -> None:
+    def _receive(self, gate: Gate) -> None:
         """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
-        end = time.monotonic() + SECONDS_AT_ONCE
+        router = gate.router
+        begun = time.monotonic()
+        end = begun + SECONDS_AT_ONCE
         for _ in range(FRAMES_AT_ONCE):
+            if router is None or router.closed:  # what was said has ended the last share
+                return
             try:
-                frame: Any = self._router.recv(zmq.NOBLOCK, copy=False)
+                frame: Any = router.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._take(frame)
+            self._take(gate, frame)
             if time.monotonic() > end:
                 break
-        time.sleep(SECONDS_AT_ONCE)  # a flood: the training thread has its turn before the rest
+        if gate.role == OPERATOR:
+            time.sleep(SECONDS_AT_ONCE)  # a flood: the training thread has its turn before the rest
+        else:
+            now = time.monotonic()
+            self._rested = now + max(REST, RESTS * (now - begun))
+            self._watch()
 
-    def _take(self, frame: Any) -> None:
+    def _take(self, gate: Gate, frame: Any) -> None:
         """Take the next frame of a message: the peer, the one that counts, and those that may not be."""
-        self._frames += 1
-        if self._frames == 1:
-            self._peer = frame.bytes
+        gate.frames += 1
+        if gate.frames == 1:
+            gate.peer = gate.mark + frame.bytes
             return
         if frame.more:
             return
-        alone, self._frames = self._frames == 2, 0
+        alone, gate.frames = gate.frames == 2, 0
         role = self._role(frame) if alone else None
         if role is None:
             self._link.denied += 1
-            self._brain.gone(self._peer)
+            self._brain.gone(gate.peer)
             return
         self._link.frames_in += 1
         try:
-            self._brain.receive(self._peer, role, frame.bytes)
+            self._brain.receive(gate.peer, role, frame.bytes)
         except Exception:  # one client's message must not end the link of the others
             self._link.faults += 1
-            self._brain.gone(self._peer)
+            self._brain.gone(gate.peer)
 
     def _role(self, frame: Any) -> str | None:
         try:
-            return self._link.doorman.role(str(frame.get("User-Id")))
+            self._link.speaker = key = str(frame.get("User-Id"))
         except zmq.ZMQError:  # nobody gets here without one, and if so, is not heard
             return None
+        return self._link.doorman.role(key)

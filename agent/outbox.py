@@ -20,12 +20,12 @@ SLICE = 16_384
 
 
 class Marked:
-    """A value with flags, or with what the condition of a flight recorder reads."""
+    """A value with flags, with what the condition of a flight recorder reads, or with the number of its window."""
 
-    __slots__ = ("flags", "kept", "value")
+    __slots__ = ("flags", "kept", "value", "window")
 
-    def __init__(self, value: Any, flags: int, kept: dict[str, Any] | None = None) -> None:
-        self.value, self.flags, self.kept = value, flags, kept
+    def __init__(self, value: Any, flags: int, kept: dict[str, Any] | None = None, window: int = 0) -> None:
+        self.value, self.flags, self.kept, self.window = value, flags, kept, window
 
 
 Item: TypeAlias = tuple[int, int, float, Any, int]

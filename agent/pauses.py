@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
+from looptap.agent.group import Group
 from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
+SHARE = 4
+"""On several ranks a pause takes at most this part of the seconds after which a collective gives up."""
 _TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 
 
@@ -31,14 +34,25 @@ class Pause:
         """Seconds until it goes on by itself."""
         return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
 
-    def allowed(self, seconds: float | None) -> float:
-        """The seconds that a pause may take, by default as many as the host allows. Raises ControlError."""
-        if self.bound is None:
+    def most(self, world: Group | None) -> float | None:
+        """The seconds that a pause may take: what the host allows, and far less than ranks wait for each other."""
+        return self.bound if self.bound is None or world is None else min(self.bound, world.timeout / SHARE)
+
+    def allowed(self, seconds: float | None, world: Group | None = None, ranks: int = 0) -> float:
+        """The seconds that a pause takes, by default the most; it is for all of the ranks. Raises ControlError."""
+        most = self.most(world)
+        if most is None:
             raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
+        if world is not None and ranks != world.size:
+            raise ControlError(
+                f"a pause of {ranks or 1} of {world.size} ranks would have the others wait in their next collective, "
+                "until that fails: pause all of them, with ranks='all'."
+            )
         if seconds is None:
-            return self.bound
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= self.bound:
-            raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {self.bound:g} s (may_pause).")
+            return most
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most:
+            why = "may_pause" if most == self.bound else f"a {SHARE}th of the process group's timeout"
+            raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {most:g} s ({why}).")
         return float(seconds)
 
     def resume(self) -> float:

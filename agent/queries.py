@@ -18,7 +18,7 @@ from looptap.streams.snapshots import NUMBERS, take
 from looptap.streams.syntax import format_error
 
 Happened: TypeAlias = tuple[Event | None, int, float, int]
-"""An event with its number, time and the number of the last one before its group; None ends the group."""
+"""An event with its number, time and the number of the last one before its group; None ends the group of the number."""
 
 TOO_MANY = 100
 """Errors in a row after which a query is detached."""
@@ -141,7 +141,7 @@ class AttachedQuery:
                     if event is not None:
                         post(event, number, now, began)
                     elif self.grouped and self.events:
-                        self.close(number, now)
+                        self.close(number, now, began)
                 break
             except KeyboardInterrupt as pressed:
                 interrupt = pressed
@@ -190,8 +190,8 @@ class AttachedQuery:
         except BaseException as error:
             self._failed(error)
 
-    def close(self, number: int, now: float) -> None:
-        """End the window: the host's group has ended."""
+    def close(self, number: int, now: float, group: int = 0) -> None:
+        """End the window: the host's group has ended, which was the ``group``-th."""
         try:
             if self.pipeline.trusted:
                 outputs = self.pipeline.close(now)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from looptap.agent.aligned import AlignedQuery
 from looptap.agent.budget import Budget, Meter
 from looptap.agent.functions import code_of
 from looptap.agent.outbox import Item, Outbox, Sink
@@ -20,10 +21,11 @@ from looptap.agent.queries import AttachedQuery
 from looptap.agent.taps import Command, Tap, Taps
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
+from looptap.streams.aligned import aligned, check
 from looptap.streams.errors import QueryError
 from looptap.streams.items import Bounds
 from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.pipelines import Pipeline
+from looptap.streams.pipelines import Pipeline, Reducing
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.syntax import nearest
 from looptap.streams.windows import Group, Window, as_window, seconds, sliding
@@ -74,11 +76,14 @@ class Queries:
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
             recorder = FlightRecorder(self.compiled(code_of(attach.when)), attach.before, attach.after)
+        kind = AttachedQuery
+        if attach.align:
+            pipeline, kind = _aligned(pipeline, attach), AlignedQuery if not pipeline.mapped else AttachedQuery
         meter = Meter(self._budget, granted(attach.budget), attach.every)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
-        return AttachedQuery(
+        return kind(
             pipeline,
             outbox,
             on=attach.on,
@@ -88,6 +93,15 @@ class Queries:
             meter=meter,
             places=places,
         )
+
+    def told(self, query: AttachedQuery) -> dict[str, Any]:
+        """How a query is understood, and what whoever attaches it should know."""
+        pipeline = query.pipeline
+        functions = sorted(pipeline.reads.intersection(n for n, v in list(self._taps.standing.items()) if callable(v)))
+        return {
+            "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(),
+            "notes": [*pipeline.notes, *self.notes(query)], **({"functions": functions} if functions else {}),
+        }  # fmt: skip
 
     def notes(self, query: AttachedQuery) -> list[str]:
         """What whoever attaches ``query`` should know of its events."""
@@ -170,6 +184,18 @@ class Queries:
             now(self._taps.open(on).number, time.monotonic())
         finally:
             lock.release()
+
+
+def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
+    """The pipeline as it is asked of several ranks. Raises QueryError where its values would not fit together."""
+    if attach.throttle or attach.when is not None:
+        which = "throttle=" if attach.throttle else "when="
+        raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")
+    if not isinstance(pipeline, Reducing):
+        if attach.align == m.STATES:
+            check(pipeline)
+        return pipeline
+    return aligned(pipeline, attach.origin, attach.align == m.STATES)
 
 
 def window_of(window: m.Window) -> Window:

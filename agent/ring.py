@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.agent.outbox import SMALLEST, Columns, Item, Post, leading
+from looptap.agent.outbox import SMALLEST, Columns, Item, Outbox, Post, leading
 
 OVERHEAD = 192
 """Bytes that keeping a value takes, beside its own: the tuple, its number, event and time, its place."""
@@ -28,12 +28,19 @@ class History:
         self.rings: tuple[Ring, ...] = ()
         self.held = self.peak = 0
 
-    def open(self, values: int) -> Ring:
-        """A new ring of up to ``values`` values, fewer if so many cannot be held."""
-        ring = Ring(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))))
+    def open(self, values: int, after: int = 0) -> Ring:
+        """A new ring of up to ``values`` values, fewer if so many cannot be held; they are numbered above ``after``."""
+        ring = Ring(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))), after)
         with self.lock:
             self.rings = (*self.rings, ring)
         return ring
+
+    def close(self, ring: Ring) -> None:
+        """Forget a ring that nobody fills any more, and what it holds."""
+        with self.lock:
+            self.rings = tuple(r for r in self.rings if r is not ring)
+            self.held -= ring.held
+            ring.held = 0
 
     def shrink(self, ring: Ring) -> None:
         """Make room, after ``ring`` has grown."""
@@ -50,13 +57,13 @@ class Ring:
 
     __slots__ = ("_history", "_made", "_slots", "capacity", "first", "held", "number", "readers")
 
-    def __init__(self, history: History, capacity: int) -> None:
+    def __init__(self, history: History, capacity: int, after: int) -> None:
         self._history, self.capacity = history, capacity
         self._slots: list[Item | None] = [None] * capacity
-        self._made = 0  # values so far; `number` follows once the value is in its place
-        self.number = 0
+        self._made = after  # values so far; `number` follows once the value is in its place
+        self.number = after
         """The number of the newest value."""
-        self.first = 1
+        self.first = after + 1
         """The number of the oldest value that is held."""
         self.held = 0
         """Bytes that are held."""
@@ -194,13 +201,18 @@ class Reader:
         """Go on behind what `peek` gave."""
         self.position = columns.numbers[-1]
 
-    def stop(self) -> None:
-        """Read no further than to the newest value of now."""
-        self._end = self.ring.number
+    def stop(self, *, at_once: bool = False) -> None:
+        """Read no further than to the newest value of now; ``at_once``, no further than he has come."""
+        self._end = self.position if at_once else self.ring.number
 
     def leave(self) -> None:
         """Read no more."""
         self.ring.readers -= 1
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost."""
+        return self.position
 
     def _skip(self, number: int) -> None:
         self.dropped += number - self.position
@@ -208,3 +220,60 @@ class Reader:
 
     def __len__(self) -> int:
         return max(0, self.number - self.position)
+
+
+class Handed:
+    """The source of a client whose own query has become a standing stream: the rest of his outbox, then the ring.
+
+    Nothing fills the outbox any more; its values are numbered above ``base``, as those of the ring are.
+    """
+
+    def __init__(self, post: Post, outbox: Outbox, base: int, reader: Reader) -> None:
+        self.reader = reader
+        self._post, self._outbox, self._base = post, outbox, base
+        self._lost = outbox.dropped
+        self._rest = True  # whether the outbox holds some
+
+    @property
+    def number(self) -> int:
+        """The number of the newest value."""
+        return self.reader.number
+
+    @property
+    def dropped(self) -> int:
+        """Values that were lost, of the outbox and of the ring."""
+        return self._lost + self.reader.dropped
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost; where the outbox holds some, none is known to be."""
+        return 0 if self._rest else self.reader.position
+
+    def peek(self, count: int, size: int) -> Columns | None:
+        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        columns = self._outbox.peek(count, size) if self._rest else None
+        if columns is None:
+            if self._rest:
+                self._rest = False
+                self._post.close(self._outbox)
+            return self.reader.peek(count, size)
+        return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
+
+    def take(self, columns: Columns) -> None:
+        """Go on behind what `peek` gave."""
+        if self._rest:
+            self._outbox.take(columns)
+        else:
+            self.reader.take(columns)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Read no further than to the newest value of now."""
+        self.reader.stop(at_once=at_once)
+
+    def leave(self) -> None:
+        """Read no more."""
+        self._post.close(self._outbox)
+        self.reader.leave()
+
+    def __len__(self) -> int:
+        return len(self._outbox) + len(self.reader)

@@ -11,16 +11,20 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent.aligned import AlignedQuery
 from looptap.agent.outbox import Columns, Item, Marked, Source
 from looptap.agent.queries import TOO_MANY, AttachedQuery
-from looptap.agent.ring import Reader
+from looptap.agent.ring import Handed, Reader
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values
+from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError
 from looptap.streams.snapshots import Pending
 from looptap.streams.syntax import format_error
 
+RETRY, VIEWERS_RETRY, VIEWERS_PATIENCE = 0.01, 0.25, 4.0
+"""Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""
 PATIENCE = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
@@ -32,6 +36,8 @@ class Client:
     peer: bytes
     role: str
     name: str
+    key: str = ""
+    """The public key by which it came in; empty without sockets."""
     token: str = ""
     """What it will be known by over another link; empty: it will not come back."""
     streams: dict[int, ServedStream] = field(default_factory=dict)
@@ -39,10 +45,23 @@ class Client:
     got_bytes: int = 0
     full_until: float = 0.0
     """When to try again, after libzmq had no room for it."""
+    refusals: int = 0
+    """How often in a row that was so."""
     heard: float = field(default_factory=time.monotonic)
     """When it was heard last; a client gives a sign of life each second."""
     away: bool = False
     """Whether its link is lost; it may be back."""
+
+    @property
+    def viewer(self) -> bool:
+        """Whether it sees nothing but what is exported."""
+        return self.role != OPERATOR
+
+    def refused(self) -> None:
+        """Note that libzmq has no room for it: a viewer that does not read shall cost next to nothing."""
+        pause = min(VIEWERS_RETRY * 2 ** min(self.refusals, 8), VIEWERS_PATIENCE) if self.viewer else RETRY
+        self.refusals += 1
+        self.full_until = time.monotonic() + pause
 
     def holds_up(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""
@@ -74,7 +93,7 @@ class ServedStream:
     ) -> None:
         self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
         self.low_latency = low_latency
-        self.reader = source if isinstance(source, Reader) else None
+        self.reader = source if isinstance(source, Reader | Handed) else None
         self._ended = ""  # why, if only this client's reading has
         self.told = 0
         """Of the changes of the query's state, those that the client has heard of."""
@@ -102,10 +121,15 @@ class ServedStream:
         """The state of the query, unless only this client's reading has ended."""
         return "ended" if self._ended else self.query.state
 
-    def end(self, reason: str) -> None:
-        """End the stream for this client, behind the newest value of now."""
+    def hand_over(self, source: Handed) -> None:
+        """Go on with ``source``: the query belongs to the job from now on."""
+        self.source = self.reader = source
+        self.base = 0
+
+    def end(self, reason: str, *, at_once: bool = False) -> None:
+        """End the stream for this client, behind the newest value of now, or behind what it was sent."""
         if self.reader is not None:
-            self.reader.stop()
+            self.reader.stop(at_once=at_once)
             self._ended = reason
         elif self.query.state == "live":
             self.query.state, self.query.reason = "ended", reason
@@ -121,6 +145,8 @@ class ServedStream:
         if columns is None:
             return None
         values, flags = finished(columns)
+        if flags and self.client.viewer:  # not where in the job's code it failed
+            values = [_last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
         return columns, values, flags
 
     def take(self, columns: Columns) -> None:
@@ -150,6 +176,7 @@ class ServedStream:
             self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", rank,
+            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query, AlignedQuery) else b"",
         )  # fmt: skip
         return encode(message)
 
@@ -162,7 +189,7 @@ class ServedStream:
     def reached(self) -> int:
         """The number up to which every value was sent or dropped."""
         if self.reader is not None:
-            return self.reader.position
+            return self.reader.reached
         settled = self.sent + self.source.dropped  # looked at before the number, which the training thread raises first
         number = self.source.number
         return self.base + number if self.query.recorder is None and settled == number else self._reached
@@ -171,9 +198,12 @@ class ServedStream:
         """The stream's state and counters."""
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
+        traceback, remarks = query.traceback, tuple(query.remarks())
+        if self.client.viewer:
+            traceback, remarks = _last_line(traceback), ()
         return m.Status(
             self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
-            query.pipeline.skipped, query.errors, query.traceback, tuple(query.remarks()),
+            query.pipeline.skipped, query.errors, traceback, remarks,
             1e9 * query.seconds / query.events if query.events else 0.0,
             query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
         )  # fmt: skip
@@ -217,6 +247,10 @@ class ServedStream:
                 self._released += 1
                 shown.flags |= m.TRIGGER if fired else 0
                 self.ready.append((self._released, event, when, shown, size))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
 
 
 _UNFINISHED = frozenset({Marked, Pending})

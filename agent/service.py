@@ -13,27 +13,28 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent import loopstate
+from looptap.agent.attachments import Attachments
 from looptap.agent.budget import Budget
 from looptap.agent.commands import Outcome
-from looptap.agent.delivery import LARGE, RETRY, Delivery
+from looptap.agent.delivery import LARGE, Delivery
+from looptap.agent.figures import Figures
+from looptap.agent.gate import Sent
 from looptap.agent.guests import Guests
-from looptap.agent.keeping import Keeper
-from looptap.agent.link import Sent
-from looptap.agent.outbox import Outbox, Post
-from looptap.agent.queries import AttachedQuery
+from looptap.agent.keeping import Keeper, command_of
+from looptap.agent.lineage import Lineage
+from looptap.agent.outbox import Post
+from looptap.agent.pulse import Pulse
 from looptap.agent.registry import Queries, granted
-from looptap.agent.ring import Reader
-from looptap.agent.served import Client, ServedStream, silent
-from looptap.agent.stacks import stacks
-from looptap.agent.standing import Standing, StandingStreams
+from looptap.agent.served import RETRY, Client, silent
+from looptap.agent.sharing import Sharing
+from looptap.agent.standing import StandingStreams
 from looptap.agent.steering import Steering
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, version_of
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
-from looptap.protocol.roles import may_send
+from looptap.protocol.roles import may_send, refusal
 from looptap.streams.errors import LooptapError, QueryError
 
 LEAVING, LAST_WORD = 1.0, 0.25
@@ -64,16 +65,18 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
-        self._counts: dict[str, int] = {}
+        self.pulse = Pulse(taps)
         self._cpu, self._beaten = 0.0, time.monotonic()
-        self._moved: dict[str, float] = {}  # when a look last found that a type had new events
-        self._began = time.monotonic()
-        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank)
+        self.lineage = Lineage()
+        self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
-        self.steering = Steering(
-            self.queries, taps, groups, limits.commands_per_second, self._finished, self.keep
+        self.steering = Steering(self.queries, taps, groups, limits, self._finished)
+        self.attachments = Attachments(
+            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage
         )
+        self.figures = Figures(self)
+        self.sharing = Sharing(run, limits, self.dismiss)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -98,8 +101,7 @@ class Service:
             return
         if not may_send(role, message):
             self.refused += 1
-            refusal = f"the role {role!r} may not send {type(message).__name__}; attach as the operator."
-            self._reply(peer, m.Failed(getattr(message, "request", 0), "role", refusal))
+            self._reply(peer, m.Failed(getattr(message, "request", 0), "role", refusal(role, message)))
             return
         if isinstance(message, m.Hello):
             self._hello(peer, role, message)
@@ -109,7 +111,7 @@ class Service:
             self.refused += 1
             self._reply(peer, m.Refused("say hello first.", m.VERSION))
             return
-        client.heard = time.monotonic()
+        client.heard, client.role = time.monotonic(), role
         try:
             self._handle(client, message)
         except QueryError as error:
@@ -120,8 +122,10 @@ class Service:
 
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
+        self.steering.agreement.forget(peer)
         for stream in self.guests.forget(peer):
             self.delivery.remove(stream)
+        self._tidy()
 
     def flush(self) -> bool:
         """Send one message's worth of what waits; True if there is more to send now."""
@@ -130,11 +134,11 @@ class Service:
         self.post.peak = max(self.post.peak, self.post.waiting())
         while self._outcomes:
             self._report(self._outcomes.popleft())
-        if self.standing.by_name:
-            self.standing.drop_failed()
-            if self.keeper is not None:
-                self.keeper.hand_over()
-        return self.delivery.flush()
+        if self.standing.by_name and self.keeper is not None:
+            self.keeper.hand_over(self.lineage)
+        more = self.delivery.flush()
+        self._tidy()
+        return more
 
     def rest(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
@@ -152,17 +156,38 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        self._look()
-        idle = now - max(self._moved.values(), default=self._began)
+        self._give_sign()
         for peer, client in list(self.clients.items()):
-            if not client.away:
-                self._reply(peer, m.Beat(self.taps.counts(), idle, self.steering.pause.seconds()))
-            elif self.guests.given_up(client):
+            if client.away and self.guests.given_up(client):
                 self.gone(peer)
         for stream in list(self._streams):
             stream.touch()
         self.taps.quiet.drain()
         self.flush()
+
+    def _give_sign(self, confirm: bool = False) -> None:
+        idle, paused = self.pulse.idle(), self.steering.pause.seconds()
+        for peer, client in list(self.clients.items()):
+            if not client.away:
+                self._reply(peer, m.Beat(self.figures.events(client), idle, paused, confirm))
+
+    def ask_for_confirmation(self) -> None:
+        """Have all clients say what has reached them; see `confirmed`."""
+        self._give_sign(confirm=True)
+
+    def confirmed(self) -> bool:
+        """Whether all that was sent has reached whom it was for."""
+        return all(client.away or client.got_bytes >= client.sent_bytes for client in list(self.clients.values()))
+
+    def alarmed(self) -> None:
+        """End the shares that have expired."""
+        self.sharing.expire()
+
+    def dismiss(self, key: str, reason: str) -> None:
+        """Send nothing more to who came in by a key, but why."""
+        for client in self.guests.of(key):
+            self._reply(client.peer, m.Goodbye(reason, dismissed=True))
+            self.gone(client.peer)
 
     def goodbye(self) -> None:
         """Send what waits, end every stream, take leave, with `farewell` as the reason."""
@@ -190,16 +215,17 @@ class Service:
         if hello.version[0] != m.VERSION[0]:
             self._mismatch(peer, hello.version)
             return
-        if (stranger := self.guests.in_the_way(peer, role, hello)) is not None:
+        key = self.sharing.speaker()
+        if (stranger := self.guests.in_the_way(peer, role, hello, key)) is not None:
             self.gone(stranger)
         try:
-            client = self.guests.admit(peer, role, hello)
+            client = self.guests.admit(peer, role, hello, key)
         except LimitReached as limit:
             self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
         for stream in [s for n, s in client.streams.items() if n not in hello.streams and client.token]:
             self.delivery.remove(stream)
-        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.taps.counts(), tuple(client.streams)))
+        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.figures.events(client), tuple(client.streams)))
         if client.streams:
             self.post.wake()
 
@@ -210,179 +236,82 @@ class Service:
 
     def _handle(self, client: Client, message: m.FromClient) -> None:
         match message:
-            case m.Attach():
-                self._done(client, message.request, self._attach(client, message))
+            case m.Attach() | m.Read():
+                self._done(client, message.request, self.attachments.attach(client, message))
                 if client.streams[message.stream].waits():  # a history
                     self.post.wake()
             case m.Detach():
-                stream = self._stream(client, message.stream)
+                stream = self.attachments.stream(client, message.stream)
                 self._done(client, message.request)
-                self._detach(stream, "closed by the client")
+                self.attachments.detach(stream, "closed by the client")
+                self.flush()
             case m.CloseWindow():
-                query = self._own(client, message.stream)
+                query = self.attachments.own(client, message.stream)
                 self.queries.between_events(query.on, query.close, query.close_soon)
                 self._done(client, message.request)
             case m.Grant():
-                self._own(client, message.stream).granted(granted(message.budget))
+                self.attachments.own(client, message.stream).granted(granted(message.budget))
                 self._done(client, message.request)
-            case m.Call():
-                self.steering.call(client.name, message, (client.peer, message.request, False))
-            case m.Command():
-                self.steering.command(client.name, message, (client.peer, message.request, True))
+            case m.Stand():
+                self._done(client, message.request, self.attachments.stand(client, message))
+                self._tidy()
+                self.post.wake()
+            case m.Share():
+                self._done(client, message.request, self.sharing.share(message, client.name))
+            case m.Revoke():
+                self._done(client, message.request, self.sharing.revoke(message.share))
+            case m.Call() | m.Command() | m.Agree():
+                self.steering.asked(client.name, message, client.peer)
             case m.Got():
-                held = client.holds_up(time.monotonic(), self.delivery.window())
+                held = client.holds_up(time.monotonic(), self.delivery.window()(client))
                 client.got_bytes = min(message.total, client.sent_bytes)
                 if held:
                     self.flush()
             case m.Ask():
-                self._done(client, message.request, self._answer(message.what))
+                self._done(client, message.request, self.figures.answer(message.what))
+            case m.Look():
+                self._done(client, message.request, self.standing.list(viewer=client.viewer))
             case m.Leave():
                 client.token = ""  # it will not be back
                 self.gone(client.peer)
             case _:  # a Beat needs no answer
                 pass
 
-    def _attach(self, client: Client, attach: m.Attach) -> dict[str, Any]:
-        limits = self.limits
-        for held, bound, which in (
-            (len(client.streams), limits.streams_per_client, "streams_per_client"),
-            (len(self._streams), limits.streams, "streams"),
-        ):
-            if held >= bound:
-                raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
-        if attach.stream in client.streams:
-            raise LimitReached(f"stream {attach.stream} is in use.")
-        if attach.named and (standing := self.standing.by_name.get(attach.code.text)) is not None:
-            return self._read(client, attach, standing)
-        if attach.named and not attach.on:
-            raise QueryError(f"the job declares no stream {attach.code.text!r:.120} so far.")
-        base = self.guests.base(client, attach)
-        outbox = Outbox(self.post, limits.outbox_values)
-        query = self.queries.attached(attach, outbox)
-        self.post.open(outbox)
-        client.streams[attach.stream] = stream = ServedStream(
-            attach.stream, client, query, outbox, base, low_latency=attach.latency == "low"
-        )
-        self._streams.append(stream)
-        pipeline = query.pipeline
-        notes = [*pipeline.notes, *self.queries.notes(query)]
-        self.queries.install(query)
-        return {"fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(), "notes": notes}
-
-    def _read(self, client: Client, attach: m.Attach, standing: Standing) -> dict[str, Any]:
-        """Have the client read a standing stream, from what is held above the number that it has come to."""
-        self.taps.quiet.drain()
-        reader, query, pipeline = Reader(standing.ring, attach.above), standing.query, standing.query.pipeline
-        client.streams[attach.stream] = stream = ServedStream(
-            attach.stream, client, query, reader, low_latency=attach.latency == "low"
-        )
-        self._streams.append(stream)
-        self.queries.heed(query)
-        told = standing.told()
-        return {
-            "fields": pipeline.fields, "mapped": pipeline.mapped,
-            "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
-            "notes": [] if standing.logged else [*pipeline.notes, *self.queries.notes(query)],
-            "standing": {name: told[name] for name in ("name", "query", "on", "unit")}, "after": reader.position,
-        }  # fmt: skip
-
-    def _detach(self, stream: ServedStream, reason: str) -> None:
-        query = stream.query
-        if stream.reader is None:
-            self.queries.drop(query)
-            if query.events and query.state == "live":
-                self.queries.between_events(query.on, query.cut, lambda: None)
-        else:
-            self.taps.quiet.drain()
-        stream.end(reason)
-        self.flush()
-
     def _finished(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
         self.post.hurry()
 
     def _report(self, outcome: Outcome) -> None:
-        self.keep(outcome.record)
+        if not outcome.kept:
+            outcome.kept = True
+            command = command_of(outcome.record)
+            self.standing.command(command)
+            if self.keeper is not None:
+                self.keeper.writer.command(command)
         asked, outcome.asked_by = outcome.asked_by, []
         for peer, request, whole in asked:
             self._reply(peer, outcome.reply(request, whole))
 
-    def start_keeping(self, name: str) -> None:
-        """Keep a standing stream in the file of the run."""
-        if self.keeper is not None:
-            standing = self.standing.by_name[name]
-            self.keeper.keep(standing)
-            self.queries.heed(standing.query)
-
-    def keep(self, record: dict[str, Any]) -> None:
-        """Have a command on record in the file of the run, if it has one."""
-        if self.keeper is not None:
-            self.keeper.record(record)
-
-    def _answer(self, what: str) -> Any:
-        if what == "stats":
-            return self.stats()
-        if what == "stacks":
-            return {"threads": stacks(), "events": self._ages(), "paused": self.steering.pause.seconds()}
-        if what == "controls":
-            return self.steering.told()
-        if what == "commands":
-            return list(self.steering.commands.records)
-        if what == "streams":
-            return self.standing.list()
-        known = "'stats', 'stacks', 'streams', 'controls' and 'commands'"
-        raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
-
-    def _ages(self) -> dict[str, dict[str, float]]:
-        """Events of each type so far, and the seconds in which no new one was seen: exact to a beat."""
-        self._look()
-        return {name: {"count": n, "idle": time.monotonic() - self._moved[name]} for name, n in self._counts.items()}
-
-    def _look(self) -> None:
-        """Note which event counts have moved."""
-        now = time.monotonic()
-        for name, count in self.taps.counts().items():
-            if count != self._counts.get(name):
-                self._counts[name], self._moved[name] = count, now
+    def _tidy(self) -> None:
+        for over in self.standing.tidy() if self.standing.by_name else ():
+            if self.keeper is not None:
+                self.keeper.leave(over, self.lineage)
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
-        return {
-            "run": self.run.id,
-            "events": self.taps.counts(),
-            "clients": self.guests.stats(),
-            "queries": [s.stats() for s in list(self._streams) if s.reader is None],
-            "streams": self.standing.list(),
-            "readers": [s.stats() for s in list(self._streams) if s.reader is not None],
-            "history_bytes": self.standing.history.held,
-            "history_peak": self.standing.history.peak,
-            "outbox_bytes": self.post.waiting(),
-            "outbox_peak": self.post.peak,
-            "dropped": sum(s.source.dropped for s in list(self._streams)),
-            "refused_messages": self.refused,
-            "events_in_cuda_graphs": loopstate.captured,
-            "paused": self.steering.pause.seconds(),
-            "paused_before": self.steering.pause.total,
-            "store": None if self.keeper is None else self.keeper.stats(),
-            "io_seconds": self.io_seconds,
-            "io_share": self.budget.io,
-            "budget": self.budget.fraction,
-        }
+        return self.figures.stats()
+
+    def start_keeping(self, name: str) -> None:
+        """Keep a standing stream in the file of the run."""
+        if self.keeper is not None:
+            self.attachments.keep(self.standing.by_name[name])
+
+    def describe(self) -> None:
+        """Have the file of the run say what it goes on from."""
+        if self.keeper is not None:
+            self.keeper.writer.describe(**self.lineage.told())
 
     # ------------------------------------------------------------ replies
-
-    def _stream(self, client: Client, number: int) -> ServedStream:
-        stream = client.streams.get(number)
-        if stream is None:
-            raise MessageError(f"there is no stream {number}; it may have ended.")
-        return stream
-
-    def _own(self, client: Client, number: int) -> AttachedQuery:
-        """The query of a client's stream that is not the host's."""
-        stream = self._stream(client, number)
-        if stream.reader is not None:
-            raise QueryError(f"{stream.query.name!r} is declared by the job, for all; attach a query of your own.")
-        return stream.query
 
     def _reply(self, peer: bytes, message: m.Message) -> Sent:
         return self._send(peer, encode(message))

@@ -1,15 +1,19 @@
-"""Standing streams: queries that the host declares. They run once, whoever reads, and keep a history.
+"""Standing streams: queries that the host declares, or that clients hand over. They run once and keep a history.
 
 Their values go into a ring each and stay there. While nobody reads, the I/O thread is not woken: arithmetic is
 evaluated 256 events at a time, on the training thread.
+
+One that a client has handed over goes on as long as it is exported, kept or read; its name is the host's to take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from looptap.agent.commands import REMEMBERED
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery
@@ -18,7 +22,11 @@ from looptap.agent.ring import History, Ring
 from looptap.agent.taps import Taps
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
+from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
+from looptap.streams.errors import QueryError
+from looptap.streams.items import size_of
 from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.syntax import nearest
 from looptap.streams.windows import as_window
 
 HISTORY = 10_000
@@ -30,10 +38,14 @@ RECENT = 128
 
 
 class Standing:
-    """One standing stream; ``logged``: its values come from `Agent.log`, not from events."""
+    """One standing stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
 
-    def __init__(self, name: str, query: AttachedQuery, ring: Ring, unit: str = "", *, logged: bool = False) -> None:
-        self.name, self.query, self.ring, self.unit, self.logged = name, query, ring, unit, logged
+    def __init__(
+        self, name: str, query: AttachedQuery, ring: Ring, unit: str = "", *, logged: bool = False, by: str = ""
+    ) -> None:
+        self.name, self.query, self.ring, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
+        self.exported = self.kept = False
+        """Whether viewers see it; whether its values go to the file of the run."""
         self.dropped = False
         """Whether its query has failed and was taken off its events."""
 
@@ -55,7 +67,10 @@ class Standing:
             "bytes": ring.held,
             "rate": self._rate(),
             "errors": query.errors,
-            "readers": ring.readers,
+            "readers": ring.readers - self.kept,
+            "exported": self.exported,
+            "kept": self.kept,
+            "by": self.by,
             "nanoseconds_per_event": 1e9 * query.seconds / query.events if query.events else 0.0,
             "share_of_time": query.seconds / elapsed if elapsed > 0 else 0.0,
         }
@@ -75,6 +90,8 @@ class StandingStreams:
         self._queries, self._taps, self._limits = queries, taps, limits
         self.history = History(post, limits.history_bytes_in_all, limits.history_bytes)
         self.by_name: dict[str, Standing] = {}
+        self._displaced: list[Standing] = []
+        self._naming = threading.Lock()  # the host's threads and the I/O thread
         self._capturing: Callable[[], bool] | None = None
 
     def declare(
@@ -104,8 +121,41 @@ class StandingStreams:
         attached = self._queries.declared(
             name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2)
         )
-        self.by_name[name] = Standing(name, attached, ring, unit)
+        self._add(Standing(name, attached, ring, unit))
         self._queries.install(attached)
+
+    def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> Standing:
+        """Have the query of a client stand, its values numbered above ``after``. Raises QueryError, LimitReached.
+
+        Nothing may be evaluated meanwhile.
+        """
+        bound = self._limits.handed_streams
+        if sum(bool(standing.by) for standing in list(self.by_name.values())) >= bound:
+            raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
+        try:
+            _check_name(name)
+            standing = Standing(name, query, self.history.open(HISTORY, after), by=by or "a client")
+            self._add(standing)
+        except ValueError as error:
+            raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
+        query.outbox, query.name = standing.ring, name
+        return standing
+
+    def find(self, name: str, *, viewer: bool = False) -> Standing:
+        """The standing stream of that name, for a viewer if it is exported. Raises QueryError."""
+        found = self.by_name.get(name)
+        if found is None or (viewer and not found.exported):
+            there = [one.name for one in list(self.by_name.values()) if one.exported or not viewer]
+            near, what = nearest(name, there), "exported" if viewer else "standing"
+            raise QueryError(
+                f"there is no {what} stream {name!r:.120}; there are: {', '.join(map(repr, there[:20])) or 'none'}."
+                f"{' ' * bool(near)}{near}"
+            )
+        return found
+
+    def shown(self) -> set[str]:
+        """The types of events of which viewers see something."""
+        return {one.query.on for one in list(self.by_name.values()) if one.exported}
 
     def log(self, values: dict[str, Any]) -> None:
         """Append one value to the stream of each name. Raises ValueError or LimitReached for a name that cannot be."""
@@ -116,6 +166,8 @@ class StandingStreams:
             started = now = monotonic()
             for name, value in values.items():
                 stream = self.by_name.get(name) or self._logged(name, now)
+                if not stream.logged and stream.by:
+                    stream = self._logged(name, now)
                 if not stream.logged:
                     raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
                 query = stream.query
@@ -124,18 +176,53 @@ class StandingStreams:
                 query.seconds += ended - started
                 started = ended
 
-    def list(self) -> list[dict[str, Any]]:
-        """What there is to tell of each stream, up to the newest event."""
-        self._taps.quiet.drain()
-        return [stream.told() for stream in list(self.by_name.values())]
+    def named(self, name: str) -> Standing | None:
+        """The stream of that name; that of the commands is made when it is first asked for."""
+        return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
 
-    def drop_failed(self) -> None:
-        """Take those off their events that have failed for good."""
+    def command(self, command: Command) -> None:
+        """Append a command to the stream of all commands."""
+        value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
+        ring = (self.by_name.get(COMMANDS) or self._commands()).ring
+        ring.put(command.number, command.time, value, size_of(value))
+
+    def _commands(self) -> Standing:
+        pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
+        ring = self.history.open(REMEMBERED)
+        query = self._queries.declared(COMMANDS, pipeline, "", ring, MAX_BYTES)
+        query.started = monotonic()
+        stream = self.by_name[COMMANDS] = Standing(COMMANDS, query, ring, logged=True)
+        return stream
+
+    def list(self, *, viewer: bool = False) -> list[dict[str, Any]]:
+        """What there is to tell of each stream, or of each that viewers see, up to the newest event."""
+        self._taps.quiet.drain()
+        return [stream.told() for stream in list(self.by_name.values()) if stream.exported or not viewer]
+
+    def tidy(self) -> Sequence[Standing]:
+        """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.
+
+        Returns those that are no more.
+        """
+        over = []
         for stream in list(self.by_name.values()):
             query = stream.query
             if query.state == "failed" and not (stream.logged or stream.dropped):
                 stream.dropped = True
                 self._queries.drop(query)
+            if stream.by and not (stream.exported or stream.kept or stream.ring.readers):
+                with self._naming:
+                    if self.by_name.get(stream.name) is stream:
+                        del self.by_name[stream.name]
+                over.append(stream)
+        displaced, self._displaced = self._displaced, []
+        for stream in (*over, *displaced):
+            if stream.query.state == "live":
+                stream.query.state, stream.query.reason = "ended", "the job declares another stream of this name"
+                stream.query.changes += 1
+            self._queries.drop(stream.query)
+            self.history.close(stream.ring)
+        return [*over, *displaced]
 
     def finish(self, reason: str) -> None:
         """The run ends: so does every stream, for every reader."""
@@ -152,16 +239,40 @@ class StandingStreams:
         pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
         query = self._queries.declared(name, pipeline, "", ring, MAX_BYTES)
         query.started = now
-        stream = self.by_name[name] = Standing(name, query, ring, logged=True)
+        stream = Standing(name, query, ring, logged=True)
+        self._add(stream)
         return stream
 
+    def _add(self, stream: Standing) -> None:
+        """Give a stream its name. Raises ValueError if it is taken; the host takes it from a client's."""
+        with self._naming:
+            there = self.by_name.get(stream.name)
+            if there is not None:
+                if stream.by or not there.by:
+                    raise _taken(stream.name)
+                self._displaced.append(there)
+            self.by_name[stream.name] = stream
+        if there is not None:
+            self.history.post.wake()
+
     def _check(self, name: str) -> None:
-        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-            raise ValueError(f"the name of a stream is 1 to 100 printable characters, not {name!r:.120}.")
-        if name in self.by_name:
-            raise ValueError(f"there is a standing stream {name!r} already; give this one another name.")
-        if len(self.by_name) >= self._limits.standing_streams:
+        _check_name(name)
+        if (there := self.by_name.get(name)) is not None and not there.by:
+            raise _taken(name)
+        declared = sum(not standing.by for standing in list(self.by_name.values()))
+        if declared >= self._limits.standing_streams:
             raise LimitReached(
-                f"{len(self.by_name)} standing streams are declared, the bound (Limits.standing_streams); put what "
+                f"{declared} standing streams are declared, the bound (Limits.standing_streams); put what "
                 "varies into the values."
             )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+        raise ValueError(f"the name of a stream is 1 to 100 printable characters, not {name!r:.120}.")
+    if name == COMMANDS:
+        raise ValueError(f"{name!r} is the stream of all commands; give this one another name.")
+
+
+def _taken(name: str) -> ValueError:
+    return ValueError(f"there is a standing stream {name!r} already; give this one another name.")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from looptap.agent.agreement import Agreement
 from looptap.agent.commands import Asker, Commands, Did, Outcome, Work, record_of
 from looptap.agent.functions import code_of
+from looptap.agent.group import group
 from looptap.agent.knobs import Knob, Knobs
 from looptap.agent.loopstate import LoopState
 from looptap.agent.optimizers import FREEZE, SCALE
@@ -18,6 +20,7 @@ from looptap.agent.registry import Queries
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack
+from looptap.protocol.limits import Limits
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError
 from looptap.streams.events import Event
@@ -41,12 +44,13 @@ class Steering:
     """Makes work of each command, and keeps what the host allows."""
 
     def __init__(
-        self, queries: Queries, taps: Taps, groups: tuple[str, ...], per_second: int,
-        finished: Callable[[Outcome], None], kept: Callable[[dict[str, Any]], None],
+        self, queries: Queries, taps: Taps, groups: tuple[str, ...], limits: Limits,
+        finished: Callable[[Outcome], None],
     ) -> None:  # fmt: skip
         self._queries, self._taps = queries, taps
-        self._usual = groups[0] if groups else "batch"
-        self.commands = Commands(per_second, finished, kept)
+        self.usual = groups[0] if groups else "batch"
+        self.commands = Commands(limits.commands_per_second, finished)
+        self.agreement = Agreement(self.commands, queries, taps, limits.agreement, finished)
         self.knobs = Knobs(lambda: taps.standing)
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None
@@ -60,18 +64,31 @@ class Steering:
 
     # ------------------------------------------------------------ what a client asks
 
+    def asked(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> None:
+        """Have done what a client asks for. Raises LooptapError."""
+        match message:
+            case m.Call():
+                self.call(client, message, (peer, message.request, bool(message.ranks)))
+            case m.Command():
+                self.command(client, message, (peer, message.request, True))
+            case m.Agree():
+                self.agreement.agree(message, (peer, message.request, True))
+
     def call(self, client: str, call: m.Call, asker: Asker) -> None:
         """Have code run at the next event. Raises LooptapError."""
-        if self.commands.known(call.id, asker):
+        if self.commands.known(call.id, asker, again=bool(call.ranks)):
             return
-        record = record_of(call.id, client[:_NAME], "call", call.on, checkpoint=call.checkpoint)
+        record = record_of(call.id, client[:_NAME], "call", call.on, checkpoint=call.checkpoint, agreed=call.ranks)
         work, text = self.calling(call.code, record)
         self.commands.count()
+        if call.ranks:
+            self.agreement.prepare(record, asker, work, call.on, text)
+            return
         self._queries.at_next(call.on, self.commands.accept(record, asker, work, text))
 
     def command(self, client: str, command: m.Command, asker: Asker) -> None:
         """Have a command done at the next event that suits it. Raises LooptapError where it may not be."""
-        if self.commands.known(command.id, asker):
+        if self.commands.known(command.id, asker, again=bool(command.ranks)):
             return
         if command.what == "outcome":
             raise ControlError(f"no command with the id {command.id!r:.80} is remembered.")
@@ -83,7 +100,7 @@ class Steering:
             raise ControlError(f"a value is a number, True, False or a text of up to {_RESULT:,} characters.")
         self.commands.count()
         record = record_of(command.id, client[:_NAME], command.what, command.on, name=command.name)
-        record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint)
+        record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint, agreed=command.ranks)
         try:
             if command.what == "resume":
                 self.commands.settle(record, asker, self.pause.resume())
@@ -91,6 +108,9 @@ class Steering:
             work, on = self.prepared(record, command.expected)
             if command.what == "stop":
                 self.pause.resume()  # whoever wants an end does not want to wait for it
+            if command.ranks:
+                self.agreement.prepare(record, asker, work, on)
+                return
             self._queries.at_next(on, self.commands.accept(record, asker, work))
         except LooptapError as error:
             self.commands.refuse(record, error)
@@ -124,12 +144,13 @@ class Steering:
             "controls": self.knobs.told(),
             "triggers": {name: trigger.doc for name, trigger in self.triggers.items()},
             "checkpoint": self.checkpoint is not None,
-            "may_pause": self.pause.bound,
+            "may_pause": self.pause.most(group()),
         }
 
     def close(self) -> None:
         """Let go of what is the host's."""
         self.pause.resume()
+        self.agreement.close()
         self.triggers.clear()
         self.knobs = Knobs(dict)
         self.checkpoint = None
@@ -137,7 +158,7 @@ class Steering:
     # ------------------------------------------------------------ the work of each
 
     def _set(self, record: dict[str, Any], expected: int | None) -> tuple[Work, tuple[str, ...]]:
-        name, schedule, client = record["name"], record["schedule"], record["client"]
+        name, schedule = record["name"], record["schedule"]
         knob = self.knobs.find(name)
         value = record["value"] = knob.control.checked(record["value"], name)
         _check_schedule(knob, schedule)
@@ -149,17 +170,25 @@ class Steering:
             if conflict := changes.conflict(name, expected):
                 raise ControlConflict(conflict)
             knob = self.knobs.find(name)  # what is exposed may be another object by now
-            record["old"] = old = knob.value()
-            try:
-                knob.set(knob.control.checked(value, name), schedule)
-                new = knob.value()
-            except BaseException as error:
-                error.add_note(_put_back(knob, old))
-                raise
-            record.update(new=new, version=changes.note(name, client, new))
-            return Did()
+            return self._turn(knob, knob.control.checked(value, name), record)
 
         return work, knob.control.at
+
+    def restoring(self, knob: Knob, value: Any, record: dict[str, Any]) -> Work:
+        """The work of setting a control back to a value that it had. Raises ControlError."""
+        value = knob.control.checked(value, knob.name)
+        return lambda event: self._turn(knob, value, record)
+
+    def _turn(self, knob: Knob, value: Any, record: dict[str, Any]) -> Did:
+        record["old"] = old = knob.value()
+        try:
+            knob.set(value, record["schedule"])
+            new = knob.value()
+        except BaseException as error:
+            error.add_note(_put_back(knob, old))
+            raise
+        record.update(new=new, version=self.knobs.changes.note(knob.name, record["client"], new))
+        return Did()
 
     def _trigger(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         name = record["name"]
@@ -194,7 +223,7 @@ class Steering:
         raise self.on_stop()
 
     def _pause(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
-        seconds = record["value"] = self.pause.allowed(record["value"])
+        seconds = record["value"] = self.pause.allowed(record["value"], group(), record["agreed"])
         resumes = self.pause.resumes
         return lambda event: Did(seconds, lambda: self._taps.slept(self.pause.wait(seconds, resumes))), ()
 
@@ -222,7 +251,7 @@ class Steering:
         if wanted and safe and wanted not in safe:
             allowed = " or ".join(map(repr, safe))
             raise ControlError(f"{name} may be done at {allowed} events only, not at {wanted!r:.80}.")
-        return wanted or (safe[0] if safe else self._usual)
+        return wanted or (safe[0] if safe else self.usual)
 
 
 def _check_schedule(knob: Knob, schedule: str) -> None:

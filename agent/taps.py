@@ -7,9 +7,10 @@ changed in place.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -89,7 +90,7 @@ class Tap:
 
     __slots__ = (
         "_backlogs", "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands",
-        "latest", "number", "queries", "source",
+        "groups", "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,7 @@ class Tap:
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
         self.began = 0  # the number of the last event before the open group
+        self.groups = 0  # how many have ended
         self.queries: tuple[AttachedQuery, ...] = ()
         self.latest: tuple[Latest, ...] = ()
         self.commands: deque[Command] = deque()
@@ -207,11 +209,12 @@ class Tap:
         """End the open group: the windows that follow it close."""
         with self._lock:
             self.began = self.number
+            self.groups += 1
             plan = self._plan
             if plan.later:
-                self.backlog.events.append((plan, self.number, now, 0.0, self.began, None))
+                self.backlog.events.append((plan, self.number, now, 0.0, self.groups, None))
                 self.backlog.look()
-            end_group(plan.at_once, self.number, now)
+            end_group(plan.at_once, self.number, now, self.groups)
             if not self.queries:
                 self._last = 0.0
 
@@ -251,11 +254,11 @@ def evaluate(
     return started - begin
 
 
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float) -> None:
-    """End the windows that follow the group."""
+def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int) -> None:
+    """End the windows that follow the group, which is the ``group``-th."""
     for query in queries:
         if query.grouped and query.events:
-            query.close(number, now)
+            query.close(number, now, group)
 
 
 class Taps:
@@ -285,6 +288,17 @@ class Taps:
     def _new(self, event: str) -> Tap:
         return Tap(Source(event, self.standing, self.rank), self.lock, (self.backlog, self.quiet))
 
+    @contextlib.contextmanager
+    def still(self, seconds: float) -> Iterator[bool]:
+        """Have no event raised and no query evaluated meanwhile; False if that cannot be had within ``seconds``."""
+        with contextlib.ExitStack() as held:
+            for lock in (self.lock, self.backlog.evaluating):
+                if not lock.acquire(timeout=seconds):
+                    yield False
+                    return
+                held.callback(lock.release)
+            yield True
+
     def drain(self) -> None:
         """Evaluate all that waits."""
         self.backlog.drain()
@@ -296,6 +310,21 @@ class Taps:
             for tap in list(self.by_name.values()):
                 if tap._last:
                     tap._last += seconds
+
+    def go_on(self, events: dict[str, int], groups: dict[str, int]) -> None:
+        """Number the events on from these, in groups that began there; a window that this cuts is flagged."""
+        with self.lock:
+            self.drain()
+            now = monotonic()
+            for name in {*self.by_name, *events}:
+                tap = self.open(name)
+                number, tap.number = tap.number, events.get(name, 0)
+                tap.began = min(groups.get(name, tap.number), tap.number)
+                for query in tap.queries:
+                    if query.events and not query.pipeline.mapped:
+                        query.cut(number, now)
+                        query.pipeline.begin(partial=tap.number > tap.began)
+                tap._last = 0.0
 
     def counts(self) -> dict[str, int]:
         """Events so far, by type; a name that was only asked for does not appear."""

@@ -8,6 +8,9 @@ so that its role can be looked up anew for every message and a revoked key loses
 
 from __future__ import annotations
 
+import math
+from time import monotonic
+
 import zmq
 from zmq.utils import z85
 
@@ -21,7 +24,7 @@ class Doorman:
     """Answers handshakes of one context from a table of public keys; used by one thread after `open`."""
 
     def __init__(self) -> None:
-        self._roles: dict[bytes, str] = {}
+        self._roles: dict[bytes, tuple[str, float]] = {}  # with the monotonic time until which each holds
         self._socket: zmq.Socket[bytes] | None = None
         self.admitted = self.refused = 0
 
@@ -38,9 +41,12 @@ class Doorman:
             self._socket.close()
             self._socket = None
 
-    def admit(self, public_key: bytes, role: str) -> None:
-        """Let in who holds the secret half of ``public_key`` (Z85), as ``role``; from any thread."""
-        self._roles[public_key] = role
+    def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
+        """Let in who holds the secret half of ``public_key`` (Z85), as ``role``; from any thread.
+
+        The key opens nothing any more after ``until``, in monotonic seconds.
+        """
+        self._roles[public_key] = role, until
 
     def revoke(self, public_key: bytes) -> None:
         """Take the role of ``public_key`` away, from open connections too; from any thread."""
@@ -48,7 +54,11 @@ class Doorman:
 
     def role(self, user_id: str) -> str | None:
         """The role of the connection with that ``User-Id``, None if it has none."""
-        return self._roles.get(user_id.encode("utf-8", "replace"))
+        return self._role(user_id.encode("utf-8", "replace"))
+
+    def _role(self, key: bytes) -> str | None:
+        role, until = self._roles.get(key, (None, 0.0))
+        return role if monotonic() < until else None
 
     def answer(self) -> None:
         """Answer the handshakes that wait, a bounded number; raises nothing."""
@@ -64,7 +74,7 @@ class Doorman:
     def _reply(self, request: list[bytes]) -> list[bytes]:
         number = request[1] if len(request) > 1 else b""
         key = _key(request)
-        if key is None or key not in self._roles:
+        if key is None or self._role(key) is None:
             self.refused += 1
             return [_VERSION, number, b"400", b"this key is not admitted", b"", b""]
         self.admitted += 1

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, progressing
-from looptap.cli.names import RUN_HELP, Name
+from looptap.cli import guarding, knobs, looking, progressing, sharing
+from looptap.cli.names import RUN_HELP, Name, Ranks, ranks_of
 
 File = Annotated[
     str,
@@ -105,6 +105,15 @@ def watch(
     ] = None,
     before: Annotated[int, Option(metavar="N", help="With --when: this many values before that event.")] = 0,
     after: Annotated[int, Option(metavar="N", help="With --when: this many values after that event.")] = 0,
+    ranks: Ranks = None,
+    combine: Annotated[
+        str | None,
+        Option(
+            metavar="HOW", show_default=False,
+            help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, what the "
+            "query comes to over the events of all.",
+        ),
+    ] = None,
     count: Annotated[
         int | None, Option(metavar="N", min=1, help="End after N values of each query.", show_default=False)
     ] = None,
@@ -116,7 +125,7 @@ def watch(
         bool, Option("--follow", help="When the run has ended, wait for the next of its name and go on with that.")
     ] = False,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
-) -> int:
+) -> int:  # fmt: skip
     """Ask a run queries and show what they yield, until it ends or you press Ctrl-C. The job goes on.
 
     A query is a Python expression. One over what an event carries yields a value at each event; one that reduces
@@ -139,6 +148,12 @@ def watch(
     \b
       looptap watch diverging "step, loss" --when "isnan(loss)" --before 20
 
+    A job on several ranks, rank by rank, or as one:
+
+    \b
+      looptap watch digits-cnn "step, loss" --ranks all
+      looptap watch digits-cnn "mean(e.loss for e in events)" --ranks all --combine merge
+
     On a terminal the newest values are drawn live; elsewhere each value is a line, after the number of its event.
     With --json each line is an object with index (of the query in this command, from 0), query, number, event, time,
     value, error and gap, which is how many values are missing before this one (null: unknown); numbers that are not
@@ -153,8 +168,10 @@ def watch(
     """
     from looptap.cli import watching
 
-    how = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
+    how: dict[str, object] = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
     how |= {"when": when, "before": before, "after": after}
+    if ranks is not None or combine is not None:
+        how |= {"ranks": ranks_of(ranks), "combine": combine}
     return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow)
 
 
@@ -205,28 +222,34 @@ def call(
     return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
 
 
+looking.install(app)
 knobs.install(app)
 guarding.install(app)
 progressing.install(app)
+sharing.install(app)
 
 
 @app.command("stacks", short_help="Show where every thread of a run is, also while it hangs.")
 def stacks(
     run: Name,
+    ranks: Ranks = None,
     timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the answer.")] = 5.0,
-    as_json: Annotated[bool, Option("--json", help="Print an object with threads and events.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print an object with threads and events, with --ranks one for each rank.")
+    ] = False,
 ) -> int:
     """Show where every thread of a run is, and how long ago its last events were. Works while the loop hangs.
 
     \b
       looptap stacks digits-cnn
+      looptap stacks digits-cnn --ranks all
 
     The answer comes from a thread of its own inside the job. A call in C that keeps Python's lock, or a stopped
     process, cannot answer.
     """
     from looptap.cli import hanging
 
-    return hanging.stacks(run, timeout=timeout, as_json=as_json)
+    return hanging.stacks(run, ranks_of(ranks), timeout=timeout, as_json=as_json)
 
 
 @app.command("open", short_help="Show what a stored run holds.")
@@ -278,7 +301,9 @@ def export(
 @app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")
 def bridge(
     run: Annotated[str | None, Argument(metavar="[RUN]", help=f"By default the newest. {RUN_HELP}")] = None,
-    rank: Annotated[int, Option(metavar="N", help="Which rank of the run.")] = 0,
+    rank: Annotated[
+        int | None, Option(metavar="N", help="Which rank of the run; by default 0, or the lowest.", show_default=False)
+    ] = None,
 ) -> int:
     """Join stdin and stdout to a run on this machine; not for people, but for a client elsewhere that starts it.
 
@@ -291,6 +316,18 @@ def bridge(
     from looptap.client.bridge import bridge as carry
 
     return carry(run, rank)
+
+
+@app.command("relay", short_help="Merge what the ranks of this machine say, for a client with relay=True.")
+def relay(run: Name, ranks: Ranks = "all") -> int:
+    """Merge what ranks of this machine say, over stdin and stdout; not for people: relay=True of run.stream starts it.
+
+    \b
+      looptap relay digits-cnn --ranks 0-7
+    """
+    from looptap.cli.names import relayed
+
+    return relayed(run, ranks_of(ranks))
 
 
 @app.command("demo", short_help="Start a small training job, attach to it, show what can be asked.")

@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from looptap.cli.children import Job, JobFailed
-from looptap.cli.drawing import bar, beside, picture, sparkline
 from looptap.cli.formats import size
 from looptap.cli.progressing import banded, said
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
+from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
 
 ENOUGH = 25.0
 """Seconds after which a slow machine has shown enough."""
@@ -149,8 +149,9 @@ class View:
         yield Text(sparkline(losses, width - 1), "green")
         yield Text()
         if of.left.latest:
-            head = Text.assemble((LEFT, "bold cyan"), f"  {said(of.left.latest)[0]}", no_wrap=True)
-            yield from (head, Text(banded(of.left.latest, min(60, width - 1)), "green"), Text())
+            yield Text.assemble((LEFT, "bold cyan"), f"  {said(of.left.latest)[0]}", no_wrap=True)
+            yield Text(banded(of.left.latest, min(60, width - 1)), "green")
+            yield Text()
         yield Columns([self._epochs(), self._layers(width)], padding=(0, 4))
         yield Text()
         yield Text(_cut(WORST, width), "bold cyan")
@@ -182,7 +183,7 @@ def _table(title: str, *columns: str) -> Table:
 def _block(row: dict[str, Any]) -> list[str]:
     """One digit with its caption, 20 characters wide."""
     caption = f"{row['target']} read as {row['output']}: {row['by']:.2f}"
-    return [f"{line:<20}" for line in (*picture(row["image"][0].tolist()), caption)]
+    return [f"{line:<20}" for line in (*shaded(row["image"][0].tolist()), caption)]
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from looptap.client.jobs import numbered
 from looptap.client.live import LiveStream
+from looptap.client.rankstream import RankStream
 from looptap.streams.stream import Record
 
 PAUSE = 0.02
@@ -29,7 +31,7 @@ class Tail:
         self.values = 0
         self.over = False
         """Whether nothing more is to come."""
-        self._number = 0
+        self._number = stream.begins - 1
         self._told = False
 
     def look(self) -> Iterator[News]:
@@ -50,6 +52,22 @@ class Tail:
             return ""
         self._told = True
         return self.stream.traceback
+
+    def place(self, record: Record) -> str:
+        """Of several ranks, whose a value is, or which it lacks; empty where there is nothing to tell."""
+        stream = self.stream
+        if not isinstance(stream, RankStream):
+            return ""
+        if stream.combined is None:
+            return f"rank {record.rank}"
+        lacks = self.lacking(record)
+        return f"without {numbered(lacks)}" if lacks else ""
+
+    def lacking(self, record: Record) -> tuple[int, ...]:
+        """The ranks that a value of all of them lacks."""
+        if not record.partial or not isinstance(self.stream, RankStream):
+            return ()
+        return next((one.ranks for one in reversed(self.stream.absent) if one.number == record.number), ())
 
     @property
     def complete(self) -> bool:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +22,7 @@ def install(app: typer.Typer) -> None:
 
 
 def guard(
-    rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, .toml or .json.", show_default=False)],
+    rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, in YAML.", show_default=False)],
     pattern: Annotated[
         str | None,
         Argument(metavar="[RUNS]", help="A name, an id, or 'digits-*'; by default runs of the file, else all."),
@@ -39,39 +36,36 @@ def guard(
 ) -> int:
     """Watch runs by rules, from when they appear until they end, and act when a rule comes true. Ends with Ctrl-C.
 
-    A file of rules, here rules.toml:
+    A file of rules, here rules.yaml:
 
     \b
-      runs = "digits-*"
-      [[rule]]
-      query = "isnan(loss)"                  # true at an event: once is enough
-      actions = ["log", "checkpoint", "stop"]
-      [[rule]]
-      query = "loss > 5"
-      on = "epoch"
-      lasting = 3                            # three events in a row
-      actions = ["https://example.org/hook"]
-      [[rule]]
-      query = "mean(e.loss for e in events)"
-      window = 100                           # events, or "30s", or "sliding:100"
-      above = 2.0
-      [[rule]]
-      stalled = 10                           # minutes without an event
-      actions = ["shell: kill $LOOPTAP_PID"]
-      [[rule]]
-      worse_than_siblings = "loss"           # than 1.5 times the median of the other runs
-      step = "epoch"
-      on = "epoch"
-      by = 1.5
-      lasting = 3
-      actions = ["stop"]
+      runs: digits-*
+      rules:
+        - query: isnan(loss)               # true at an event: once is enough
+          actions: [log, checkpoint, stop]
+        - query: loss > 5
+          on: epoch
+          lasting: 3                       # three events in a row
+          actions: ["https://example.org/hook"]
+        - query: mean(e.loss for e in events)
+          window: 100                      # events, or 30s, or sliding:100
+          above: 2.0
+        - stalled: 10                      # minutes without an event
+          actions: [stop]
+          kill: 30                         # seconds after which SIGTERM ends what does not stop
+        - worse_than_siblings: loss        # than 1.5 times the median of the other runs
+          step: epoch
+          on: epoch
+          by: 1.5
+          lasting: 3
+          actions: [stop]
 
-    As JSON: {"runs": "digits-*", "rule": [{"query": "isnan(loss)", "actions": ["stop"]}]}. Try it first:
+    JSON is YAML too. Try it first:
 
     \b
-      looptap guard rules.toml --dry-run
-      looptap guard rules.toml "digits-*" --record firings.jsonl
-      looptap guard rules.toml --once --json | jq -r '.run + " " + .outcome'
+      looptap guard rules.yaml --dry-run
+      looptap guard rules.yaml "digits-*" --record firings.jsonl
+      looptap guard rules.yaml --once --json | jq -r '.run + " " + .outcome'
 
     Actions are log, desktop, a URL (a POST of JSON), shell: COMMAND (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE,
     LOOPTAP_PID and LOOPTAP_HOST), checkpoint, stop (a request: see looptap stop --help) and call: CODE. Each rule fires
@@ -101,29 +95,31 @@ def rules_of(path: str) -> tuple[str, list[Rule]]:
     """Which runs a file of rules is for, and the rules. Raises QueryError that names the file."""
     from looptap.cli.watching import window_of
     from looptap.client.guard_rules import Rule
+    from looptap.protocol.documents import Document
     from looptap.streams.errors import QueryError
 
-    kind = Path(path).suffix
-    if kind not in (".toml", ".json"):
-        raise QueryError(f"{path}: rules are written as TOML or JSON, in a file that ends in .toml or .json.")
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        told: Any = tomllib.loads(text) if kind == ".toml" else json.loads(text)
-    except ValueError as error:  # of either, and of bytes that are no text
-        raise QueryError(f"{path} cannot be read: {error}.") from None
-    if isinstance(told, list):
-        told = {"rule": told}
-    found = told.get("rule") if isinstance(told, dict) else None
-    if not isinstance(found, list) or not found or not set(told) <= {"rule", "runs"}:
-        raise QueryError(f"{path}: it has a list of rules, [[rule]] in TOML, and may have runs = 'digits-*'.")
+    document = Document(path, QueryError)
+    told: Any = document.value
+    keys = ("rules",) if isinstance(told, dict) else ()
+    if not keys:
+        told = {"rules": told}
+    unknown = [name for name in told if name not in ("rules", "runs")]
+    if unknown:
+        raise QueryError(f"{document.where(unknown[0])}: there is no {unknown[0]!r:.80}; there are rules and runs.")
+    found = told.get("rules")
+    if not isinstance(found, list) or not found:
+        raise QueryError(
+            f"{document.where('rules')}: rules is a list of one rule or more, not {found!r:.80}. Such as:\n"
+            "rules:\n  - query: isnan(loss)\n    actions: [stop]"
+        )
     made = []
-    for number, one in enumerate(found, 1):
+    for number, one in enumerate(found):
         try:
             if isinstance(one, dict) and isinstance(one.get("window"), str):
                 one = {**one, "window": window_of(one["window"])}
             made.append(Rule.of(one))
         except (QueryError, TypeError, typer.BadParameter) as error:
-            raise QueryError(f"{path}, rule {number}: {error}") from None
+            raise QueryError(f"{document.where(*keys, number)}: {error}") from None
     return str(told.get("runs", "*")), made
 
 

@@ -10,10 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import cost, duration, json_of, several, size
-from looptap.cli.standing import described
+from looptap.cli.formats import cost, duration, json_of, printable, several, size
+from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
+from looptap.client.jobs import numbered
+from looptap.client.run import Run
 from looptap.protocol.connections import runtime_dir, sweep
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
@@ -50,6 +53,7 @@ def _report(listed: RunListing) -> dict[str, Any]:
         "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
         "pid": listed.pid, "started": listed.started, "age": max(0.0, time.time() - listed.started),
         "role": listed.role, "path": str(listed.path), "state": ENDED, "problem": listed.problem,
+        "missing": listed.missing,
     }  # fmt: skip
     if listed.problem:
         return {"state": UNUSABLE, "path": str(listed.path), "problem": listed.problem}
@@ -57,6 +61,8 @@ def _report(listed: RunListing) -> dict[str, Any]:
         return report
     try:
         with listed.attach(PATIENCE) as run:
+            if run.role == VIEWER:
+                return {**report, "state": ALIVE, "idle": run.idle, "events": run.events(), "streams": _shown(run)}
             stats = run.stats(PATIENCE)
             idle = run.idle
     except LooptapError as error:
@@ -73,7 +79,7 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         return
     rank = f", rank {report['rank']} of {report['ranks']}" if report["ranks"] > 1 else ""
     style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
-    head = Text.assemble((report["name"], "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+    head = Text.assemble((printable(report["name"]), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
     if state == ENDED:
         gone = f", process {report['pid']} is gone; its file is still there: {report['path']}"
         yield Text.assemble(head, (f"  {report['id']}{gone}", "dim"))
@@ -81,6 +87,8 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
     yield Text.assemble(head, f" for {duration(report['age'])}")
     yield _fact("id", report["id"])
     yield _fact("process", f"{report['pid']} on {report['host']}")
+    if report["missing"]:
+        yield _fact("ranks", f"no agent, or a dead process, on {numbered(report['missing'])}")
     if state == SILENT:
         yield _fact("answer", report["problem"])
         return
@@ -88,6 +96,11 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
     yield _fact("events", f"{counts}, the last {duration(report['idle'])} ago" if counts else "none yet")
     if report.get("paused"):
         yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
+    if report["role"] == VIEWER:
+        yield _fact("role", "viewer: what is exported can be read, and nothing else")
+        for stream in report["streams"]:
+            yield _fact("stream", described(stream))
+        return
     queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
     yield _fact("clients", f"{report['clients']} with {queries}")
     for stream in report.get("streams", ()):
@@ -96,6 +109,11 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         yield _fact("query", _query(query))
     dropped, waiting = several(report["dropped"], "value"), size(report["outbox_bytes"])
     yield _fact("outbox", f"{waiting} waiting, {size(report['outbox_peak'])} at its peak; {dropped} dropped")
+
+
+def _shown(run: Run) -> list[dict[str, Any]]:
+    """The streams that a viewer sees."""
+    return [plain(stream) for stream in run.streams]
 
 
 def _query(query: dict[str, Any]) -> Text:
@@ -108,8 +126,9 @@ def _query(query: dict[str, Any]) -> Text:
         facts.append(several(query["errors"], "error"))
     if query["state"] != "live":
         facts.append(query["state"])
-    return Text.assemble((query["name"], "cyan"), f" on {query['on']}: {', '.join(facts)}")
+    name, on = printable(str(query["name"])), printable(str(query["on"]))
+    return Text.assemble((name, "cyan"), f" on {on}: {', '.join(facts)}")
 
 
 def _fact(name: str, text: str | Text) -> Text:
-    return Text.assemble((f"  {name:<9}", "dim"), text)
+    return Text.assemble((f"  {name:<9}", "dim"), printable(text) if isinstance(text, str) else text)

@@ -4,10 +4,46 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
+
+from looptap.streams.errors import QueryError
 
 RUN_HELP = (
     "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
     "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
 )
+Ranks = Annotated[
+    str | None,
+    Option(
+        "--ranks", metavar="RANKS", show_default=False,
+        help="Which ranks of the job: all, 0,3 or 0-3. Without it rank 0, or the lowest with an agent.",
+    ),
+]  # fmt: skip
 Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+
+
+def ranks_of(text: str | None) -> str | list[int] | None:
+    """The ranks that ``all``, ``0,3`` or ``0-3`` means. Raises QueryError for anything else.
+
+    >>> ranks_of("0-2,5")
+    [0, 1, 2, 5]
+    """
+    if text in (None, "all"):
+        return text
+    ranks: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.strip().partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) not in range(10_000):
+            raise QueryError(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
+        ranks += range(int(first), int(last) + 1)
+    return ranks
+
+
+def relayed(name: str, ranks: str | list[int] | None) -> int:
+    """Be the relay of ``ranks`` of the run ``name``; returns the exit code."""
+    from looptap.client.discover import attach
+    from looptap.client.nodes import relay
+
+    with attach(name) as run:
+        return relay(run, run.ranks.select(ranks or "all"))

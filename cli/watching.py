@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from looptap.cli.following import News, Tail, follow
-from looptap.cli.formats import cost, json_of, several, text_of
+from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.start import DONE, complain
 from looptap.client.discover import attach
+from looptap.client.rankstream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.windows import Window, as_window, seconds, sliding
 
@@ -125,7 +126,7 @@ class Lines:
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
         self._notes: set[str] = set()
-        self._state = "live"
+        self._state = ("live", "")
 
     def __enter__(self) -> Lines:
         return self
@@ -138,10 +139,11 @@ class Lines:
                 lost = "an unknown number of values is" if missing is None else _are(missing)
                 print(f"{source}-- {lost} missing here --")
             if run:
-                print(f"{source}-- run {run} --")
+                print(f"{source}-- run {printable(run)} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
-            text = text_of(record.value) if record.error is None else f"error: {_last_line(record.error)}"
-            print(f"{source}{record.event:>7}{marks}  {text}")
+            text = text_of(record.value) if record.error is None else f"error: {printable(_last_line(record.error))}"
+            place = f"  {tail.place(record)}".rstrip()
+            print(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
             self._say(f"{source}{note}")
         if failure := tail.failure():
@@ -151,8 +153,8 @@ class Lines:
         """Hand on what was printed, and tell of the link."""
         sys.stdout.flush()
         run = self._tails[0].stream.run
-        if run.state != self._state:
-            self._state = run.state
+        if (run.state, run.reason) != self._state:  # a link that is lost may turn out to be a run that has ended
+            self._state = run.state, run.reason
             if run.state == "lost":
                 self._notes.discard(run.reason)
                 self._say(run.reason)
@@ -166,7 +168,7 @@ class Lines:
         kind = _EVERY.sub("", text)  # said once, though the number changes with the machine's load
         if kind not in self._notes:
             self._notes.add(kind)
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 class Json:
@@ -182,6 +184,8 @@ class Json:
         """Print what is new; ``gap`` values are missing before it, and a ``run`` begins with it where one is named."""
         for record, missing, run in news:
             about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}
+            if isinstance(tail.stream, RankStream):
+                about |= {"rank": record.rank} if tail.stream.combined is None else {"without": tail.lacking(record)}
             value = {"value": record.value, "error": record.error, "gap": missing}
             marks = {"partial": record.partial, "fired": record.trigger, "run": run}
             print(json_of({**about, **value, **{name: mark for name, mark in marks.items() if mark}}))

@@ -14,7 +14,7 @@ from looptap.client.remote import is_remote
 from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
 
-def bridge(name: str | None, rank: int) -> int:
+def bridge(name: str | None, rank: int | None) -> int:
     """Say on stdout which run ``name`` leads to, then carry one connection to it; returns the exit code."""
     if os.isatty(1):
         raise NotLooptap(

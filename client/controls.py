@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from looptap.client.jobs import numbered
 from looptap.protocol import replays
 from looptap.protocol.errors import MessageError
 from looptap.streams.syntax import nearest
@@ -77,12 +78,17 @@ class Outcome:
     saved: Any = None
     """What the checkpoint before the change returned."""
 
+    waited: float = 0.0
+    """Seconds that the loop waited at the event for the other ranks."""
+    ranks: dict[int, Outcome] = field(default_factory=dict)
+    """Of a command for several ranks, what came of it on each; this one is that of the lowest."""
+
     def __str__(self) -> str:
         what = f"{self.what} {self.name}".strip()
         change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what == "set" else ""
         result = f": {self.result!r:.80}" if self.result is not None else ""
         where = f", at {self.event} {self.number:,}" if self.event else ""
-        return f"{what}{change}{result}{where}"
+        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}"
 
     @classmethod
     def of(cls, told: Any) -> Outcome:
@@ -90,7 +96,13 @@ class Outcome:
         known = _known(cls, told)
         if "id" not in known or "what" not in known:
             raise MessageError("The agent answered a command in a way that is not understood.")
-        return cls(**known)
+        return cls(**{name: value for name, value in known.items() if name != "ranks"})
+
+    @classmethod
+    def of_ranks(cls, told: Mapping[int, Any]) -> Outcome:
+        """What the agents of several ranks tell. Raises MessageError."""
+        found = {rank: cls.of(one) for rank, one in sorted(told.items())}
+        return replace(next(iter(found.values())), ranks=found)
 
 
 class Controls(Mapping[str, ControlInfo]):

@@ -80,8 +80,12 @@ def dialled(endpoint: str) -> socket.socket:
     """A plain connection to the endpoint, which waits a second at most. Raises OSError or ValueError."""
     if endpoint.startswith(IPC):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        peer.settimeout(1.0)
-        peer.connect(endpoint.removeprefix(IPC))
+        try:
+            peer.settimeout(1.0)
+            peer.connect(endpoint.removeprefix(IPC))
+        except BaseException:
+            peer.close()
+            raise
         return peer
     place = urlsplit(endpoint)
     return socket.create_connection((place.hostname or "", place.port or 0), timeout=1.0)

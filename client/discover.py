@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import fnmatch
 import ipaddress
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from looptap.client.choosing import chosen, one_role_each, ranks_of
+from looptap.client.jobs import jobs, numbered
 from looptap.client.link import Link
+from looptap.client.ranks import Ranks
 from looptap.client.remote import STARTING, Remote, is_remote
 from looptap.client.run import Run
 from looptap.client.successor import Following
-from looptap.protocol.connections import IPC, ConnectionFile, Found, listing, read, runtime_dir
+from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
     NoSuchRun,
     NotLooptap,
+    RefusedKey,
     RunEnded,
-    SeveralRuns,
     UnsafeFile,
     WrongServer,
 )
-from looptap.protocol.keys import OPERATOR
+from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
-from looptap.streams.syntax import nearest
 
 
 @dataclass(frozen=True)
 class RunListing:
-    """What a connection file says of a run, and whether its process is alive (None: it is on another machine).
+    """What the connection files say of a run, and whether its process is alive (None: it is on another machine).
 
+    Of a job on several ranks it is the lowest rank that may be alive; ``members`` has the listings of all by rank.
     A file that cannot be used has a ``problem``, one sentence with the command that mends it, and nothing else.
     """
 
@@ -53,6 +55,15 @@ class RunListing:
     problem: str = ""
     file: ConnectionFile | None = field(default=None, repr=False, compare=False)
     route: Remote | None = field(default=None, repr=False, compare=False)
+    members: Mapping[int, RunListing] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have no agent, or whose process is gone."""
+        if self.problem or self.alive is False or not self.members:
+            return ()
+        there = {rank for rank, run in self.members.items() if run.alive is not False}
+        return tuple(rank for rank in range(self.ranks) if rank not in there)
 
     def attach(self, timeout: float = 5.0, *, follow: bool = False) -> Run:
         """Attach to this run. Raises what `attach` raises."""
@@ -69,8 +80,17 @@ class RunListing:
     def unreachable(self, error: LinkError) -> LinkError:
         """``error``, or what is more likely when nobody listens at the endpoints of this file."""
         file = self.file
-        if file is None or self.route is not None or not all(map(_is_local, file.endpoints)):
+        if file is None:
             return error
+        if 0 < file.expires < time.time():
+            return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
+        if isinstance(error, RefusedKey):
+            ended = f"This share of {self.id} has been ended, or its job has; ask for a new file."
+            return RefusedKey(ended) if file.role == VIEWER else error
+        if self.route is not None or not all(map(_is_local, file.endpoints)):
+            return error
+        if file.role == VIEWER:
+            return _unreachable_share(file, self.alive, error)
         if self.alive is None:
             host = file.process.host
             return NoAnswer(
@@ -92,28 +112,37 @@ class RunListing:
             return f"{self.path.name}: {self.problem}"
         state = {True: "alive", False: "ended", None: "on another machine"}[self.alive]
         rank = f", rank {self.rank} of {self.ranks}" if self.ranks > 1 else ""
-        return f"{self.id}{rank} on {self.host}, pid {self.pid}, started {_ago(self.started)} ago, {state}"
+        without = f", without {numbered(self.missing)}" if self.missing else ""
+        return f"{self.id}{rank} on {self.host}, pid {self.pid}, started {_ago(self.started)} ago, {state}{without}"
 
 
 def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
     """The runs that announce themselves in ``directory``, the newest first; by default where runs do so.
 
-    Those whose process is gone are listed too, with ``alive`` False, and so are files that cannot be used.
+    A job on several ranks is one run: ``members`` are its ranks, ``missing`` those without an agent. Runs whose process
+    is gone are listed too, with ``alive`` False, and so are files that cannot be used.
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """
+    return _runs(directory, None)
+
+
+def _runs(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
     place = runtime_dir() if directory is None else Path(directory)
-    return [_listed(found) for found in listing(place)]
+    return jobs(_listed(found) for found in listing(place, known))
 
 
 def attach(
     name: str | os.PathLike[str] | None = None,
     *,
-    rank: int = 0,
+    rank: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     timeout: float = 5.0,
     follow: bool = False,
 ) -> Run:
     """Attach to a running job: the newest, or the one that ``name`` names.
+
+    Of a job on several ranks the run is that of rank 0, or of the lowest with an agent, unless ``rank`` says another
+    one or ``name`` is its id; `Run.ranks` leads to the others, and `Run.stream` asks several with ``ranks=``.
 
     ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
     connection file. A run elsewhere is ``"ssh://host/run"``, ``"ssh://login/host/run"`` by way of another host, or
@@ -134,7 +163,7 @@ def attach(
 def find(
     name: str | os.PathLike[str] | None = None,
     *,
-    rank: int = 0,
+    rank: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     timeout: float = STARTING,
 ) -> RunListing:
@@ -144,7 +173,7 @@ def find(
     path = _path(name)
     if path is not None:
         return _of_file(path)
-    return _chosen(runs(directory), None if name is None else str(name), rank)
+    return chosen(runs(directory), None if name is None else str(name), rank)
 
 
 # ---------------------------------------------------------------- choosing
@@ -166,11 +195,11 @@ def _of_file(path: Path) -> RunListing:
     return _listed(Found(path, file, file.process.alive()))
 
 
-def _remote(name: str, rank: int, timeout: float) -> RunListing:
+def _remote(name: str, rank: int | None, timeout: float) -> RunListing:
     route = Remote(name, rank)
     try:
         heading = route.open(timeout)
-        if heading.file is None or heading.file.run.rank != rank:
+        if heading.file is None or rank not in (None, heading.file.run.rank):
             raise NoSuchRun(
                 f"{name} leads to another rank than {rank}. Say it in the command: looptap bridge --rank {rank} …"
             )
@@ -189,77 +218,6 @@ def _listed(found: Found) -> RunListing:
     return RunListing(*about, found.alive, found.path, file=file)
 
 
-def _chosen(listed: Sequence[RunListing], name: str | None, rank: int) -> RunListing:
-    """The one run that ``name`` means."""
-    usable = _one_role_each([run for run in listed if not run.problem])
-    matching = usable if name is None else _matching(usable, name)
-    living = [run for run in matching if run.alive is not False]
-    of_rank = [run for run in living if run.rank == rank]
-    if not living:
-        raise _nothing(listed, usable, matching, name)
-    if not of_rank:
-        ranks = ", ".join(str(run.rank) for run in living)
-        raise NoSuchRun(f"The run {living[0].id} has no agent on rank {rank}; there is one on: {ranks}.")
-    if name is not None and len({run.id for run in of_rank}) > 1:
-        raise SeveralRuns(
-            f"{len(of_rank)} runs match {name!r}; name one by its id:\n" + "\n".join(f"  {run}" for run in of_rank)
-        )
-    return of_rank[0]
-
-
-def _one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
-    """For each run and rank the file that allows most."""
-    best: dict[tuple[str, int], RunListing] = {}
-    for run in listed:
-        key = run.id, run.rank
-        if key not in best or run.role == OPERATOR:
-            best[key] = run
-    return list(best.values())
-
-
-def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
-    """The runs that ``name`` means most exactly: by id, name, pattern, or the beginning of one."""
-    for fits in (
-        lambda run: run.id == name,
-        lambda run: run.name == name,
-        lambda run: fnmatch.fnmatchcase(run.id, name) or fnmatch.fnmatchcase(run.name, name),
-        lambda run: run.id.startswith(name),
-    ):
-        found = [run for run in listed if fits(run)]
-        if any(run.alive is not False for run in found):  # an ended run must not hide a living one
-            return found
-    return [run for run in listed if run.id.startswith(name) or run.name == name]
-
-
-def _nothing(
-    listed: Sequence[RunListing], usable: Sequence[RunListing], matching: Sequence[RunListing], name: str | None
-) -> LinkError:
-    living = [run for run in usable if run.alive is not False]
-    problems = [run for run in listed if run.problem]
-    if matching:
-        return RunEnded(
-            f"The run {matching[0].id} has ended: its process {matching[0].pid} is gone."
-            + (f" Alive: {_names(living)}." if living else "")
-        )
-    if name is None and problems:
-        return UnsafeFile(problems[0].problem)
-    what = "No run announces itself" if name is None else f"No run matches {name!r}"
-    if living:
-        near = nearest(name or "", {run.name for run in living})
-        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}")
-    where = os.environ.get("LOOPTAP_DIR") or "this machine, for this user"
-    return NoSuchRun(
-        f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "
-        "machines, let both sides share a directory: export LOOPTAP_DIR=…"
-        + (f" A file there cannot be used: {problems[0].problem}" if problems else "")
-    )
-
-
-def _names(listed: Sequence[RunListing]) -> str:
-    ids = list(dict.fromkeys(run.id for run in listed))
-    return ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
-
-
 # ---------------------------------------------------------------- attaching
 
 
@@ -268,9 +226,54 @@ def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
     link = _link(listed, follow)
     transport = Following(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
     try:
-        return Run(transport, run=file.run, timeout=timeout, follow=follow)
-    except (RunEnded, NoAnswer, NotLooptap, WrongServer) as error:  # the port may be somebody else's here
+        run = Run(transport, run=file.run, timeout=timeout, follow=follow)
+        run._ranks = Ranks(run, _Siblings(listed))
+        return run
+    except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
+
+
+class _Siblings:
+    """Where the other ranks of a run are found."""
+
+    def __init__(self, listed: RunListing) -> None:
+        self._listed = listed
+
+    def known(self, run: RunInfo) -> dict[int, bool | None]:
+        """The ranks that have an agent, and whether their process is alive, where that can be known."""
+        if self._listed.route is not None:
+            return dict.fromkeys(range(run.ranks))
+        return {rank: each.alive for rank, each in self._members(run).items()}
+
+    def boot(self, run: RunInfo, rank: int) -> str:
+        """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
+        files = {} if self._listed.route is not None else self._members(run)
+        file = files[rank].file if rank in files else None
+        return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """The names of the hosts of the ranks, as far as they are known."""
+        return {} if self._listed.route is not None else {r: each.host for r, each in self._members(run).items()}
+
+    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
+        """The run of another rank. Raises what `attach` raises, NoSuchRun where there is no such rank."""
+        route = self._listed.route
+        if route is not None:
+            return _attach(_remote(route.name, rank, timeout + STARTING), timeout, follow)
+        members = self._members(run)
+        if rank not in members:
+            there = numbered(members)
+            raise NoSuchRun(f"The run {run.id} has no agent on rank {rank}; there is one on: {there}.")
+        return _attach(members[rank], timeout, follow)
+
+    def _members(self, run: RunInfo) -> Mapping[int, RunListing]:
+        """The ranks as their files tell at this moment."""
+        if run.ranks < 2:
+            return {}
+        for found in runs(self._listed.path.parent):
+            if found.role == self._listed.role and any(each.id == run.id for each in found.members.values()):
+                return found.members
+        return {}
 
 
 def _link(listed: RunListing, follow: bool) -> Link:
@@ -302,7 +305,8 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
     """The run of the same name and rank that started after ``run`` and is there."""
     later = [
         other
-        for other in _one_role_each([other for other in runs(directory) if not other.problem])
+        for job in one_role_each([other for other in runs(directory) if not other.problem])
+        for other in ranks_of(job).values()
         if (other.name, other.rank) == (run.name, run.rank) and other.started > run.started and other.alive is not False
     ]
     return min(later, key=lambda other: other.started, default=None)
@@ -331,6 +335,20 @@ def _is_local(endpoint: str) -> bool:
         return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
     except ValueError:  # a name
         return False
+
+
+def _unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
+    """What is likely when a viewer finds nobody at a socket of one machine."""
+    ended = f"{error} Either this share of {file.run.id} has been ended, or its job has; ask for a new file."
+    if alive is not None:
+        return RunEnded(ended)
+    host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
+    if not ports:
+        return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
+    return NoAnswer(
+        f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
+        f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
+    )
 
 
 def _ago(started: float) -> str:

@@ -13,16 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import NamedTuple
 
-from looptap.client.discover import RunListing, _one_role_each, runs
-from looptap.client.guard_actions import act, json_line, name_of
+from looptap.client.choosing import one_role_each
+from looptap.client.discover import RunListing, _runs
+from looptap.client.guard_actions import act, end, json_line, name_of
 from looptap.client.guard_rules import Firing, Rule
 from looptap.client.guard_watch import News, Siblings, Watch
 from looptap.client.remote import is_remote
+from looptap.protocol.connections import Known
 from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.feed import FAILED
 
-LOOK, TURN = 0.5, 0.1
+LOOK, TURN = 0.5, 0.05
 """Seconds between two looks for new runs, and between two looks at what has come of those that are there."""
 PATIENCE = 5.0
 """Seconds for a run to let the guard in; the next attempt comes after as long, then less and less often."""
@@ -58,6 +60,7 @@ class Guard:
             raise NoSuchRun(f"{pattern!r}: a guard goes by names, such as 'digits-*', in one directory (directory=…).")
         self.pattern, self.rules, self.dry_run = pattern, tuple(rules), dry_run
         self._directory = directory
+        self._known: Known = {}
         self._siblings = {i: Siblings(rule) for i, rule in enumerate(self.rules) if rule.compared is not None}
         self._lock = threading.Lock()
         self._firings: list[Firing] = []
@@ -162,7 +165,7 @@ class Guard:
         now = time.monotonic()
         self._next_look = now + LOOK
         left = 0
-        for listed in _one_role_each([each for each in runs(self._directory) if not each.problem]):
+        for listed in one_role_each([each for each in _runs(self._directory, self._known) if not each.problem]):
             if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
                 continue
             left += 1
@@ -235,15 +238,19 @@ class Guard:
         self._fired[id, index] = now
         firing = Firing(time.time(), id, rule.name, news.event, news.value, "", "")
         if self.dry_run:
-            for action in rule.actions:
+            for action in (*rule.actions, *(("kill",) if rule.kill is not None else ())):
                 self._note(firing._replace(action=name_of(action), outcome="dry run: not done"))
         else:
             self._acting.add(self._hands.submit(self._act, firing, rule, watch))
 
     def _act(self, firing: Firing, rule: Rule, watch: Watch) -> None:
+        began = time.monotonic()
         for action in rule.actions:
             named = firing._replace(action=name_of(action))
             self._note(named._replace(outcome=act(action, named, rule, watch.run)))
+        if rule.kill is not None:
+            process = None if watch.listed.file is None else watch.listed.file.process
+            self._note(firing._replace(action="kill", outcome=end(process, began + rule.kill, self._closed)))
 
     def _note(self, firing: Firing) -> None:
         with self._lock:

@@ -11,12 +11,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 from looptap.client.guard_rules import Action, Firing, Rule
 from looptap.client.run import Run
+from looptap.protocol.processes import Process
 
 WEBHOOK = 10.0
 """Seconds without an answer after which a webhook has failed."""
@@ -53,7 +56,7 @@ def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
         case ("desktop", _, _):
             return _desktop(firing)
         case ("stop", _, _):
-            return str(run.stop(timeout=COMMAND))
+            return str(run.stop(timeout=COMMAND if rule.kill is None else min(COMMAND, rule.kill)))
         case ("checkpoint", _, _):
             return str(run.checkpoint(timeout=10 * COMMAND))
         case ("shell", _, command):
@@ -61,6 +64,23 @@ def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
         case ("call", _, code):
             return f"done: {run.call(code.strip(), on=rule.on, timeout=COMMAND)!r:.200}"
     return _post(action, firing)
+
+
+def end(process: Process | None, until: float, over: threading.Event) -> str:
+    """End a process that is still there at ``until``, unless ``over`` is set before; returns what came of it."""
+    if process is None or process.alive() is None:
+        where = "somewhere else" if process is None else f"on {process.host}"
+        return f"failed: the process is {where}, and can only be ended there"
+    while process.alive():
+        if over.wait(min(0.1, max(0.0, until - time.monotonic()))):
+            return "not done: the guard was closed before"
+        if time.monotonic() >= until and process.alive():
+            try:
+                os.kill(process.pid, signal.SIGTERM)
+            except OSError as error:
+                return f"failed: {error}"
+            return f"SIGTERM to process {process.pid}"
+    return "not needed: the process has ended"
 
 
 def sentence(firing: Firing) -> str:

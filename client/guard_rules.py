@@ -61,7 +61,9 @@ class Rule:
     ``actions``: "log", "desktop" (notify-send), a URL (a POST of JSON), "shell: …" (with LOOPTAP_RUN, LOOPTAP_RULE,
     LOOPTAP_VALUE, LOOPTAP_PID and LOOPTAP_HOST), "checkpoint", "stop" (polite: at the next event), "call: …" (code
     that runs once in the loop), or a function of a `Firing`. They are done in order, once for each run and rule, or
-    with ``again`` after so many seconds once more while it is true. Raises QueryError for what cannot be.
+    with ``again`` after so many seconds once more while it is true. "stop" is a request, and a loop that hangs never
+    reads it: with ``kill``, a process on this machine that has not ended so many seconds after a firing with "stop" is
+    sent SIGTERM. Raises QueryError for what cannot be.
 
     >>> Rule("loss > 5", on="epoch", lasting=3).name
     'loss > 5'
@@ -80,6 +82,7 @@ class Rule:
     show: str = ""
     actions: Sequence[Action] = ("log",)
     again: float | None = None
+    kill: float | None = None
     budget: float | None = None
     name: str = ""
     quiet: float = 0.0
@@ -89,12 +92,13 @@ class Rule:
 
     @classmethod
     def stalled(
-        cls, minutes: float = 10.0, *, actions: Sequence[Action] = ("log",), again: float | None = None, name: str = ""
-    ) -> Rule:
+        cls, minutes: float = 10.0, *, actions: Sequence[Action] = ("log",), again: float | None = None,
+        kill: float | None = None, name: str = "",
+    ) -> Rule:  # fmt: skip
         """A rule that is true when a run has raised no event of any type for ``minutes``, to about a second.
 
         A pause is no stall, nor is a link that is down. A loop that hangs does not reach the event at which "stop"
-        and "checkpoint" are done; "shell: kill $LOOPTAP_PID" ends it, on the machine where it runs.
+        and "checkpoint" are done; "stop" with ``kill=30`` ends it after 30 s, on the machine where it runs.
 
         >>> Rule.stalled(minutes=10).name
         'no event for 10 min'
@@ -102,13 +106,14 @@ class Rule:
         if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
             raise QueryError(f"Rule.stalled(minutes={minutes!r}): it is a number above 0.")
         shown = f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
-        return cls("", actions=actions, again=again, name=name or f"no event for {shown}", quiet=60.0 * minutes)
+        name = name or f"no event for {shown}"
+        return cls("", actions=actions, again=again, kill=kill, name=name, quiet=60.0 * minutes)
 
     @classmethod
     def worse_than_siblings(
         cls, value: str, *, step: str = "step", on: str = "epoch", by: float = 1.5, at_least: int = 3,
         lasting: int = 1, higher_is_better: bool = False, actions: Sequence[Action] = ("log",),
-        again: float | None = None, budget: float | None = None, name: str = "",
+        again: float | None = None, kill: float | None = None, budget: float | None = None, name: str = "",
     ) -> Rule:  # fmt: skip
         """A rule that is true when ``value`` is ``by`` times worse than the median of the siblings at the same step.
 
@@ -124,7 +129,7 @@ class Rule:
         if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
             raise QueryError(f"at_least={at_least!r}: it is a whole number of siblings, 1 or more.")
         return cls(
-            value, on, lasting=lasting, actions=actions, again=again, budget=budget,
+            value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget,
             name=name or f"{value} worse than its siblings", compared=Comparison(step, by, at_least, higher_is_better),
         )  # fmt: skip
 
@@ -157,7 +162,11 @@ class Rule:
             raise QueryError(f"actions={self.actions!r}: it is a list of one action or more.")
         for action in self.actions:
             _check(action)
-        for name, number, least in (("lasting", self.lasting, 1), ("every", self.every, 1), ("again", self.again, 0)):
+        if self.kill is not None and "stop" not in self.actions:
+            raise QueryError(f"kill={self.kill!r} is for what does not heed a 'stop', which is not among the actions.")
+        for name, number, least in (
+            ("lasting", self.lasting, 1), ("every", self.every, 1), ("again", self.again, 0), ("kill", self.kill, 0),
+        ):  # fmt: skip
             good = isinstance(number, int | float) and not isinstance(number, bool) and number >= least
             if number is not None and not good:
                 raise QueryError(f"{name}={number!r}: it is a number, {least} or more.")

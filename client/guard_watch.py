@@ -7,7 +7,7 @@ query that yields at each event is checked by the numbers of its events too, and
 from __future__ import annotations
 
 import math
-import statistics
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -52,38 +52,48 @@ class Siblings:
     def __init__(self, rule: Rule) -> None:
         assert rule.compared is not None
         self._how, self._lasting = rule.compared, int(rule.lasting)
-        self._steps: dict[float, dict[str, tuple[float, int]]] = {}
+        self._steps: dict[float, dict[str, tuple[float, float, int]]] = {}  # badness, value and event
         self._worse: dict[str, dict[float, bool]] = {}
         self._news: dict[str, list[News]] = {}
+        self._changed: set[float] = set()
 
     def add(self, run: str, step: float, value: float, event: int) -> None:
-        """Take in what ``run`` had at ``step``, and judge all that were there."""
-        there = self._steps.setdefault(step, {})
-        there[run] = value, event
-        for each, (own, at) in there.items():
-            others = [other for name, (other, _) in there.items() if name != each]
-            worse = self._worse.setdefault(each, {})
-            worse[step] = self._is_worse(own, others)
-            if worse[step] and self._lasts(worse, step):
-                self._news.setdefault(each, []).append(News(at, own))
+        """Take in what ``run`` had at ``step``."""
+        badness = math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
+        self._steps.setdefault(step, {})[run] = badness, value, event
+        self._changed.add(step)
         while len(self._steps) > STEPS:
             oldest = next(iter(self._steps))
             del self._steps[oldest]
+            self._changed.discard(oldest)
             for verdicts in self._worse.values():
                 verdicts.pop(oldest, None)
 
     def news(self, run: str) -> list[News]:
         """Where ``run`` was found to be worse since the last time one asked."""
+        if self._changed:
+            for step in sorted(self._changed):
+                self._judge(step)
+            self._changed.clear()
         return self._news.pop(run, [])
 
-    def _is_worse(self, own: float, others: Sequence[float]) -> bool:
-        if len(others) < self._how.at_least:
-            return False
-        middle = statistics.median(map(self._badness, others))
-        return self._badness(own) > middle + (self._how.by - 1) * abs(middle)
+    def _judge(self, step: float) -> None:
+        """Compare all runs that were at ``step``."""
+        there = self._steps[step]
+        ranking = sorted(badness for badness, _, _ in there.values())
+        enough = len(ranking) > self._how.at_least
+        for run, (own, value, event) in there.items():
+            worse = self._worse.setdefault(run, {})
+            worse[step] = enough and self._is_worse(own, ranking)
+            if worse[step] and self._lasts(worse, step):
+                self._news.setdefault(run, []).append(News(event, value))
 
-    def _badness(self, value: float) -> float:
-        return math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
+    def _is_worse(self, own: float, ranking: Sequence[float]) -> bool:
+        """Whether ``own``, which is one of ``ranking``, is beyond the bound around the median of the others."""
+        place, others = bisect_left(ranking, own), len(ranking) - 1
+        low, high = (ranking[k + (k >= place)] for k in ((others - 1) // 2, others // 2))
+        middle = (low + high) / 2
+        return own > middle + (self._how.by - 1) * abs(middle)
 
     def _lasts(self, worse: dict[float, bool], step: float) -> bool:
         """Whether ``step`` is in a row of steps, long enough, at each of which the run is worse."""
@@ -113,7 +123,7 @@ class StreamJudge:
 
     def look(self) -> Iterator[News]:
         """What is new since the last look."""
-        if self.over:
+        if self.over or (self.stream.state == LIVE and self.stream._expected == self._number + 1):
             if self._siblings is not None:
                 yield from self._siblings.news(self.run.id)
             return
@@ -172,7 +182,10 @@ class StreamJudge:
             return
         self._told = self.missing
         stream = self.stream
-        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:]) or "they never came"
+        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:])
+        if not reason and self.run.losses:  # as where a busy machine leaves one side without a turn for 4 s
+            reason = f"the link was lost ({self.run.losses} times so far) with what was on its way"
+        reason = reason or "they never came"
         unknown = " at least" if more else ""
         yield News(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
 

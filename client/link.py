@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from looptap.client.context import Context, shared_context
 from looptap.client.diagnosis import diagnose, no_answer
 from looptap.client.transport import Receiver, Route
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
@@ -126,16 +127,15 @@ class Link:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        context = zmq.Context()
         error: LinkError | None = None
         try:
-            error = self._keep_up(context)
+            with shared_context() as context:
+                error = self._keep_up(context)
         except LinkError as known:
             error = known
         except Exception as unexpected:  # without this the user would wait for a dead thread
             error = LinkError(f"The link broke down: {type(unexpected).__name__}: {unexpected}")
         finally:
-            context.destroy(linger=0)
             if self._route is not None:
                 self._route.close()
             self._error = error
@@ -146,7 +146,7 @@ class Link:
             self._wake_in.close()
             self._wake_out.close()
 
-    def _keep_up(self, context: zmq.Context[zmq.Socket[bytes]]) -> LinkError | None:
+    def _keep_up(self, context: Context) -> LinkError | None:
         """Connect, again and again; the error that makes it pointless, None when asked to stop."""
         pause, attempt, hung_up = _RETRY, 0, 0
         longest = _RETRY_LONGEST if self._route is None else self._route.longest
@@ -295,7 +295,7 @@ class _Connection:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         endpoint: str,
         server: bytes,
         keys: KeyPair,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from looptap.client.standing import StandingStream
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
@@ -47,11 +48,14 @@ class LiveStream(Stream):
         """Whether the query yields at events, not at the ends of windows."""
         self.standing: str | None = None
         """The name of the standing stream that this one reads, None for a query of its own."""
+        self.begins = 1
+        """The number of the first value that it may have: what a history had given up before is not missing."""
         self.unit = ""
         """The unit of the values, where the host has told one."""
         self.skipped = 0
         """Values that ``throttle`` held back."""
         self._attach = attach
+        self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._told_dropped = self._told_errors = self._earlier_errors = 0
         self._first_place: tuple[int, int] | None = None  # number and event
@@ -112,7 +116,7 @@ class LiveStream(Stream):
         if self._attach.named and isinstance(standing, dict) and isinstance(after, int) and 0 <= after <= _LARGEST:
             self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
-            self._expected = after + 1  # what the history had given up before is not missing here
+            self._expected = self.begins = after + 1
         else:
             self._attach = msgspec.structs.replace(self._attach, named=False)
         self._explanation = _text(told.get("explain"))
@@ -121,6 +125,19 @@ class LiveStream(Stream):
             self._set_fields(fields)
         notes = told.get("notes")
         self._note(notes if isinstance(notes, list | tuple) else ())
+
+    def _stands(self, found: StandingStream) -> None:
+        """The query has become a standing stream of the job, which this one reads from now on."""
+        self._own, self.standing = self._attach, found.name
+        self._attach = msgspec.structs.replace(self._attach, code=m.Code(found.name), named=True)
+
+    def _taken_back(self) -> bool:
+        """Make the query this client's own again, if it was; whether it was."""
+        own, self._own = self._own, None
+        if own is None:
+            return False
+        self._attach, self.standing, self._relinked = own, None, True
+        return True
 
     def _receive(self, message: m.Values) -> None:
         """Take in a message of values. Raises MessageError if it is inconsistent."""
@@ -137,6 +154,8 @@ class LiveStream(Stream):
 
     def _again(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
+        if moved is not None:
+            self._taken_back()
         if self.standing is None:
             self._earlier_errors = self.error_count
             self._told_dropped = self._told_errors = 0
@@ -240,7 +259,7 @@ def _batch(message: m.Values) -> Batch:
     """The columns of a message, checked against each other."""
     values = unpack_values(message.form, message.values)
     count = len(values)
-    events, times = array("q"), array("d")
+    events, times, windows = array("q"), array("d"), array("q")
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
         events.frombytes(message.events)
         times.frombytes(message.times)
@@ -249,7 +268,10 @@ def _batch(message: m.Values) -> Batch:
     if not (min(events) >= 0 and max(events) <= _LARGEST and 0 <= message.rank <= _LARGEST):
         raise MessageError("Values of events that cannot be.")
     nbytes = _footprint(message, values)
-    return Batch(message.first, events, times, values, message.clock, message.flags, message.rank, nbytes)
+    if len(message.windows) == 8 * count:
+        windows.frombytes(message.windows)
+    columns = events, times, values, message.clock, message.flags, message.rank, nbytes
+    return Batch(message.first, *columns, windows=windows or None)
 
 
 def _footprint(message: m.Values, values: list[Any]) -> int:

@@ -37,7 +37,7 @@ def is_remote(name: object) -> bool:
     return isinstance(name, str) and name.startswith((SSH, COMMAND))
 
 
-def command_of(name: str, rank: int = 0) -> list[str]:
+def command_of(name: str, rank: int | None = None) -> list[str]:
     """The command that leads to the run. Raises NoSuchRun for a name that is malformed.
 
     >>> command_of("ssh://login/node7/digits")[-4:]
@@ -58,7 +58,8 @@ def command_of(name: str, rank: int = 0) -> list[str]:
         raise NoSuchRun(
             f"{name!r} is no way to a run. Write 'ssh://host/run', or 'ssh://login/host/run' by way of login."
         )
-    words = ["looptap", "bridge", *(["--rank", str(rank)] if rank else []), *(["--", run] if run[:1] == "-" else [run])]
+    which = [] if rank is None else ["--rank", str(rank)]
+    words = ["looptap", "bridge", *which, *(["--", run] if run[:1] == "-" else [run])]
     via, host = hosts[:-1], hosts[-1]
     jumps = ["-J", ",".join(via)] if via else []
     far = f"{SSH}{host}" if ":" in host else host
@@ -71,7 +72,7 @@ class Remote:
     longest = 10.0
     """Seconds between two attempts, at most, to restore a lost connection."""
 
-    def __init__(self, name: str, rank: int = 0) -> None:
+    def __init__(self, name: str, rank: int | None = None) -> None:
         self.name, self._command = name, command_of(name, rank)
         self._lock = threading.Lock()
         self._starting: _Channel | None = None

@@ -15,10 +15,28 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.codec import decode_from_client, encode, unpack
-from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError
+from looptap.protocol.errors import (
+    BadEndpoint,
+    EndpointBusy,
+    LimitReached,
+    LinkError,
+    MessageError,
+    NoAnswer,
+    NotAllowed,
+    RemoteError,
+)
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Done, Failed, Message
-from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError, SnapshotError
+from looptap.streams.errors import (
+    ControlConflict,
+    ControlError,
+    EventPassed,
+    InDoubt,
+    LooptapError,
+    NotAgreed,
+    QueryError,
+    SnapshotError,
+)
 
 _TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 _DETAIL = 100_000  # characters of a traceback that are believed
@@ -172,11 +190,14 @@ def error_of(failed: Failed) -> LooptapError:
         return QueryError(query.reason, query.source, query.column, query.hint)
     if failed.kind == LimitReached.__name__:
         return LimitReached(text)
-    for kind in (SnapshotError, ControlError, ControlConflict):
+    if failed.kind == "role":
+        return NotAllowed(text)
+    plain = (SnapshotError, ControlError, ControlConflict, NotAgreed, EventPassed, InDoubt, BadEndpoint, EndpointBusy)
+    for kind in plain:
         if failed.kind == kind.__name__:
             return kind(text)
     if failed.kind == "call":  # "ValueError: why", as Python prints it
         name, separator, why = text.partition(": ")
         if separator and name.isidentifier():
             return RemoteError(why, name, detail)
-    return RemoteError(text, "" if failed.kind in ("call", "role") else failed.kind[:100], detail)
+    return RemoteError(text, "" if failed.kind == "call" else failed.kind[:100], detail)

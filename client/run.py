@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 
 from looptap.client.functions import code_of, name_of
 from looptap.client.live import LiveStream
+from looptap.client.overranks import over_ranks, skew
+from looptap.client.ranks import ALL, Alone, Ranks
+from looptap.client.rankstream import PATIENCE, RankStream
 from looptap.client.session import _SILENT, LOST
+from looptap.client.sharing import Sharing
 from looptap.client.standing import StandingStream, standing_streams
-from looptap.client.steering import Steering
+from looptap.client.steering import Told, Which
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached
+from looptap.protocol.errors import LimitReached, NotAllowed
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import BUFFER, BUFFER_BYTES
 from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
 
 
-class Run(Steering):
+class Run(Sharing):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
     `reason` says why. `idle` tells for how long the loop has raised no event, `silence` for how long its agent, which
     has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
     All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
-    together with its streams.
+    together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
+    `stream(name)`), and anything else raises NotAllowed.
     """
 
+    _ranks: Ranks | None = None
+
     # ------------------------------------------------------------ what is known
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of the job by number, each a `Run` of its own that is reached when it is first asked for."""
+        if self._ranks is None:
+            self._ranks = Ranks(self, Alone())
+        return self._ranks
 
     @property
     def name(self) -> str:
@@ -52,13 +67,15 @@ class Run(Steering):
     def streams(self) -> list[StandingStream]:
         """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
 
+        A viewer is told of those that are exported.
+
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
         >>> agent.stream("loss", "step, loss", unit="nats")
         >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
         [('loss', 'step, loss', 'nats')]
         """
-        question = self._requests.send(m.Ask(self._requests.number(), "streams"))
+        question = self._requests.send(m.Look(self._requests.number()))
         return standing_streams(self._requests.wait(question, 5.0, "The question for the standing streams"))
 
     @property
@@ -80,15 +97,18 @@ class Run(Steering):
         answer: dict[str, Any] = self._inquire("stats", "The question for the agent's counters", timeout, dict)
         return answer
 
-    def stacks(self, timeout: float = 5.0) -> dict[str, Any]:
+    def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
         """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
 
         ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
         traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
         new one came (``idle``), as far back as somebody has been attached. Raises NoAnswer after ``timeout`` s: a call
         in C that keeps the interpreter lock, or a stopped process, answers nobody. ``paused`` is for how many seconds
-        the loop has waited because of `pause`, else 0.
+        the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict of that by rank; in the place of one
+        that does not answer is the error.
         """
+        if ranks is not None:
+            return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
         answer: dict[str, Any] = self._inquire("stacks", "The question for the stacks of the job", timeout, dict)
         return answer
 
@@ -117,7 +137,7 @@ class Run(Steering):
     def stream(
         self,
         query: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str | None = None,
         window: Any = None,
         every: int = 1,
@@ -132,6 +152,10 @@ class Run(Steering):
         latency: str = "normal",
         name: str = "",
         timeout: float = 5.0,
+        ranks: str | int | Iterable[int] | None = None,
+        combine: str | Callable[..., Any] | None = None,
+        patience: float = PATIENCE,
+        relay: bool = False,
     ) -> LiveStream:
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
@@ -142,9 +166,17 @@ class Run(Steering):
         With ``when``, values are held back and come only around events where this condition is true: ``before``
         and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here.
         ``budget`` grants the query a fraction of the loop's time of its own (`math.inf`: no limit).
-        ``latency="low"`` sends values within about 1 ms in place of 20 ms. Raises QueryError, LimitReached, and
-        NoAnswer after ``timeout`` seconds.
+        ``latency="low"`` sends values within about 1 ms in place of 20 ms.
+
+        ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
+        stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
+        or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
+        list, or with "merge" what the query comes to over the events of all ranks. A value waits for slower ranks
+        ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
+        merged on each host first, by a `looptap relay` started there. It is a `looptap.client.rankstream.RankStream`.
+        Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
         """
+        _all_named("stream(query", unnamed)
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
         plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
@@ -165,44 +197,99 @@ class Run(Steering):
             budget=budget,
             named=plain and isinstance(query, str),
         )
+        if self.role == VIEWER and not attach.named:
+            raise NotAllowed(
+                "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "
+                "else; a query of your own runs on this side: run.stream(name).query(…)."
+            )
         text = name_of(query)
+        if ranks is not None or combine is not None:
+            return over_ranks(
+                self, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
+                buffer_bytes=buffer_bytes, relay=relay,
+            )  # fmt: skip
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
+        self._begin(stream, timeout)
+        return stream
+
+    def _begin(self, stream: LiveStream, timeout: float) -> None:
+        """Have the agent attach the query of a stream."""
+        attach = stream._attach
         self._streams[attach.stream] = weakref.ref(stream)
         try:
             # A new link attaches all streams anew.
-            answer = self._requests.send(attach, again=False, first=stream._attached)
-            self._requests.wait(answer, timeout, f"The query {text[:60]!r}")
+            answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
+            self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
         except BaseException as error:
             self._forget(attach.stream)
             if not isinstance(error, QueryError | LimitReached):
                 self._detach(attach.stream)
             raise
-        return stream
+
+    def skew(
+        self,
+        on: str = "batch",
+        *,
+        ranks: str | Iterable[int] = ALL,
+        every: int = 1,
+        patience: float = PATIENCE,
+        timeout: float = 5.0,
+        buffer: int = BUFFER,
+    ) -> RankStream:
+        """The stream of how far the ranks of the job are apart: at each event ``on``, between its first and its last.
+
+        Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
+        ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
+        hosts, as far as clocks can be compared by the time that answers take. Raises what `stream` raises.
+        """
+        return skew(self, on, ranks, every, patience=patience, timeout=timeout, buffer=buffer)
 
     def call(
         self,
         function: str | Callable[..., Any],
-        *,
+        *unnamed: Never,
         on: str = "batch",
         checkpoint: bool = False,
         timeout: float = 30.0,
         id: str | None = None,
+        ranks: Which = ALL,
     ) -> Any:
         """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
 
         With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
         Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         Asking again with that error's ``id`` returns the outcome and never runs the function twice.
+        On a run of several ranks it runs on all at one event, and returns a dict with the result of each; with
+        ``ranks=0`` there alone: what waits for the other ranks, a collective, would hang the job then.
         """
-        id = id or os.urandom(16).hex()
-        answer = self._requests.send(m.Call(self._requests.number(), id, code_of(function), on, checkpoint))
-        return self._awaited(answer, timeout, on, id, "code")
+        _all_named("call(function", unnamed)
+        id, code = id or os.urandom(16).hex(), code_of(function)
+
+        def message(run: Run, count: int) -> m.Call:
+            return m.Call(run._requests.number(), id, code, on, checkpoint, count)
+
+        found = self._have_done(message, id, timeout, on, "code", ranks)
+        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, Told) else found
+
+    def close(self) -> None:
+        """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""
+        super().close()
+        if self._ranks is not None and self._ranks.belong_to(self):
+            self._ranks.close()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _all_named(call: str, unnamed: tuple[Any, ...]) -> None:
+    if unnamed:
+        raise TypeError(
+            f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "
+            f"run.{call}, on={unnamed[0]!r:.80})."
+        )
 
 
 def _window(window: object) -> m.Window:

@@ -6,11 +6,8 @@ Everything that starts with ``_on_`` runs on the transport's thread; the rest ma
 from __future__ import annotations
 
 import contextlib
-import getpass
 import itertools
-import os
 import secrets
-import socket
 import threading
 import time
 import weakref
@@ -32,6 +29,8 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
+from looptap.protocol.keys import VIEWER
+from looptap.protocol.processes import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import ENDED, FAILED, LIVE
 
@@ -55,6 +54,8 @@ class Session:
         self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
     ) -> None:
         self.state, self.reason = LIVE, ""
+        self.losses = 0
+        """How often the link was lost."""
         self.refused_messages = 0
         self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         """Messages of the agent that were malformed, or belong to no stream."""
@@ -72,7 +73,7 @@ class Session:
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._early: list[weakref.ref[LiveStream]] = []  # those that the next run has not declared yet
         self._numbers = itertools.count(1)
-        self._client, self._token = _client_name(), secrets.token_hex(16)
+        self._client, self._token = named_process(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
@@ -150,6 +151,12 @@ class Session:
         if self.state == LIVE:
             self._transport.send(encode(m.Detach(self._requests.number(), stream)))
 
+    def _in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
+        """``attach``, or in place of it what a viewer may send, which has no code."""
+        if self.role != VIEWER:
+            return attach
+        return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
+
     def _forget(self, stream: int) -> None:
         self._streams.pop(stream, None)
 
@@ -188,8 +195,11 @@ class Session:
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
-                self._told = self._got
-                self._transport.send(encode(m.Got(self._got)))
+                self._confirm()
+
+    def _confirm(self) -> None:
+        self._told = self._got
+        self._transport.send(encode(m.Got(self._got)))
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
@@ -221,6 +231,8 @@ class Session:
                 self._attach_again(living)
         self._events = message.events
         self._idle, self._paused, self._beaten = max(0.0, message.idle), max(0.0, message.paused), time.monotonic()
+        if message.confirm:
+            self._confirm()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:
@@ -271,11 +283,13 @@ class Session:
         self._requests.repeat()
 
     def _attach_again(self, stream: LiveStream, moved: tuple[str, str] | None = None) -> None:
-        answer = self._requests.send(stream._again(self._requests.number(), moved), again=False)
+        again = self._in_my_role(stream._again(self._requests.number(), moved))
+        answer = self._requests.send(again, again=False)
         answer.add_done_callback(_Verdict(stream))
 
     def _on_lost(self, error: LinkError) -> None:
         if self.state in (LIVE, LOST):
+            self.losses += self.state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
             silent = f"{_silent(self.silence)} " if self.silence > _SILENT and not over else ""
             self.reason, self.state = silent + str(error), LOST
@@ -291,8 +305,8 @@ class Session:
         self._on_back()
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
-        if not self._follow:  # else the transport sees the end of the link, and looks for the next run
-            self._over(ENDED, RunEnded(_sentence(goodbye.reason)))
+        if goodbye.dismissed or not self._follow:  # else the transport sees the end, and looks for the next run
+            self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"))
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:
         """There will be nothing more: end the streams, and whoever waits."""
@@ -351,7 +365,10 @@ class _Verdict:
         if stream is None or error is None or isinstance(error, LinkError):  # lost once more
             return
         if stream.standing is not None and isinstance(error, QueryError):
-            stream.run._early.append(self._stream)
+            if stream._taken_back():  # it stands there no more, and was this client's own
+                stream.run._attach_again(stream)
+            else:
+                stream.run._early.append(self._stream)
         else:
             stream._finish(FAILED, str(error))
 
@@ -377,15 +394,3 @@ def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:
     return VersionMismatch(
         f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
     )
-
-
-def _sentence(text: str) -> str:
-    return text[:1000] or "the run ended"
-
-
-def _client_name() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"

@@ -34,22 +34,31 @@ class StandingStream(NamedTuple):
     readers: int
     cost: Cost
     """Of the query, which runs once, whoever reads."""
+    exported: bool = False
+    """Whether viewers see it."""
+    kept: bool = False
+    """Whether its values go to the file of the run."""
+    by: str = ""
+    """The client that has handed its query over (`Run.export`, `Run.keep`); empty for one that the job declares."""
 
 
 def standing_streams(told: Any) -> list[StandingStream]:
     """The list that an agent has told. Raises MessageError if it is none."""
     if not isinstance(told, list | tuple) or len(told) > _MOST:
         raise MessageError("The question for the standing streams was answered with something else.")
-    return [_one(entry) for entry in told]
+    return [standing_stream(entry) for entry in told]
 
 
-def _one(told: Any) -> StandingStream:
+def standing_stream(told: Any) -> StandingStream:
+    """One stream that an agent has told of. Raises MessageError if it is none."""
     try:
         facts: dict[str, Any]
         facts = {name: told[name][:10_000] + "" for name in ("name", "query", "on", "unit", "state", "reason")}
         facts |= {name: int(told[name]) for name in ("values", "held", "bytes", "errors", "readers")}
         fields = None if told["fields"] is None else tuple(str(name)[:1000] for name in told["fields"][:1000])
         cost = Cost(float(told["nanoseconds_per_event"]), float(told["share_of_time"]))
+        facts |= {"exported": told.get("exported") is True, "kept": told.get("kept") is True}
+        facts["by"] = str(told.get("by", ""))[:1000]
         return StandingStream(**facts, fields=fields, rate=float(told["rate"]), cost=cost)
-    except (TypeError, KeyError, ValueError, OverflowError):
+    except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         raise MessageError("A standing stream that is told of with something else than its facts.") from None

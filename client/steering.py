@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
 import msgspec
 
+from looptap.client.agreement import agreed, judged, meant
 from looptap.client.controls import ControlInfo, Controls, Outcome, Records
+from looptap.client.ranks import ALL
 from looptap.client.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import MessageError, NoAnswer
-from looptap.streams.errors import QueryError, SnapshotError
+from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
+Which: TypeAlias = "str | int | Iterable[int]"
+"""The ranks that are meant: "all", one, or several."""
 SEEN = "as you saw it"
 """A change is refused if somebody else has changed the control since it was looked at in `Run.controls`."""
 
@@ -26,10 +32,20 @@ class CommandPending(NoAnswer, TimeoutError):
         self.id = id
 
 
+class Told(dict[int, Any]):
+    """What each of several ranks tells of a command."""
+
+
 class Steering(Session):
-    """The part of a `Run` that changes the job. Every command is recorded, runs once, and has an id."""
+    """The part of a `Run` that changes the job. Every command is recorded, runs once, and has an id.
+
+    A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
+    ``ranks=0`` or a list is for these alone. Raised beside what each command raises: NoSuchRun if a rank cannot be
+    reached, NotAgreed if they did not all come to the event in time, InDoubt if nobody knows what the others did.
+    """
 
     _controls: Controls | None = None
+    ranks: Any
 
     @property
     def controls(self) -> Controls:
@@ -58,7 +74,13 @@ class Steering(Session):
 
         ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
         """
-        found = self._inquire("commands", "The question for the commands", 5.0, list)
+        return self._records(self._inquire("commands", "The question for the commands", 5.0, list))
+
+    def commands_soon(self) -> Future[Any]:
+        """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
+        return self._requests.send(m.Ask(self._requests.number(), "commands"))
+
+    def _records(self, found: list[Any]) -> Records:
         records = Records(record for record in found if isinstance(record, dict))
         records.run = self.info.id
         return records
@@ -74,6 +96,7 @@ class Steering(Session):
         expected: int | ControlInfo | str | None = SEEN,
         timeout: float = 30.0,
         id: str | None = None,
+        ranks: Which = ALL,
     ) -> Outcome:
         """Set a control, or an attribute of an exposed object by its path (``"model.dropout.p"``), at a safe event.
 
@@ -101,35 +124,39 @@ class Steering(Session):
             case _:
                 version = expected
         return self._command(
-            "set", name, value, timeout=timeout, id=id, on=on, schedule=schedule, checkpoint=checkpoint,
+            "set", name, value, timeout=timeout, id=id, ranks=ranks, on=on, schedule=schedule, checkpoint=checkpoint,
             expected=version,
         )  # fmt: skip
 
     def trigger(
-        self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None
-    ) -> Outcome:
+        self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
+        ranks: Which = ALL,
+    ) -> Outcome:  # fmt: skip
         """Have a function that the host declared run once in the loop; ``result`` of the outcome is what it returned.
 
         Raises ControlError for an unknown name, RemoteError if it fails there, CommandPending after ``timeout`` s.
         """
-        return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id)
+        return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
-    def checkpoint(self, *, on: str = "", timeout: float = 300.0, id: str | None = None) -> Outcome:
+    def checkpoint(
+        self, *, on: str = "", timeout: float = 300.0, id: str | None = None, ranks: Which = ALL
+    ) -> Outcome:
         """Have the job make a checkpoint, if its host has said how; ``result`` is what that returned.
 
         Raises ControlError, RemoteError if it fails there, CommandPending after ``timeout`` seconds.
         """
-        return self._command("checkpoint", on=on, timeout=timeout, id=id)
+        return self._command("checkpoint", on=on, timeout=timeout, id=id, ranks=ranks)
 
     def stop(
-        self, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None
-    ) -> Outcome:
+        self, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
+        ranks: Which = ALL,
+    ) -> Outcome:  # fmt: skip
         """Ask the job to stop at its next event; a pause ends.
 
         From then on `Agent.stop_requested` is true; where the host wants it so, ``on_stop`` is raised out of `emit`.
         A loop that looks at neither goes on. Raises CommandPending after ``timeout`` seconds.
         """
-        return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id)
+        return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
     def pause(
         self, seconds: float | None = None, *, on: str = "", timeout: float = 30.0, id: str | None = None
@@ -143,44 +170,84 @@ class Steering(Session):
 
     def resume(self, *, timeout: float = 5.0) -> Outcome:
         """End a pause, or call off one that has not begun; ``result`` is for how many seconds the loop had paused."""
-        return self._command("resume", timeout=timeout)
+        return self._everywhere("resume", timeout, None)
 
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
         """What came of an earlier command, which does not run again; raises what that raised.
 
         Raises CommandPending if it has not run yet, ControlError for an id that is unknown: a job remembers 1,000.
         """
-        return self._command("outcome", timeout=timeout, id=id)
+        return self._everywhere("outcome", timeout, id)
 
     def _command(
         self, what: str, name: str = "", value: Any = None, *, timeout: float, id: str | None = None, on: str = "",
-        **how: Any,
+        ranks: Which = ALL, **how: Any,
     ) -> Outcome:  # fmt: skip
         id = id or os.urandom(16).hex()
         try:
             packed = msgspec.Raw(pack(_plain(value)))
         except SnapshotError:
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
-        message = m.Command(self._requests.number(), id, what, name, packed, on, **how)
-        answer = self._requests.send(message)
-        done = Outcome.of(self._awaited(answer, timeout, on, id, f"{what} {name}".strip()))
+
+        def message(run: Steering, count: int) -> m.Command:
+            return m.Command(run._requests.number(), id, what, name, packed, on, ranks=count, **how)
+
+        told = self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks)
+        return self._seen(told)
+
+    def _seen(self, told: Any) -> Outcome:
+        """The outcome that was told; a change of one's own is one that was looked at."""
+        done = Outcome.of_ranks(told) if isinstance(told, Told) else Outcome.of(told)
         seen = self.controls.seen
         if done.name in seen and isinstance(done.version, int):
             seen[done.name] = max(seen[done.name], done.version)
         return done
+
+    def _have_done(
+        self, message: Callable[[Any, int], Any], id: str, timeout: float, on: str, what: str, ranks: Which
+    ) -> Any:
+        """What came of a command on the one rank that it is for, or of each of several, as `Told`."""
+        runs = meant(self, ranks)  # type: ignore[arg-type]  # a run is the only kind of it that there is
+        if len(runs) == 1:
+            (run,) = runs.values()
+            return run._awaited(run._requests.send(message(run, 0)), timeout, on, id, what)
+        found = agreed(runs, message, id, timeout)
+        if all(type(told) is NoAnswer for told in found.values()):
+            raise self._pending(timeout, on, id, what) from None
+        return Told(judged(found))
+
+    def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
+        """Have something done, or told, by each rank for itself, without waiting for the loop."""
+        id = id or os.urandom(16).hex()
+
+        def one(run: Steering) -> Any:
+            answer = run._requests.send(m.Command(run._requests.number(), id, what))
+            return run._awaited(answer, timeout, "", id, what)
+
+        if self.info.ranks == 1:
+            return self._seen(one(self))
+        found = self.ranks.each(one)
+        known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
+        pending = [told for told in known.values() if isinstance(told, CommandPending)]
+        if pending and len(pending) == len(known):
+            raise pending[0]
+        return self._seen(Told(judged(known or found)))
 
     def _awaited(self, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
         """The answer to a command. Raises CommandPending."""
         try:
             return self._requests.wait(answer, timeout, "The command")
         except NoAnswer:
-            where = f"the next {on!r} event" if on else "its next event"
-            again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
-            raise CommandPending(
-                f"The command ({what}) was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at "
-                f"{where}. To ask for its outcome, {again}: it never runs twice.",
-                id,
-            ) from None
+            raise self._pending(timeout, on, id, what) from None
+
+    def _pending(self, timeout: float, on: str, id: str, what: str) -> CommandPending:
+        where = f"the next {on!r} event" if on else "its next event"
+        again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
+        return CommandPending(
+            f"The command ({what}) was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at "
+            f"{where}. To ask for its outcome, {again}: it never runs twice.",
+            id,
+        )
 
     def _inquire(self, what: str, shown: str, timeout: float, kind: type[Any]) -> Any:
         answer = self._requests.wait(self._requests.send(m.Ask(self._requests.number(), what)), timeout, shown)

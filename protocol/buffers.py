@@ -68,8 +68,8 @@ def array(data: memoryview) -> np.ndarray[Any, Any]:
 
 def is_tensor(value: Any) -> bool:
     """Whether ``value`` is a torch tensor; torch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not there while another thread imports torch
+    return tensor is not None and isinstance(value, tensor)
 
 
 def tensor_parts(value: Any) -> list[bytes | memoryview]:

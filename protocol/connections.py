@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -43,9 +44,13 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     server_public: str
     public: str
     secret: str
+    expires: float = 0.0
+    """Seconds since the epoch after which the key opens nothing; 0: it lives as long as the run."""
 
     @classmethod
-    def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...]) -> ConnectionFile:
+    def of(
+        cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0
+    ) -> ConnectionFile:
         """The file of this process for the role of ``keys``."""
         return cls(
             run=run,
@@ -55,6 +60,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
             server_public=keys.server.public.decode("ascii"),
             public=keys.client.public.decode("ascii"),
             secret=keys.client.secret.decode("ascii"),
+            expires=expires,
         )
 
     @property
@@ -88,6 +94,10 @@ class Found:
     file: ConnectionFile | None
     alive: bool | None
     problem: str = ""
+
+
+Known: TypeAlias = "dict[Path, tuple[tuple[int, ...], ConnectionFile]]"
+"""Connection files that were read, each with what would be another one if it had changed since."""
 
 
 # ---------------------------------------------------------------- directories
@@ -167,8 +177,13 @@ def publish(file: ConnectionFile, directory: Path) -> Path:
 
     Raises UnsafeFile if anything is already at that path or if others could change the directory.
     """
+    return write(file, directory / file.name)
+
+
+def write(file: ConnectionFile, path: Path) -> Path:
+    """Write ``file`` to ``path``, as `publish` does."""
+    directory = path.parent
     _check_directory(directory)
-    path = directory / file.name
     draft = directory / f".{secrets.token_hex(8)}.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
@@ -260,18 +275,35 @@ def _read_private(path: Path) -> bytes:
     return data
 
 
-def listing(directory: Path) -> list[Found]:
-    """The connection files in ``directory``, newest run first, ranks in order; none without a directory."""
-    found = []
-    for path in _files(directory):
+def listing(directory: Path, known: Known | None = None) -> list[Found]:
+    """The connection files in ``directory``, newest run first, ranks in order; none without a directory.
+
+    Who looks again and again hands over a dict, ``known``, of the files that were read: they are not read again
+    unless they have changed.
+    """
+    found: list[Found] = []
+    known = {} if known is None else known
+    try:
+        if known:
+            _check_directory(directory)
+    except (UnsafeFile, OSError):
+        known.clear()
+    paths = _files(directory)
+    for path in paths:
         try:
-            file = read(path)
+            stamp = _stamp(path)
+            before, file = known.get(path, ((), None))
+            if file is None or before != stamp:
+                file = read(path)
+                known[path] = stamp, file
         except NoSuchRun:  # it ended while we looked
             continue
         except (UnsafeFile, VersionMismatch, OSError) as error:
             found.append(Found(path, None, None, str(error)))
         else:
             found.append(Found(path, file, file.process.alive()))
+    for path in known.keys() - set(paths):
+        del known[path]
     found.sort(key=lambda f: (-f.file.run.started, f.file.run.rank) if f.file else (0.0, 0))
     return found
 
@@ -317,6 +349,15 @@ def _files(directory: Path) -> list[Path]:
         return sorted(p for p in directory.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What is another one after any change of the file, of its owner or of its mode."""
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        raise NoSuchRun(f"There is no connection file {path}: the run has ended.") from None
+    return about.st_ino, about.st_ctime_ns, about.st_mtime_ns, about.st_size, about.st_mode, about.st_uid
 
 
 def _touched(path: Path) -> float:

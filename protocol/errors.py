@@ -12,6 +12,7 @@ LooptapError
     ├── VersionMismatch       the agent and the client speak different major versions
     ├── UnsafeFile            a connection file or directory that others may read or change
     ├── NoDirectory           the directory for connection files does not exist
+    ├── NotAllowed            the role of this client may not do that
     ├── MessageError          bytes that are no message
     ├── LimitReached          a bound of `Limits`
     ├── RemoteError           a request failed on the other side
@@ -67,6 +68,10 @@ class UnsafeFile(LinkError):
 
 class NoDirectory(LinkError):
     """The directory in which runs announce themselves does not exist."""
+
+
+class NotAllowed(LinkError):
+    """The role of this client may not do that: a viewer reads what is exported to it, and nothing else."""
 
 
 class MessageError(LinkError):

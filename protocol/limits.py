@@ -14,10 +14,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     clients: int = 16
     """Clients at a time."""
+    viewers: int = 16
+    """Viewers at a time, beside the clients."""
+    shares: int = 16
+    """Viewers' keys at a time (`Run.share`)."""
     streams_per_client: int = 64
     """Streams of one client."""
     streams: int = 256
-    """Streams of the run."""
+    """Streams of all clients, and as many of all viewers."""
     inbound_frame: int = 65_536
     """Bytes of one frame from a client."""
     outbound_message: int = 67_108_864
@@ -30,6 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Values that wait, per stream, for the I/O thread."""
     standing_streams: int = 256
     """Streams that the host declares, names of `Agent.log` included."""
+    handed_streams: int = 64
+    """Standing streams that clients have made of their queries, by `Run.export` and `Run.keep`."""
     history_bytes: int = 16_777_216
     """Bytes that the history of one standing stream may hold."""
     history_bytes_in_all: int = 67_108_864
@@ -46,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a peer is gone."""
     commands_per_second: int = 50
     """Commands the run accepts in a second."""
+    agreement: float = 5.0
+    """Seconds that one rank waits at the event of a command for the other ranks to come there, too."""
     collected_items: int = 100_000
     """Items that a collecting query may hold for one window."""
     collected_bytes: int = 67_108_864

@@ -14,11 +14,15 @@ import msgspec
 VERSION = (1, 0)
 """(major, minor) of the wire: the same major understands each other."""
 
+VALUES, STATES = "values", "states"
+"""What `Attach.align` asks for."""
+
 GROUP, COUNT, SECONDS, SLIDING = "group", "count", "seconds", "sliding"
 """The kinds of `Window`."""
 
-PARTIAL, ERROR, TRIGGER = 1, 2, 4
-"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true."""
+PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
+"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true; an
+event that had been there before the job went on from an older state."""
 
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
@@ -63,6 +67,8 @@ class Attach(Message, tag="attach", frozen=True):
     """Start stream ``stream`` (a number the client chose and has not used before).
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
+    ``align``: the windows are alike on all ranks, those of seconds count from ``origin`` on the host's monotonic clock;
+    "values" are sent, or "states" of the query's parts, to be merged.
     ``named``: if the code is the name of a standing stream, that is meant, and nothing else of this message counts;
     its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
     is empty, it is no query if there is no such stream.
@@ -84,6 +90,8 @@ class Attach(Message, tag="attach", frozen=True):
     budget: float | None = None
     above: int = 0
     named: bool = False
+    align: str = ""
+    origin: float = 0.0
 
 
 class Detach(Message, tag="detach", frozen=True):
@@ -116,6 +124,7 @@ class Call(Message, tag="call", frozen=True):
     code: Code
     on: str
     checkpoint: bool = False
+    ranks: int = 0
 
 
 class Command(Message, tag="command", frozen=True):
@@ -134,6 +143,19 @@ class Command(Message, tag="command", frozen=True):
     expected: int | None = None
     schedule: str = ""
     checkpoint: bool = False
+    ranks: int = 0
+
+
+class Agree(Message, tag="agree", frozen=True):
+    """Have the prepared command ``id`` done at event ``number``, on all its ranks or none; answered with its outcome.
+
+    A `Call` or `Command` with ``ranks`` is only prepared, and answered with the ``number`` of the newest event of its
+    type. So is this message with the number 0; below 0 the command is let go of.
+    """
+
+    request: int
+    id: str
+    number: int
 
 
 class Ask(Message, tag="ask", frozen=True):
@@ -141,6 +163,54 @@ class Ask(Message, tag="ask", frozen=True):
 
     request: int
     what: str
+
+
+class Look(Message, tag="look", frozen=True):
+    """Ask for the standing streams that this client may read."""
+
+    request: int
+
+
+class Read(Message, tag="read", frozen=True):
+    """Start stream ``stream``, which reads the standing stream ``name``: what its history has above ``above``, then on.
+
+    It bears no code: it is what a viewer sends in place of `Attach`.
+    """
+
+    request: int
+    stream: int
+    name: str
+    above: int = 0
+    latency: str = "normal"
+
+
+class Stand(Message, tag="stand", frozen=True):
+    """Show a stream to viewers (``export``), have it in the file of the run (``keep``); None leaves that as it is.
+
+    ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
+    on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
+    """
+
+    request: int
+    stream: int = 0
+    name: str = ""
+    export: bool | None = None
+    keep: bool | None = None
+
+
+class Share(Message, tag="share", frozen=True):
+    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket)."""
+
+    request: int
+    expires: float
+    endpoint: str = ""
+
+
+class Revoke(Message, tag="revoke", frozen=True):
+    """End the share ``share`` at once, or all of them if it is empty."""
+
+    request: int
+    share: str = ""
 
 
 class Got(Message, tag="got", frozen=True):
@@ -157,7 +227,11 @@ class Leave(Message, tag="leave", frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run says of itself."""
+    """What one rank of a run says of itself.
+
+    The ranks of one job have the ``job`` in common, which is what their launcher has told them; no two jobs that run at
+    the same time have the same. ``attempt`` counts the launcher's restarts, on this host.
+    """
 
     id: str
     name: str
@@ -168,6 +242,8 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     ranks: int = 1
     python: tuple[int, int] = (0, 0)
     looptap: str = ""
+    job: str = ""
+    attempt: int = 0
 
 
 class Welcome(Message, tag="welcome", frozen=True):
@@ -210,7 +286,8 @@ class Values(Message, tag="values", frozen=True):
     """Values ``first`` to ``first + n - 1`` of a stream.
 
     ``events`` and ``times`` are n native-endian int64 event numbers and float64 monotonic seconds of the host,
-    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch.
+    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch; ``windows`` are
+    the n int64 numbers of the windows, where the attach has said ``align``.
     """
 
     stream: int
@@ -222,6 +299,7 @@ class Values(Message, tag="values", frozen=True):
     values: msgspec.Raw
     flags: bytes = b""
     rank: int = 0
+    windows: bytes = b""
 
 
 class Bundle(Message, tag="bundle", frozen=True):
@@ -251,18 +329,26 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began."""
+    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began.
+
+    With ``confirm`` it is answered at once with `Got`.
+    """
 
     events: dict[str, int] = {}
     idle: float = 0.0
     paused: float = 0.0
+    confirm: bool = False
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
-    """The run ends."""
+    """The run ends, or with ``dismissed`` only the time of this client in it."""
 
     reason: str = "the run ended"
+    dismissed: bool = False
 
 
-FromClient: TypeAlias = Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Ask | Got | Beat | Leave
+FromClient: TypeAlias = (
+    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | Ask | Look | Read | Stand | Share | Revoke
+    | Got | Beat | Leave
+)
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye

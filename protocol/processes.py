@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import sys
@@ -88,3 +89,12 @@ def _start_elsewhere(pid: int) -> str | None:
     except OSError:
         return None
     return "running"
+
+
+def named_process() -> str:
+    """What people call this process: user, host and pid."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"

@@ -6,6 +6,7 @@ from typing import get_args
 
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.messages import (
+    Agree,
     Ask,
     Attach,
     Beat,
@@ -18,6 +19,11 @@ from looptap.protocol.messages import (
     Grant,
     Hello,
     Leave,
+    Look,
+    Read,
+    Revoke,
+    Share,
+    Stand,
 )
 
 _BOTH = frozenset({OPERATOR, VIEWER})
@@ -28,15 +34,21 @@ ALLOWED: dict[type, frozenset[str]] = {
     Beat: _BOTH,
     Got: _BOTH,
     Leave: _BOTH,
+    Look: _BOTH,
+    Read: _BOTH,
+    Detach: _BOTH,
     Attach: _OPERATOR,
-    Detach: _OPERATOR,
     CloseWindow: _OPERATOR,
     Grant: _OPERATOR,
     Call: _OPERATOR,
     Command: _OPERATOR,
+    Agree: _OPERATOR,
     Ask: _OPERATOR,
+    Stand: _OPERATOR,
+    Share: _OPERATOR,
+    Revoke: _OPERATOR,
 }
-"""The roles that may send each type of message. A viewer reads what is exported to it, and sends no code."""
+"""The roles that may send each type of message. A viewer reads what is exported: no message of his bears code."""
 
 FROM_CLIENT: tuple[type, ...] = get_args(FromClient)
 """Every type of message that a client can send."""
@@ -49,3 +61,24 @@ def may_send(role: str, message: object) -> bool:
     (True, True, False)
     """
     return role in ALLOWED.get(type(message), ())
+
+
+def refusal(role: str, message: object) -> str:
+    """Why a client of ``role`` may not send ``message``, in a sentence."""
+    what = _CALLED.get(type(message), type(message).__name__)
+    if role == VIEWER:
+        return f"A viewer may not {what}: it reads the streams that are exported to it (run.streams), and nothing else."
+    return f"The role {role!r} may not {what}."
+
+
+_CALLED: dict[type, str] = {
+    Attach: "ask a query of the job",
+    CloseWindow: "close a window",
+    Grant: "grant a query more time",
+    Call: "run code in the job",
+    Command: "change the job",
+    Ask: "ask for the counters, stacks, controls, commands or shares of the job",
+    Stand: "export or keep a stream",
+    Share: "share the run",
+    Revoke: "end a share",
+}

@@ -27,6 +27,12 @@ class Command(NamedTuple):
     outcome: str
 
 
+COMMANDS = "commands"
+"""The name of the stream of all commands, of a live run and of a stored one."""
+COMMAND_FIELDS = ("wall", "event", "number", "client", "what", "old", "new", "outcome", "id")
+"""What a value of that stream tells of a command."""
+
+
 class Items(NamedTuple):
     """A batch of a stream."""
 

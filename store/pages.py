@@ -23,8 +23,9 @@ _ITEMS = f"{_COLUMNS} AND number > ?"
 class Pages(Buffer):
     """All items of one stream of a file; a position is the number of the item before it, and nothing is forgotten."""
 
-    def __init__(self, select: Select, stream: int) -> None:
+    def __init__(self, select: Select, stream: int, first: int = 1) -> None:
         super().__init__(1, 1)
+        self.end = first - 1
         self._select, self._stream = select, stream
         self._convert: Convert | None = None
         self.count = self.failed = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 from looptap.store import schema
 from looptap.store.errors import StoreError
+from looptap.store.places import SUFFIX, store_path
 from looptap.store.run import StoredRun
 from looptap.store.tensorboard import imported
 
@@ -35,12 +37,22 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
         raise
 
 
+def _near(path: Path) -> str:
+    """The newest runs, of those that are kept here, whose names begin as ``path`` does."""
+    try:
+        found = store_path(".").parent.glob(f"{glob.escape(path.stem)}*{SUFFIX}")
+        names = [str(one) for one in sorted(found, key=lambda one: one.stat().st_mtime)[:-4:-1]]
+    except OSError:
+        return ""
+    return f" Did you mean {' or '.join(names)}?" if names else ""
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened: {error.strerror or error}.") from None
+        raise StoreError(f"{path} cannot be opened: {error.strerror or error}.{_near(path)}") from None
     if head != _MAGIC:
         what = "is empty" if not head else "is no run that looptap has stored"
         raise StoreError(f"{path} {what}: the files of stored runs are SQLite databases.")

@@ -15,8 +15,8 @@ from typing import Any
 from looptap.protocol.processes import Process
 from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
-from looptap.store.jobs import Command
-from looptap.store.stored import Declared, StoredStream
+from looptap.store.jobs import COMMANDS, Command
+from looptap.store.stored import Declared, StoredCommands, StoredStream, command_of
 from looptap.streams.feed import ENDED, LIVE
 
 LOOK = 0.1
@@ -42,7 +42,10 @@ class StoredRun:
         weakref.finalize(self, connection.close)
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
+        self._commands: StoredCommands | None = None
         self._seen: object = None
+        columns = self._select("SELECT name FROM pragma_table_info('streams')")
+        self._first = "first" if ("first",) in columns else "1"  # older files do not have it
         self._moved = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """What the run says of itself: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -83,21 +86,48 @@ class StoredRun:
         found = self.metadata.get(name)
         return float(found) if isinstance(found, int | float) else None
 
+    def events(self) -> dict[str, int]:
+        """The highest number of an event of each type of which the file tells."""
+        rows = self._select(
+            "SELECT event, (SELECT items.event FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) "
+            "FROM streams UNION ALL SELECT event, number FROM commands"
+        )
+        rewound = self.metadata.get("rewound")
+        again = rewound.items() if isinstance(rewound, dict) else ()
+        found: dict[str, int] = {}
+        for name, number in [*rows, *((name, span[-1]) for name, span in again)]:
+            if name and isinstance(number, int):
+                found[name] = max(number, found.get(name, 0))
+        return found
+
     @property
     def streams(self) -> list[StoredStream]:
         """The streams that were kept."""
-        rows = self._select('SELECT id, name, query, event, "window", fields, unit FROM streams ORDER BY id')
+        rows = self._select(
+            f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id'
+        )
         with self._lock:
             for row in rows:
                 if row[0] not in self._streams:
                     self._streams[row[0]] = stream = StoredStream(Declared(*row), self._select)
+                    stream.run = self
                     if self.state != LIVE:
                         stream._finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
 
-    def stream(self, name: str) -> StoredStream:
-        """The stream of that name, or of that query; of several, the last declared. Raises StoreError."""
+    def stream(self, name: str) -> StoredStream | StoredCommands:
+        """The stream of that name, or of that query; of several, the last declared. Raises StoreError.
+
+        ``"commands"`` is the stream of all commands.
+        """
         streams = self.streams
+        if name == COMMANDS:
+            with self._lock:
+                if self._commands is None:
+                    self._commands = StoredCommands(self._select)
+                    if self.state != LIVE:
+                        self._commands._finish(ENDED, self.reason)
+                return self._commands
         for stream in reversed(streams):
             if name in (stream.name, stream.text):
                 return stream
@@ -109,16 +139,17 @@ class StoredRun:
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
 
+    def _looked_at(self) -> list[StoredStream | StoredCommands]:
+        """The streams that somebody has asked for."""
+        return [*self._streams.values(), *filter(None, [self._commands])]
+
     @property
     def commands(self) -> list[Command]:
         """The commands that clients gave, in order, with their outcomes."""
         rows = self._select(
             "SELECT id, time, wall, event, number, client, what, old, new, outcome FROM commands ORDER BY wall, time"
         )
-        return [
-            Command(id, time, wall, event, number, client, what, fact_of(old), fact_of(new), outcome)
-            for id, time, wall, event, number, client, what, old, new, outcome in rows
-        ]
+        return [command_of(row) for row in rows]
 
     def __repr__(self) -> str:
         ((count,),) = self._select("SELECT count(*) FROM streams") if self._connection else ((0,),)
@@ -144,7 +175,7 @@ class StoredRun:
                 return False
             self._seen, self._moved = seen, time.monotonic()
             self.metadata = {key: fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
-            streams = list(self._streams.values())
+            streams = self._looked_at()
         for stream in streams:
             stream.look()
         if self.ended is not None:
@@ -179,7 +210,7 @@ class StoredRun:
             if self.state != LIVE:
                 return
             self.state, self.reason = ENDED, reason
-            streams = list(self._streams.values())
+            streams = self._looked_at()
         for stream in streams:
             stream._finish(ENDED, reason)
 

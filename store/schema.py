@@ -24,7 +24,8 @@ CREATE TABLE streams (
     event TEXT NOT NULL,    -- the type of event that it is on
     "window" TEXT NOT NULL,
     fields TEXT,            -- a JSON array of the names of a row's elements, or NULL
-    unit TEXT NOT NULL
+    unit TEXT NOT NULL,
+    first INTEGER NOT NULL DEFAULT 1    -- the number of the first item that it may have
 );
 CREATE TABLE items (
     stream INTEGER NOT NULL,
@@ -33,7 +34,8 @@ CREATE TABLE items (
     rank INTEGER NOT NULL,
     time REAL NOT NULL,     -- seconds of the host's monotonic clock
     wall REAL NOT NULL,     -- seconds since 1970
-    flags INTEGER NOT NULL, -- 1 a partial window, 2 an error in place of a value, 4 the event of `when`
+    flags INTEGER NOT NULL, -- 1 a partial window, 2 an error in place of a value, 4 the event of `when`,
+                            -- 8 an event that is done anew after a resume
     value,                  -- the number, if it is one; NULL for NaN, which SQLite does not have
     packed,                 -- what a number does not say: a row as a JSON array (text), anything else as msgpack (blob)
     PRIMARY KEY (stream, number)

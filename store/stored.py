@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from looptap.store import export
 from looptap.store.errors import StoreError
+from looptap.store.items import fact_of
+from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
 from looptap.store.pages import Pages, Select
+from looptap.streams.buffers import Batch
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import Gap, Stream
 
@@ -24,9 +28,29 @@ class Declared(NamedTuple):
     window: str
     fields: str | None
     unit: str
+    first: int
 
 
-class StoredStream(Stream):
+class Kept(Stream):
+    """A stream of a file, which can be taken elsewhere."""
+
+    def to_csv(self, path: str | Path) -> int:
+        """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""
+        return export.to_csv(self, Path(path))
+
+    def to_parquet(self, path: str | Path) -> int:
+        """Write the values as a Parquet file; returns how many. Raises StoreError where pyarrow is missing."""
+        return export.to_parquet(self, Path(path))
+
+    def to_tensorboard(self, directory: str | Path) -> int:
+        """Write the numbers as an event file into ``directory``; returns how many. Raises StoreError if none are there.
+
+        The step is the number of the event. Each field of a row is a curve of its own.
+        """
+        return export.to_tensorboard([self], Path(directory))
+
+
+class StoredStream(Kept):
     """The values of a stream that a run kept; they are read from its file when they are asked for.
 
     While the run lives and keeps more, so does the stream: it is iterated, waited for and queried like a live one.
@@ -36,8 +60,10 @@ class StoredStream(Stream):
     def __init__(self, declared: Declared, select: Select) -> None:
         fields = None if declared.fields is None else _fields(declared)
         super().__init__(declared.name, text=declared.query, on=declared.event)
+        self.run: Any = None
+        """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._pages = Pages(select, declared.id)
+        self._pages = Pages(select, declared.id, declared.first)
         self._buffer = self._pages
         self._set_fields(fields)
         self.look()
@@ -68,20 +94,35 @@ class StoredStream(Stream):
         with self._changed:
             return self._pages.count - self._pages.failed
 
-    def to_csv(self, path: str | Path) -> int:
-        """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""
-        return export.to_csv(self, Path(path))
 
-    def to_parquet(self, path: str | Path) -> int:
-        """Write the values as a Parquet file; returns how many. Raises StoreError where pyarrow is missing."""
-        return export.to_parquet(self, Path(path))
+class StoredCommands(Kept):
+    """The commands that clients gave, a row each, in the order in which they were kept."""
 
-    def to_tensorboard(self, directory: str | Path) -> int:
-        """Write the numbers as an event file into ``directory``; returns how many. Raises StoreError if none are there.
+    def __init__(self, select: Select) -> None:
+        super().__init__(COMMANDS, fields=COMMAND_FIELDS)
+        self._select, self._row = select, 0
+        self.look()
 
-        The step is the number of the event. Each field of a row is a curve of its own.
-        """
-        return export.to_tensorboard([self], Path(directory))
+    def look(self) -> None:
+        """Find what has been kept since the last look; the run does so by itself while it is being written."""
+        rows = self._select(
+            "SELECT rowid, id, time, wall, event, number, client, what, old, new, outcome FROM commands "
+            "WHERE rowid > ? ORDER BY rowid", (self._row,),
+        )  # fmt: skip
+        if not rows or self.state != LIVE:
+            return
+        self._row = rows[-1][0]
+        found = [command_of(row[1:]) for row in rows]
+        values = [tuple(getattr(command, field) for field in COMMAND_FIELDS) for command in found]
+        for command, value in zip(found, values, strict=True):  # a batch has one clock; the host's may have been set
+            events, times = array("q", (command.number,)), array("d", (command.time,))
+            self._push(Batch(self._expected, events, times, [value], command.wall - command.time))
+
+
+def command_of(row: tuple[Any, ...]) -> Command:
+    """The command that a row of the table tells of. Raises StoreError for what cannot be read."""
+    command = Command(*row)
+    return command._replace(old=fact_of(command.old), new=fact_of(command.new))
 
 
 def _fields(declared: Declared) -> list[str]:

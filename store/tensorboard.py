@@ -38,7 +38,7 @@ def imported(directory: Path) -> sqlite3.Connection:
             "INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", _rows(directory, files, streams)
         )
         rows = [(number, name, "", "step", "", None, "") for name, (number, _) in streams.items()]
-        connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, 1)", rows)
         ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items")
         facts = {
             "name": directory.resolve().name,

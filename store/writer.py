@@ -90,8 +90,9 @@ class Writer:
         window: str = "",
         fields: Sequence[str] | None = None,
         unit: str = "",
+        first: int = 1,
     ) -> int:
-        """Declare a stream; returns the number by which `append` knows it."""
+        """Declare a stream whose items are numbered from ``first``; returns the number by which `append` knows it."""
         self._notice_fork()
         with self._lock:
             self._names.append(name)
@@ -99,8 +100,8 @@ class Writer:
             self._dropped.append(0)
             number = len(self._names)
         named = None if fields is None else msgspec.json.encode(list(fields)).decode()
-        row = (number, name, query, on, window, named, unit)
-        self._put(Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", row))
+        row = (number, name, query, on, window, named, unit, first)
+        self._put(Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row))
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:

@@ -10,13 +10,14 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.items import size_of
 
-PARTIAL, ERROR, TRIGGER = 1, 2, 4
-"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here."""
+PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
+"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here; its event is done
+anew."""
 
 _CHUNK_ITEMS = 4096
 _CHUNK_BYTES = 1 << 20
@@ -31,7 +32,8 @@ class Record(NamedTuple):
 
     ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
     seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
-    ``trigger`` the event at which ``when`` came true.
+    ``trigger`` the event at which ``when`` came true, ``again`` one that had been there before the job went on from an
+    older state.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Record(NamedTuple):
     error: str | None = None
     partial: bool = False
     trigger: bool = False
+    again: bool = False
 
 
 class Gap(NamedTuple):
@@ -61,11 +64,12 @@ class Seam(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Items ``first`` to ``first + n - 1`` of one rank, in columns.
+    """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks`` are n of them.
 
     ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where
     its flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds
-    since the epoch; ``nbytes`` is about what the values take, 0 to have it estimated.
+    since the epoch; ``nbytes`` is about what the values take, 0 to have it estimated; ``windows`` are n numbers
+    of windows that are alike on all ranks, which no buffer keeps.
     """
 
     first: int
@@ -76,6 +80,8 @@ class Batch(NamedTuple):
     flags: bytes = b""
     rank: int = 0
     nbytes: int = 0
+    ranks: array[int] | None = None
+    windows: array[int] | None = None
 
     def part(self, start: int, stop: int | None = None) -> Batch:
         """Items ``start`` to ``stop`` of this batch, counted from 0."""
@@ -83,7 +89,11 @@ class Batch(NamedTuple):
         values = self.values[span]
         nbytes = self.nbytes * len(values) // max(1, len(self.values))
         columns = self.events[span], self.times[span], values
-        return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes)
+        ranks = None if self.ranks is None else self.ranks[span]
+        windows = None if self.windows is None else self.windows[span]
+        return Batch(
+            self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows
+        )
 
     def good(self) -> list[Any]:
         """The values, without the errors."""
@@ -98,21 +108,20 @@ class Batch(NamedTuple):
     def records(self) -> list[Record]:
         """All items as records."""
         flags = self.flags or bytes(len(self.values))
-        columns = zip(self.events, self.times, self.values, flags, strict=True)
-        rank, clock = self.rank, self.clock
+        ranks = self.ranks or repeat(self.rank, len(self.values))
+        columns = zip(self.events, ranks, self.times, self.values, flags, strict=True)
+        clock = self.clock
         return [
             Record(number, event, rank, time, time + clock, value)
             if not flag
             else _flagged(Record(number, event, rank, time, time + clock, value), flag)
-            for number, (event, time, value, flag) in enumerate(columns, self.first)
+            for number, (event, rank, time, value, flag) in enumerate(columns, self.first)
         ]
 
 
 def _flagged(record: Record, flag: int) -> Record:
-    partial, trigger = bool(flag & PARTIAL), bool(flag & TRIGGER)
-    if flag & ERROR:
-        return record._replace(value=None, error=str(record.value), partial=partial, trigger=trigger)
-    return record._replace(partial=partial, trigger=trigger)
+    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & AGAIN))
+    return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 
 def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) -> list[Any]:
@@ -126,18 +135,20 @@ def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) ->
 class _Chunk:
     """A run of consecutive items, kept together so that small batches cost no objects of their own."""
 
-    __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "start", "times", "values")
+    __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "ranks", "start", "times", "values")
 
     def __init__(self, start: int, batch: Batch, nbytes: int) -> None:
         self.start = start  # the position of the first item: how many items came before it
         self.first, self.rank, self.clock, self.nbytes = batch.first, batch.rank, batch.clock, nbytes
         self.events, self.times = batch.events[:], batch.times[:]
         self.values, self.flags = batch.values[:], bytearray(batch.flags)
+        self.ranks = None if batch.ranks is None else batch.ranks[:]
 
     def takes(self, batch: Batch, nbytes: int, items: int, most: int) -> bool:
         return (
             batch.first == self.first + len(self.values)
             and batch.rank == self.rank
+            and (batch.ranks is None) == (self.ranks is None)
             and len(self.values) + len(batch.values) <= items
             and self.nbytes + nbytes <= most
             and abs(batch.clock - self.clock) < _CLOCK_JITTER
@@ -148,6 +159,8 @@ class _Chunk:
             self.flags = bytearray(len(self.values))
         if self.flags:
             self.flags += batch.flags or bytes(len(batch.values))
+        if self.ranks is not None and batch.ranks is not None:
+            self.ranks += batch.ranks
         self.events += batch.events
         self.times += batch.times
         self.values += batch.values
@@ -155,7 +168,8 @@ class _Chunk:
 
     def part(self, start: int, stop: int) -> Batch:
         columns = self.events[start:stop], self.times[start:stop], self.values[start:stop]
-        return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank)
+        ranks = None if self.ranks is None else self.ranks[start:stop]
+        return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank, ranks=ranks)
 
 
 class Buffer:

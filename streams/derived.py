@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.streams.buffers import ERROR, PARTIAL, Batch
+from looptap.streams.buffers import AGAIN, ERROR, PARTIAL, Batch
 from looptap.streams.feed import FAILED
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.streams.stream import BUFFER, Stream
@@ -14,6 +15,7 @@ from looptap.streams.syntax import format_error
 from looptap.streams.windows import Sliding, as_window
 
 _ERRORS_IN_A_ROW = 100
+_NO_PART = re.compile(r"object has no attribute '(\w+)'")
 
 
 class DerivedStream(Stream):
@@ -41,6 +43,7 @@ class DerivedStream(Stream):
         self.notes = list(self._pipeline.notes)
         self._next, self._seen, self._in_a_row = 1, 0, 0
         self._place = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
+        self._kind: type[Any] = object
         self._subscriber = source._subscribe(self._on_batch, self._on_end, replay=True)
         source._schedule()
 
@@ -70,7 +73,7 @@ class DerivedStream(Stream):
                 self._cut()
                 continue
             for found in self._outputs(value, number, time):
-                out.add(event, time, found, flag & PARTIAL)
+                out.add(event, time, self._told(found), flag & (PARTIAL | AGAIN))
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _ERRORS_IN_A_ROW:
@@ -78,15 +81,30 @@ class DerivedStream(Stream):
             self._finish(FAILED, f"{self._in_a_row} errors in a row: {self.traceback.strip()}")
 
     def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
+        self._kind = type(value)
         try:
             outputs = self._pipeline.post(value, number, time)
         except Exception as error:
             self._errors += 1
             self._in_a_row += 1
-            self.traceback = self.traceback or format_error(error, self.text)
+            self.traceback = self.traceback or self._explained(format_error(error, self.text))
             return ()
         self._in_a_row = 0
         return outputs
+
+    def _told(self, output: tuple[int, Any]) -> tuple[int, Any]:
+        flags, value = output
+        return (flags, self._explained(value)) if flags & ERROR else output
+
+    def _explained(self, error: str) -> str:
+        """An error's text, and what to write where a plain value was asked for one of its fields."""
+        wanted = _NO_PART.search(error) if self._kind in (bool, int, float, str) else None
+        if wanted is None:
+            return error
+        return (
+            f"{error.rstrip()}\nThe values of this stream are plain ({self._kind.__name__}) and have no fields: write "
+            f"v, not v.{wanted[1]}."
+        )
 
     def _cut(self) -> None:
         """Flag the open window; a sliding one is never closed, and would keep the flag for ever."""
@@ -97,7 +115,7 @@ class DerivedStream(Stream):
         event, time, rank, clock = self._place
         out = _Outputs(rank, clock)
         for found in self._pipeline.close(time):
-            out.add(event, time, found, 0)
+            out.add(event, time, self._told(found), 0)
         self._emit(out)
         self._finish(self.source.state, self.source.reason)
 

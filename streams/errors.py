@@ -6,7 +6,10 @@ LooptapError
 ├── StreamEnded           a stream that ended or failed before it yielded what somebody waits for
 ├── StreamTimeout         a stream that did not yield it in time
 ├── ControlError          a change that a control does not admit
-│   └── ControlConflict   because somebody else has changed it meanwhile
+│   ├── ControlConflict   because somebody else has changed it meanwhile
+│   ├── NotAgreed         on several ranks, which did not all come to its event: it is done on none
+│   │   └── EventPassed   since one of them had passed it
+│   └── InDoubt           on several ranks, and nobody knows whether the others have done it
 ├── StoreError            looptap.store.errors: a stored run that cannot be opened, read or exported
 └── LinkError             looptap.protocol.errors: everything between two processes
 """
@@ -58,3 +61,15 @@ class ControlError(LooptapError, ValueError):
 
 class ControlConflict(ControlError):
     """A control that somebody else has changed since one looked at it."""
+
+
+class NotAgreed(ControlError):
+    """A command for several ranks that was done on none of them: they did not all come to its event in time."""
+
+
+class EventPassed(NotAgreed):
+    """A command for several ranks of which one had passed the event; another event will do."""
+
+
+class InDoubt(ControlError):
+    """A command for several ranks that was not done on one of them, and may have been on others."""

@@ -64,13 +64,15 @@ _SAFE_FUNCTIONS = {  # of torch and numpy: no random numbers, no modes, no mutat
     "all", "count_nonzero", "flatten", "softmax", "sigmoid", "square", "float32", "float64", "int64", "unique",
 }  # fmt: skip
 _SAFE_METHODS = (_SAFE_FUNCTIONS - {"sort"}) | {  # .sort() works in place
-    "item", "float", "double", "long", "int", "half", "bool", "detach", "cpu", "numpy", "tolist", "size", "dim",
+    "item", "long", "int", "bool", "detach", "numpy", "tolist", "size", "dim",
     "numel", "view", "reshape", "astype", "transpose", "t", "permute", "squeeze", "unsqueeze", "ravel", "amax",
     "amin", "eq", "ne", "lt", "le", "gt", "ge", "pow", "parameters", "named_parameters", "modules",
     "named_modules", "children", "named_children", "buffers", "named_buffers", "get", "keys", "values", "items",
     "split", "strip", "lower", "upper", "startswith", "endswith", "join", "format", "replace", "count", "index",
     "most_common", "round", "copy", "get_last_lr", "square", "sum", "mean",
 }  # fmt: skip
+_CASTS = {"float", "double", "half", "cpu"}  # of a tensor they make another one, of a module they change it in place
+_OF_TENSORS = _SAFE_FUNCTIONS | {"detach", "view", "reshape", "permute", "squeeze", "unsqueeze", "flatten"}
 
 
 def trusted(tree: ast.AST, observables: Iterable[str] = ()) -> bool:
@@ -109,8 +111,16 @@ def _safe(called: ast.expr, shadowed: set[str]) -> bool:
             return True
         if isinstance(called.value, ast.Name) and called.value.id in {"torch", "np", "numpy"} - shadowed:
             return called.attr in _SAFE_FUNCTIONS
-        return called.attr in _SAFE_METHODS
+        return called.attr in _SAFE_METHODS or (called.attr in _CASTS and _is_no_module(called.value))
     return isinstance(called, ast.Lambda)
+
+
+def _is_no_module(node: ast.expr) -> bool:
+    """Whether ``node``, as it is written, comes to an array, a tensor or a number."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        called = node.func
+        return called.attr in _OF_TENSORS or (called.attr in _CASTS and _is_no_module(called.value))
+    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare)
 
 
 Namespace = dict[str, Any]

@@ -74,6 +74,10 @@ class Slot:
         """What the window has come to."""
         return self.reducer.result()
 
+    def total(self) -> Reducer:
+        """The reducer of the window's items."""
+        return self.reducer
+
 
 class SlidingSlot:
     """A reducing part over the last ``size`` events.
@@ -130,6 +134,10 @@ class SlidingSlot:
 
     def result(self) -> Any:
         """What the last events come to."""
+        return self.total().result()
+
+    def total(self) -> Reducer:
+        """A reducer of the items of the last events."""
         total = self.make()
         if self.merges:
             if self._front:
@@ -139,7 +147,7 @@ class SlidingSlot:
             for items in self._back:
                 for item in items:
                     total.add(item)
-        return total.result()
+        return total
 
 
 class Latest:

@@ -6,6 +6,7 @@ wait for the device.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
@@ -151,10 +152,12 @@ class Maximum(Scalar):
         self._device = item.clone() if held is MISSING else self._pick(held, item.to(held.device))
 
     def _pick(self, held: Any, item: Any) -> Any:
+        if isinstance(held, float | int):  # fetched from the device, of another process
+            return max(held, float(item)) if held == held and item == item else math.nan
         return sys.modules["torch"].maximum(held, item)
 
     def _clamp(self, tensor: Any, number: Any) -> Any:
-        return tensor.clamp(min=number)
+        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(min=number)
 
     def result(self) -> Any:
         """Return the best item, else the default; raises ``ValueError`` where there is neither."""
@@ -172,8 +175,11 @@ class Maximum(Scalar):
             self._nan = other._nan
         if other._best is not MISSING:
             self._take(other._best, other._item)
-        if other._device is not MISSING:
-            self._take_device(other._device)
+        held, theirs = self._device, other._device
+        if isinstance(theirs, float | int):
+            self._device = theirs if held is MISSING else self._pick(held, theirs)
+        elif theirs is not MISSING:
+            self._take_device(theirs)
 
     def held(self) -> int:
         """Return the bytes of the best item."""
@@ -202,10 +208,12 @@ class Minimum(Maximum):
             self._take(item, item)
 
     def _pick(self, held: Any, item: Any) -> Any:
+        if isinstance(held, float | int):
+            return min(held, float(item)) if held == held and item == item else math.nan
         return sys.modules["torch"].minimum(held, item)
 
     def _clamp(self, tensor: Any, number: Any) -> Any:
-        return tensor.clamp(max=number)
+        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(max=number)
 
 
 class First(Scalar):

@@ -359,7 +359,7 @@ def _find_copier(kind: type, value: Any) -> _Copier:
 def _choose_copier(kind: type, value: Any) -> _Copier:
     global _Tensor
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and hasattr(torch, "Tensor"):  # not so while another thread imports torch
         if isinstance(value, torch.Tensor):
             _Tensor = torch.Tensor
             return _tensor

@@ -111,6 +111,27 @@ class Stream(Feed):
         return self._latest
 
     @property
+    def newest(self) -> int:
+        """The number of the newest item, errors included; 0 before the first."""
+        return self._expected - 1
+
+    def first(self) -> Any:
+        """The oldest kept value that is not None; None if there is none.
+
+        >>> stream_of([None, 0.5, 0.25]).first()
+        0.5
+        """
+        position, limit = 0, 1  # the first will do, nearly always, and may be large
+        while True:
+            values, position, _ = self._take(position, limit)
+            limit = 256
+            for value in values:
+                if value is not None:
+                    return value
+            if not values:
+                return None
+
+    @property
     def fields(self) -> tuple[str, ...] | None:
         """The names of the elements of a value, if the values are rows."""
         return self._fields
@@ -292,6 +313,10 @@ class Stream(Feed):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+    def outlook(self) -> str:
+        """What is known of why values do not come, in a sentence or two; empty if nothing is."""
+        return self._outlook().strip()
 
     def _outlook(self) -> str:
         """What a message about missing values may add."""

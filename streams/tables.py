@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from looptap.streams.buffers import ERROR, Batch
 from looptap.streams.rows import Row
+from looptap.streams.tensors import is_tensor
 
 if TYPE_CHECKING:
     import pandas
@@ -42,7 +43,8 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         events.append(np.frombuffer(batch.events, np.int64)[keep])
         times.append(np.frombuffer(batch.times, np.float64)[keep])
         good = batch.good()
-        ranks.append(np.full(len(good), batch.rank))
+        given = np.full(count, batch.rank) if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)
+        ranks.append(given[keep])
         clocks.append(np.full(len(good), batch.clock))
         values += good
     time = _joined(times, np.float64)
@@ -66,9 +68,8 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
     >>> as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(value, torch.Tensor) for value in values):
-        values = [_of_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+    if "torch" in sys.modules and any(map(is_tensor, values)):
+        values = [_of_tensor(value) if is_tensor(value) else value for value in values]
     plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
     try:
         array = np.array(plain)

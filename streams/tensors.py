@@ -9,8 +9,8 @@ from typing import Any
 
 def is_tensor(item: Any) -> bool:
     """Return whether the item is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.Tensor)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not there while another thread imports torch
+    return tensor is not None and isinstance(item, tensor)
 
 
 def on_device(item: Any) -> bool:

@@ -15,8 +15,8 @@ import pytest
 
 import looptap
 from looptap.cli import main
-from looptap.cli.drawing import bar, beside, picture, sparkline
 from looptap.cli.formats import json_of, text_of
+from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
 
 JOB = """
 import sys, threading, time, looptap
@@ -131,11 +131,27 @@ def objects(out):
 STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "open", "export", "demo", *STEERING])
+@pytest.mark.parametrize("name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "demo", *STEERING])
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0
     assert f"    looptap {name}" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["watch", "small", "chr(27) + '[2J' + chr(155)", "--count", "1"],
+        ["watch", "small", "{chr(27) + '[2J': 1}", "--count", "1"],
+        ["call", "small", "chr(27) + '[2J'"],
+        ["call", "small", "int(chr(27) + '[2J')"],
+        ["call", "small", "exec('raise ValueError(chr(27) + chr(91) + chr(50) + chr(74))')"],
+    ],
+)
+def test_what_a_job_says_does_not_steer_the_terminal(job, here, arguments):
+    _, out, err = here(*arguments)
+    assert "\\x1b[2J" in out + err
+    assert not {"\x1b", "\x9b"} & set(out + err)
 
 
 def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
@@ -413,5 +429,5 @@ def test_drawings_take_what_is_not_finite():
     assert sparkline([]) == ""
     assert len(sparkline(range(1000), 50)) == 50
     assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
-    assert picture([[-1.0, 2.0]]) == ["  ██"]
+    assert shaded([[-1.0, 2.0]]) == ["  ██"]
     assert beside([]) == []

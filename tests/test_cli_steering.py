@@ -92,7 +92,7 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
     assert here("stop", "small")[0] == 0
     assert job.stop_requested
-    assert "the commands in nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
+    assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
 
 
 def test_a_job_without_controls_says_how_to_get_some(tmp_path, monkeypatch, here):

@@ -183,8 +183,8 @@ def test_the_path_of_an_ended_run_says_so_too(directory):
 
 def test_a_rank_without_an_agent_is_named(directory):
     announced(directory, "many", rank=1)
-    with pytest.raises(NoSuchRun, match="no agent on rank 0; there is one on: 1"):
-        attach("many")
+    with pytest.raises(NoSuchRun, match="no agent on rank 0; there is one on: rank 1"):
+        attach("many", rank=0)
 
 
 def test_the_operators_file_is_preferred(start, directory):

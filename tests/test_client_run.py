@@ -256,6 +256,12 @@ def test_a_query_over_a_live_stream_goes_along_with_it(run):
     assert first > second
 
 
+@pytest.mark.parametrize("ask", ["stream", "call"])
+def test_what_has_to_be_named_says_how(run, ask):
+    with pytest.raises(TypeError, match=rf"Name it: run\.{ask}\(\w+, on='epoch'\)\."):
+        getattr(run, ask)("step", "epoch")
+
+
 # ---------------------------------------------------------------- commands
 
 

@@ -23,7 +23,7 @@ from looptap.training.progress import Progress
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-JOB = ["-m", "looptap.examples.digits", "--epochs", "20"]
+JOB = ["-m", "looptap.examples.digits", "--epochs", "8"]
 WAIT = 300.0
 """Seconds until a test gives up: a job that shares its cores with six others needs a minute to import torch."""
 pytestmark = pytest.mark.timeout(4 * WAIT)
@@ -86,7 +86,7 @@ def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start
     with attached(job) as run:
         with pytest.raises(looptap.CommandPending):
             run.call(until_all_who_ask_are_there, timeout=0.01)
-        demo = Digits(Console(file=StringIO()), 20)
+        demo = Digits(Console(file=StringIO()), 8)
         demo.ask(run)
         client = start("-u", "-m", "looptap.cli", "watch", run.id, "step, losses, layer_norms(model)")
         until(lambda: len(run.stats(WAIT)["queries"]) == 6, client)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
+import msgspec
 import pytest
+from relays import Proxy
 from waiting import soon
 
 import looptap
 from looptap.cli import main
+from looptap.cli.guarding import rules_of
+from looptap.client.guard_actions import end
 from looptap.client.guard_watch import Siblings, StreamJudge
+from looptap.protocol.connections import publish, read
+from looptap.protocol.processes import Process
 from looptap.testing import pair
 
 NAN = math.nan
@@ -81,11 +89,11 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
 
 def test_rules_of_every_kind_fire_at_the_first_event_at_which_they_are_true(directory):
     rules = [
-        looptap.Rule("isnan(loss)"),
-        looptap.Rule("loss > 5", lasting=3),
-        looptap.Rule("mean(e.loss for e in events)", window=4, above=6),
-        looptap.Rule("sum(e.loss for e in events)", below=0, name="a negative epoch"),
-        looptap.Rule(lambda e: e.loss < -90, name="a function"),
+        looptap.Rule("isnan(loss)", budget=math.inf),  # a loop that does nothing grants no time to any
+        looptap.Rule("loss > 5", lasting=3, budget=math.inf),
+        looptap.Rule("mean(e.loss for e in events)", window=4, above=6, budget=math.inf),
+        looptap.Rule("sum(e.loss for e in events)", below=0, name="a negative epoch", budget=math.inf),
+        looptap.Rule(lambda e: e.loss < -90, name="a function", budget=math.inf),
     ]
     with looptap.Agent("digits-b") as agent, looptap.guard("digits-b", rules, dry_run=True) as guard:
         under_guard(guard, agent)
@@ -223,8 +231,8 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
             main(["guard", *map(str, arguments)])
         return exit.value.code, *capsys.readouterr()
 
-    rules = tmp_path / "rules.toml"
-    rules.write_text('runs = "small"\n[[rule]]\nquery = "isnan(loss)"\nactions = ["stop"]\n[[rule]]\nstalled = 10\n')
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("runs: small\nrules:\n- query: isnan(loss)\n  on: batch\n  actions: [stop]\n- stalled: 1e1\n")
     with looptap.Agent("small") as agent:
 
         def train():
@@ -240,20 +248,92 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     line = json.loads(out)
     assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
     assert line["outcome"].startswith("stop, at batch ")
+    page = (Path(__file__).parent.parent / "docs" / "guard.md").read_text()
+    rules.write_text(page.partition("```yaml")[2].partition("```")[0])
+    assert [rule.name for rule in rules_of(str(rules))[1]] == [
+        "isnan(loss)", "loss > 5", "no event for 10 min", "loss worse than its siblings",
+    ]  # fmt: skip
     as_json = tmp_path / "rules.json"
     as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
     assert finish(as_json, "nobody", "--once") == (0, "", "")
-    as_json.write_text('[{"query": "loss > 5", "action": "stop"}]')
-    assert "rules.json, rule 1: A rule with query knows no 'action'" in finish(as_json)[2]
-    assert "TOML or JSON" in finish("rules.yaml")[2]
+    for text, said in (
+        ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
+        ("rules:\n- query: a: b", "line 2: this is no YAML: mapping values are not allowed here. Put a text"),
+        ("rules:\n- query: a\n  query: b", "line 3: this is no YAML: 'query' stands there twice"),
+        ("rules:\n- !!python/name:os.system x", "line 2: this is no YAML: could not determine a constructor"),
+        ("rule:\n- query: loss > 5", "line 2: there is no 'rule'; there are rules and runs."),
+        ("runs: a", "rules is a list of one rule or more, not None. Such as:"),
+    ):
+        rules.write_text(text)
+        assert f"rules.yaml, {said}" in finish(rules)[2] or f"rules.yaml, line 1: {said}" in finish(rules)[2]
+    assert "nothing.yaml cannot be read: " in finish(tmp_path / "nothing.yaml")[2]
 
 
 @pytest.mark.timeout(300)
 def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     pytest.importorskip("torch")
-    demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "300"]
+    demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "200"]
     done = subprocess.run(demo, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("ended by the guard")]
     assert ended == ["explodes", "stalls", "learns-nothing"], done.stdout
     assert "Values that the rules did not see: 0" in done.stdout, done.stdout
+
+
+def test_a_loop_that_hangs_is_ended_after_a_stop_that_it_never_reads_if_that_was_asked_for(directory):
+    code = "import looptap, time\nagent = looptap.Agent('hangs-%s')\nagent.emit('batch')\ntime.sleep(300)"
+    rules = [looptap.Rule.stalled(minutes=0.5 / 60, actions=["stop"], kill=0.5)]
+    with looptap.guard("hangs-a", rules) as guard:
+        job, other = (subprocess.Popen([sys.executable, "-c", code % name]) for name in "ab")
+        try:
+            assert job.wait(60) == -signal.SIGTERM
+            soon(lambda: len(guard.firings) == 2)
+            assert other.poll() is None
+        finally:
+            for each in (job, other):
+                each.kill()
+                each.wait()
+        (stop, kill) = guard.firings
+    assert stop.outcome.startswith("failed: CommandPending")
+    assert (kill.action, kill.outcome) == ("kill", f"SIGTERM to process {job.pid}")
+
+
+def test_nobody_is_killed_who_has_ended_or_is_elsewhere_and_none_without_being_asked():
+    never, process = threading.Event(), Process.this()
+    gone = msgspec.structs.replace(process, start="1")
+    assert end(gone, 0.0, never) == "not needed: the process has ended"
+    elsewhere = msgspec.structs.replace(process, host="other", machine="other")
+    assert end(elsewhere, 0.0, never) == "failed: the process is on other, and can only be ended there"
+    never.set()
+    assert end(process, math.inf, never) == "not done: the guard was closed before"
+    with pytest.raises(looptap.QueryError, match="does not heed a 'stop'"):
+        looptap.Rule("loss > 5", kill=30)
+
+
+def test_what_was_lost_with_a_link_is_told_with_that_reason(directory, tmp_path_factory):
+    far = tmp_path_factory.mktemp("far")
+    far.chmod(0o700)
+    rule = looptap.Rule("step < 0", budget=math.inf)
+    with looptap.Agent("far", listen="tcp") as agent:
+        (path,) = directory.glob("*.json")
+        file = read(path)
+        with Proxy(file.endpoints[0]) as proxy:
+            publish(msgspec.structs.replace(file, endpoints=(proxy.endpoint,)), far)
+            with looptap.guard("far", [rule], directory=far) as guard:
+                under_guard(guard, agent)
+                agent.emit("batch", step=1)
+                soon(lambda: guard.watched[0].judged == 1)
+                proxy.swallow()
+                for step in range(5):
+                    agent.emit("batch", step=step)
+                soon(lambda: agent.stats()["queries"][0]["sent"] == 6)
+                proxy.cut()
+
+                def train():
+                    agent.emit("batch", step=9)
+                    return guard.watched[0].missing
+
+                soon(train)
+                assert guard.watched[0].missing >= 5
+                (gap,) = [each for each in guard.firings if each.action == "gap"][:1]
+                assert "the link was lost (1 times so far) with what was on its way" in gap.outcome

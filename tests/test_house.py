@@ -19,12 +19,15 @@ FACADE = ROOT / "src" / "looptap"
 
 MAY_IMPORT = {
     "streams": {"numpy"},
-    "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy"},
+    "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy", "yaml"},
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
-    "visualizers": {"streams", "client", "numpy", "matplotlib", "plotly", "anywidget", "ipywidgets", "traitlets"},
-    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "visualizers": {
+        *("streams", "client", "numpy", "tsdownsample", "PIL"),
+        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
+    },
+    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "training": {"streams", "numpy"},
     "examples": {"looptap", "training", "torch", "numpy", "sklearn"},
 }
@@ -35,6 +38,7 @@ ON_DEMAND = {
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
+    "visualizers": {"pandas", "rich"},  # Plot.summary
     "training": {"torch"},
 }
 """What a folder may import besides, inside a function only."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch  # noqa: F401  # queries may use it only where it is loaded
+from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,7 +125,7 @@ def same(streamed: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize("query", REDUCTIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(windows=WINDOWS)
 def test_a_reduction_equals_the_expression_over_each_window(query, windows):
     pipeline = compiled(query)
@@ -146,7 +147,7 @@ def test_a_reduction_equals_the_expression_over_each_window(query, windows):
 
 
 @pytest.mark.parametrize("query", MAPPED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=st.lists(EVENT, max_size=12))
 def test_a_generator_yields_what_python_yields(query, rows):
     pipeline = compiled(query)
@@ -161,7 +162,7 @@ SLIDING = [q for q in REDUCTIONS if not any(part in q for part in ("[", "reduce"
 
 
 @pytest.mark.parametrize("query", SLIDING)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows=st.lists(EVENT, min_size=1, max_size=20), size=st.integers(1, 6))
 def test_a_sliding_window_equals_the_expression_over_the_last_events(query, rows, size):
     pipeline = compiled(query, window=Sliding(size))
@@ -180,7 +181,7 @@ MERGING = [q for q in REDUCTIONS if q.split("(")[0] in {*MERGEABLE}]
 
 
 @pytest.mark.parametrize("query", [q for q in MERGING if "accumulate" not in q and "events, key" not in q])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=st.lists(EVENT, min_size=1, max_size=20), cut=st.integers(0, 20))
 def test_partial_windows_merge_to_the_whole(query, rows, cut):
     left, right = compiled(query), compiled(query)
@@ -397,6 +398,10 @@ def test_explain_says_what_streams_and_what_is_collected():
         ("eval('1')", False),
         ("max((e.x for e in events), key=torch.rand)", False),
         ("map(e.f, xs)", False),
+        ("loss.detach().float(), (2 * loss).cpu(), torch.stack(losses).double().half()", True),
+        ("model.half()", False),  # a module is changed in place
+        ("next(model.children()).double()", False),
+        ("model.float().cpu()", False),
     ],
 )
 def test_only_known_functions_run_without_the_guard(query, trusted):

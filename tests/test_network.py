@@ -129,6 +129,7 @@ def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_
                 proxy.shut = False
             soon(lambda before=before: whole.arrived > before + 50)
         job.rest()
+        job.agent._taps.drain()
         count = job.agent._service.standing.by_name["all"].ring.number
         soon(lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number)
         records = whole.records

@@ -20,6 +20,7 @@ from looptap.streams import stillness
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.ledger import TRAIN, VALIDATION
+from looptap.visualizers.choice import choose
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def test_a_query_sees_what_remains_as_a_band_with_names(job):
     assert (band.fields, progress.remaining._fields) == (("low", "median", "high"), ("median", "low", "high"))
     assert low < median < high
     assert progress.remaining == (median, low, high)
+    assert choose(band.values[0], band.fields, band.on, band.name).kind == "band"
 
 
 def test_a_change_from_outside_is_seen_at_the_next_look(job):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from waiting import soon
 
 import looptap
-from looptap.agent.link import Sent
+from looptap.agent.gate import Sent
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent
 from looptap.streams.errors import QueryError
@@ -430,3 +431,19 @@ def test_a_call_runs_once_at_the_next_event_and_returns_its_result():
     assert results == [12.0]
     assert model.weight.eq(3).all()
     agent.close()
+
+
+def test_a_client_without_room_holds_up_nobody_and_gets_what_waits_later(job, monkeypatch):
+    agent, run = job
+    step = run.stream("step", on="batch")
+    with monkeypatch.context() as patched:
+        patched.setattr(agent._service, "send", lambda peer, frame: Sent.FULL)
+        batches(agent, 3)
+    assert step.values == []
+
+    def room():
+        agent.emit("batch", step=3)
+        return step.values
+
+    soon(room)
+    assert step.values[:4] == [0, 1, 2, 3]

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from looptap.streams import distributions, sketches
 from looptap.streams.errors import QueryError
 from looptap.streams.reducers import REDUCERS, Bounds, group_by, histogram, mean, median, quantile, stdev
 
-many = settings(max_examples=400, deadline=None, database=None)
+many = settings(max_examples=examples(400), deadline=None, database=None)
 integers = st.integers(-(10**30), 10**30)
 floats = st.floats(-1e150, 1e150, allow_nan=False)
 TINY = 1e-280  # below it, a quotient or a square has fewer than 53 bits
@@ -188,7 +189,7 @@ def test_reduce_folds_as_functools_does(xs):
     assert outcome(reduced, "reduce", xs, operator.sub) == expected
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(
     sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=4),
     arrange=st.sampled_from([list, sorted, lambda xs: sorted(xs, key=abs), lambda xs: sorted(xs)[::-1]]),
@@ -247,7 +248,7 @@ def test_a_nan_makes_the_median_nan_however_many_numbers_there_are():
     assert math.isnan(median([2.0, math.nan]))
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=examples(100), deadline=None, database=None)
 @given(
     scale=st.sampled_from([1e-300, 1e-3, 1.0, 1e9, 1e300]),
     centre=st.sampled_from([0.0, 1.0, -1e6]),

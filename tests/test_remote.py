@@ -291,14 +291,14 @@ def test_bytes_pass_as_lines_unchanged_and_a_line_that_is_none_ends_it():
 @pytest.mark.parametrize(
     ("name", "rank", "command"),
     [
-        ("ssh://node/run", 0, ["node", "looptap bridge run"]),
-        ("ssh://node", 0, ["node", "looptap bridge"]),
+        ("ssh://node/run", None, ["node", "looptap bridge run"]),
+        ("ssh://node", None, ["node", "looptap bridge"]),
         ("ssh://node/run", 2, ["node", "looptap bridge --rank 2 run"]),
-        ("ssh://me@node:2222/run", 0, ["ssh://me@node:2222", "looptap bridge run"]),
-        ("ssh://login/node/run", 0, ["-J", "login", "node", "looptap bridge run"]),
-        ("ssh://a/me@b:22/node/run", 0, ["-J", "a,me@b:22", "node", "looptap bridge run"]),
-        ("ssh://node/it's; rm -r *", 0, ["node", """looptap bridge 'it'"'"'s; rm -r *'"""]),
-        ("ssh://node/-x", 0, ["node", "looptap bridge -- -x"]),
+        ("ssh://me@node:2222/run", None, ["ssh://me@node:2222", "looptap bridge run"]),
+        ("ssh://login/node/run", None, ["-J", "login", "node", "looptap bridge run"]),
+        ("ssh://a/me@b:22/node/run", None, ["-J", "a,me@b:22", "node", "looptap bridge run"]),
+        ("ssh://node/it's; rm -r *", None, ["node", """looptap bridge 'it'"'"'s; rm -r *'"""]),
+        ("ssh://node/-x", None, ["node", "looptap bridge -- -x"]),
     ],
 )
 def test_an_ssh_name_is_short_for_a_command(name, rank, command):

@@ -57,7 +57,7 @@ def train(agent, steps=300, ready=None, pace=0.0):
 def steer(name, ready, path, failures):
     """What somebody does to the job, at whatever step it is by then."""
     try:
-        ready.wait(10)
+        assert ready.wait(60)
         with looptap.attach(name) as run:
             run.set("optimizer.lr", 0.1, schedule="scale")
             run.set("model[2].p", 0.123456789012345678)
@@ -83,13 +83,13 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
     client = threading.Thread(target=steer, args=("steered", ready, path, failures))
     client.start()
     steered, steps = train(agent, steps=5000, ready=ready, pace=0.001)
-    client.join(20)
+    client.join(60)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
     replays.save(path, agent._service.steering.commands.records, "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
-    assert '"value": 1.0e-05' in text
+    assert "value: 1.0e-05" in text
 
     bare, _ = train(looptap.Agent("bare"), steps=steps)
     again = looptap.Agent("again", replay=path)

@@ -128,7 +128,7 @@ def test_pictures_become_images():
         (np.zeros(1_000_001, np.float32), r"4,000,004 bytes, over max_bytes=4,000,000.*Reduce it"),
         ([np.zeros(600_000, np.float32)] * 2, r"result\[1\] is a ndarray of shape"),
     ],
-    ids=str,
+    ids=["module", "object", "generator", "objects", "sparse", "meta", "too large", "too large together"],
 )
 def test_what_cannot_leave_is_named_with_type_and_path(value, says):
     with pytest.raises(SnapshotError, match=says):

@@ -330,3 +330,10 @@ def test_nan_is_nan_again(tmp_path):
         first, second = run.stream("n").values
     assert math.isnan(first)
     assert math.isnan(second[1])
+
+
+def test_a_name_in_place_of_a_path_is_told_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))
+    (tmp_path / "digits-20260102.looptap").touch()
+    with pytest.raises(looptap.StoreError, match=r"Did you mean .*digits-20260102\.looptap\?"):
+        looptap.open("digits")

@@ -14,6 +14,7 @@ from array import array
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from counts import examples
 from hypothesis import given, settings
 from waiting import soon
 
@@ -62,7 +63,7 @@ def test_a_stream_holds_what_was_pushed():
 def test_a_record_carries_number_event_rank_and_both_times():
     stream = fed(batch([7], first=1, clock=100.0, rank=2))
     (record,) = stream.records
-    assert record == (1, 1, 2, 0.5, 100.5, 7, None, False, False)
+    assert record == (1, 1, 2, 0.5, 100.5, 7, None, False, False, False)
 
 
 def test_an_error_is_a_record_and_no_value():
@@ -143,7 +144,7 @@ def test_a_buffer_is_a_whole_number_of_items(bound):
 pieces = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 7), st.integers(0, 1)), max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pieces, st.integers(1, 60), st.integers(0, 100))
 def test_a_stream_is_like_the_list_of_its_newest_items(pieces, bound, position):
     stream, items, number = Stream(buffer=bound), [], 1
@@ -476,6 +477,13 @@ def test_the_values_of_a_stream_are_values_and_no_events():
     assert {query: stream.query(query, window=2).values for query in expected} == expected
     assert stream.query(lambda values: values[-1] - values[0], window=2).values == [2.0, 2.0]
     assert stream.query("values[-1]", window=sliding(2)).values == [1.0, 3.0, 2.0, 4.0]
+
+
+def test_a_plain_value_has_no_fields_and_the_error_says_what_to_write():
+    stream = fed(batch([0.5, 0.25]))
+    assert "have no fields: write v, not v.loss." in stream.query("v.loss").traceback
+    (worst,) = stream.query("max(v.loss for v in values)", window=2).records
+    assert "are plain (float)" in worst.error
 
 
 def test_a_query_over_values_complains_in_terms_of_values():

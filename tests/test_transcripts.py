@@ -50,8 +50,9 @@ def gist(frames):
                 found.append(("welcome", message.run, message.role))
             case m.Done():
                 value = unpack(message.value)
-                facts = ("mapped", "fields", "run", "events")
-                known = {n: value[n] for n in facts if n in value} if isinstance(value, dict) else value
+                facts = ("mapped", "fields", "run", "events", "name", "values", "exported", "kept", "after")
+                told = value if isinstance(value, list) else [value]
+                known = [{n: v[n] for n in facts if n in v} if isinstance(v, dict) else v for v in told]
                 found.append(("done", message.request, known))
             case m.Failed():
                 found.append(("failed", message.request, message.kind))

@@ -6,6 +6,7 @@ Beside it:      run = looptap.attach("name"); stream = run.stream("step, loss", 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from looptap.client.guard_rules import Firing, Rule
     from looptap.client.live import LiveStream
     from looptap.client.run import Run
+    from looptap.client.sharing import Share
     from looptap.client.steering import CommandPending
     from looptap.protocol.errors import (
         BadEndpoint,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         NoAnswer,
         NoDirectory,
         NoSuchRun,
+        NotAllowed,
         NotLooptap,
         RefusedKey,
         RemoteError,
@@ -46,7 +49,9 @@ if TYPE_CHECKING:
     from looptap.streams.errors import (
         ControlConflict,
         ControlError,
+        InDoubt,
         LooptapError,
+        NotAgreed,
         QueryError,
         SnapshotError,
         StreamEnded,
@@ -55,6 +60,10 @@ if TYPE_CHECKING:
     from looptap.streams.events import lazy
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
+    from looptap.visualizers.chart import IncompatibleStreams
+    from looptap.visualizers.notebook.overview import overview
+    from looptap.visualizers.notebook.panel import panel
+    from looptap.visualizers.plots import Plot, compare, plot
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -70,6 +79,8 @@ _ROOMS = {
     "Firing": "client.guard_rules",
     "Gap": "streams.stream",
     "Guard": "client.guard",
+    "InDoubt": "streams.errors",
+    "IncompatibleStreams": "visualizers.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -79,8 +90,11 @@ _ROOMS = {
     "NoAnswer": "protocol.errors",
     "NoDirectory": "protocol.errors",
     "NoSuchRun": "protocol.errors",
+    "NotAgreed": "streams.errors",
+    "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.controls",
+    "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
     "Record": "streams.stream",
     "RefusedKey": "protocol.errors",
@@ -89,6 +103,7 @@ _ROOMS = {
     "Run": "client.run",
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
+    "Share": "client.sharing",
     "SnapshotError": "streams.errors",
     "StoreError": "store.errors",
     "StoredRun": "store.run",
@@ -100,9 +115,13 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.discover",
+    "compare": "visualizers.plots",
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+    "overview": "visualizers.notebook.overview",
+    "panel": "visualizers.notebook.panel",
+    "plot": "visualizers.plots",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -123,6 +142,8 @@ __all__ = [
     "Firing",
     "Gap",
     "Guard",
+    "InDoubt",
+    "IncompatibleStreams",
     "LimitReached",
     "Limits",
     "LinkError",
@@ -132,8 +153,11 @@ __all__ = [
     "NoAnswer",
     "NoDirectory",
     "NoSuchRun",
+    "NotAgreed",
+    "NotAllowed",
     "NotLooptap",
     "Outcome",
+    "Plot",
     "QueryError",
     "Record",
     "RefusedKey",
@@ -142,6 +166,7 @@ __all__ = [
     "Run",
     "RunEnded",
     "SeveralRuns",
+    "Share",
     "SnapshotError",
     "StoreError",
     "StoredRun",
@@ -153,9 +178,13 @@ __all__ = [
     "VersionMismatch",
     "WrongServer",
     "attach",
+    "compare",
     "guard",
     "lazy",
     "open",
+    "overview",
+    "panel",
+    "plot",
     "runs",
     "seconds",
     "sliding",
@@ -174,3 +203,26 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _show_in_notebook(what: Any) -> None:
+    """Show what ended a cell as a live chart; without the libraries for it, as text that says how to get them."""
+    try:
+        show = import_module("looptap.visualizers.notebook.display").show
+    except ImportError as error:
+        print(f"{what!r}\nIt would be a live chart here, but {error.name} is missing: pip install 'looptap[notebook]'")
+        return
+    show(what)
+
+
+def _register_display() -> None:
+    """Have streams and plots show themselves where a notebook's kernel is at hand; nothing is imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        shown = shell.display_formatter.ipython_display_formatter
+        for room, name in (("streams.stream", "Stream"), ("visualizers.plots", "Plot")):
+            shown.for_type_by_name(f"looptap.{room}", name, _show_in_notebook)
+
+
+_register_display()

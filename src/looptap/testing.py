@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.agent import Agent
+from looptap.agent.gate import Sent
 from looptap.agent.keeping import Keeper
-from looptap.agent.link import Sent
 from looptap.agent.service import Service
 from looptap.client.run import Run
 from looptap.client.transport import Receiver
@@ -27,6 +27,9 @@ from looptap.protocol.errors import RunEnded
 from looptap.protocol.keys import OPERATOR
 
 __all__ = ["pair"]
+
+_TRIES = 10
+"""In a row in which nothing went out: the client has no room."""
 
 
 def pair(name: str = "test", **how: Any) -> tuple[Agent, Run]:
@@ -57,8 +60,14 @@ class _Link:
         return Sent.OK
 
     def wake(self) -> None:
+        before, tries = -1, 0
         while self.service.flush() or not self.service.rest():
-            pass
+            sent = self.service.delivery.sent_bytes
+            tries = 0 if sent != before else tries + 1
+            before = sent
+            if tries == _TRIES:  # the next value rings once more
+                self.service.post.rung = False
+                return
 
     def post(self, call: Callable[[], object]) -> None:
         call()

@@ -1,4 +1,4 @@
-"""Two network namespaces and the cable between them, which is pulled for a second, six, a minute."""
+"""Two network namespaces and the cable between them: a link that is cut, and a job on two hosts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from rank_jobs import LOOP, environment, started
 
 JOB = """
 import sys, threading, time, looptap
@@ -154,3 +155,90 @@ def _adds_up(made, told):
         made["reached"].get(str(number), 0) + made["made"][name] == arrived + missing
         for name, (number, arrived, missing, _) in ((n, told[n]) for n in ("window", "group"))
     )
+
+
+# ---------------------------------------------------------------- a job on two hosts
+
+AHEAD = 1000.0
+"""Seconds that the monotonic clock of the other host is ahead."""
+ELSEWHERE = """
+hostname elsewhere
+echo 11111111-2222-3333-4444-555555555555 > "$1/boot" && mount --bind "$1/boot" /proc/sys/kernel/random/boot_id
+shift
+exec "$@"
+"""
+ASKING = """
+import json, sys, time, looptap
+run = looptap.attach("many")
+query = "sum(e.loss for e in events), len(events), min(e.step for e in events), max(e.step for e in events)"
+streams = {
+    "all": run.stream("step, loss", ranks="all"),
+    "mean": run.stream("loss - 100 * rank, rank", ranks="all", combine="mean"),
+    "group": run.stream(query, combine="merge"),
+    "seconds": run.stream(
+        "len(events), min(e.event_time for e in events)", combine="list", window=looptap.seconds(0.5)
+    ),
+    "skew": run.skew(),
+}
+print("ready", flush=True)
+for line in sys.stdin:
+    told = {name: [[*r.value, r.partial, r.event, r.rank] for r in s.records if name == "all" or not r.partial]
+            for name, s in streams.items()}
+    told["notes"], told["dropped"] = streams["skew"].notes, sum(s.dropped for s in streams.values())
+    told["alive"] = {rank: each.alive for rank, each in looptap.runs()[0].members.items()}
+    told["states"], told["how"] = streams["all"].states, [repr(s) for s in streams.values()]
+    told["stacks"] = sorted(run.stacks(ranks="all"))
+    print(json.dumps(told), flush=True)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    other = ["unshare", "--uts", "--mount", "--time", f"--monotonic={AHEAD:.0f}", "--kill-child"]
+    other += ["sh", "-ec", ELSEWHERE, "sh"]
+    if subprocess.run([*other, str(tmp_path), "true"], capture_output=True).returncode:
+        pytest.skip("this machine makes no time namespaces (util-linux 2.36 and Linux 5.6 do)")
+    children = []
+    try:
+        for rank in range(4):
+            address, link = ("10.213.57.1", "lt-a") if rank < 2 else ("10.213.57.2", "lt-b")
+            listen = f", listen='tcp://{address}:*'"
+            code = LOOP.format(name="many", batches=20, uneven=0, pause=0.005, slow="pass", listen=listen)
+            more = {"MASTER_ADDR": "10.213.57.1", "GLOO_SOCKET_IFNAME": link}
+            where = ["ip", "netns", "exec", HERE if rank < 2 else THERE, *([] if rank < 2 else [*other, str(tmp_path)])]
+            settings = environment(tmp_path, rank, 4, 29517, **more)
+            children.append(subprocess.Popen([*where, sys.executable, "-c", code], env=settings))
+        started(tmp_path, 4)
+        with child(HERE, ASKING) as client:
+            enough = {"mean": 200, "group": 5, "seconds": 4, "skew": 200}
+            told = client()
+            begun = time.monotonic()
+            while any(len(told[name]) < count for name, count in enough.items()):
+                assert time.monotonic() < begun + 120, ({name: len(told[name]) for name in enough}, told["how"])
+                time.sleep(0.2)
+                told = client()
+    finally:
+        for process in children:
+            process.kill()
+            process.wait()
+    assert told["alive"] == {"0": True, "1": True, "2": None, "3": None}
+    assert told["states"] == dict.fromkeys("0123", "live")
+    assert told["stacks"] == [0, 1, 2, 3]
+    assert told["dropped"] == 0
+    places = [(event, rank) for *_, event, rank in told["all"]]
+    assert places == sorted(places)
+    assert all(own == (event - 1) % 100 and rank == 1.5 for own, rank, _, event, _ in told["mean"])
+    for total, count, first, last, *_ in told["group"]:
+        assert (count, last - first) == (80, 19)
+        assert total == sum(100 * rank + step % 100 for rank in range(4) for step in range(first, last + 1))
+    for *ranks, _, _, _ in told["seconds"]:
+        starts = [begin - (AHEAD if rank > 1 else 0.0) for rank, (_, begin) in enumerate(ranks)]
+        assert max(starts) // 0.5 == min(starts) // 0.5  # on the clock of rank 0 it is the same half of a second
+    spreads = sorted(one[0] for one in told["skew"])
+    uncertain = max(one[3] for one in told["skew"])
+    print(f"spread {1e3 * spreads[len(spreads) // 2]:.2f} ms, known to {1e3 * uncertain:.2f} ms; {told['notes']}")
+    assert 0 < uncertain < 0.05
+    assert spreads[len(spreads) // 2] < 0.1 + uncertain

@@ -81,6 +81,8 @@ def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(tmp_path, mon
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout.readline() == "ready\n"
+            with looptap.attach("storm") as run:  # a frame that is sent uncopied starts pyzmq's own context, once
+                assert len(run.stream("text * 400", on="batch").wait(1)[0]) == 400_000
             started = time.monotonic()
             for until in (WARM, SECONDS):
                 while time.monotonic() - started < until:

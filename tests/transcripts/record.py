@@ -38,6 +38,8 @@ def converse(run, happen, sent):
         with contextlib.suppress(QueryError):
             run.stream(query, on="batch")
             raise AssertionError(f"{query} is no query.")
+    handed = run.stream("loss", on="batch", name="curve")
+    run.export(handed)
     rows.grant(math.inf)  # on a busy machine less would have events skipped
     for step in range(1, 7):
         happen(f"emit batch {json.dumps({'step': step, 'loss': step / 4})}")
@@ -54,9 +56,12 @@ def converse(run, happen, sent):
     happen("beat")
     run._transport.send(encode(m.Beat()))
     run._transport.send(encode(m.Got(1)))
+    assert [stream.name for stream in run.streams] == ["curve", "commands"]
+    reader = run.stream("curve")
+    run.export(reader, False)
     arrays.close()
     happen("close")
-    streams = rows, means, arrays, recorder, windows
+    streams = rows, means, arrays, recorder, windows, handed, reader
     return {
         "values": [[json.loads(json.dumps(v, default=lambda a: a.tolist())) for v in s.values] for s in streams],
         "partial": [[r.partial for r in s.records] for s in streams],
@@ -116,7 +121,7 @@ def agent_in_memory():
 
 def record():
     """The lines of the transcript, and what the client made of it."""
-    session._client_name = lambda: "somebody@somewhere, pid 1"
+    session.named_process = lambda: "somebody@somewhere, pid 1"
     agent, lines = agent_in_memory(), []
     run = Run(Tape(agent.memory, lines), run=RUN)
 

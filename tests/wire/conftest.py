@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import zmq
 
-from looptap.agent.link import Link, Sent
+from looptap.agent.gate import Sent
+from looptap.agent.link import Link
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 

@@ -15,31 +15,16 @@ from typing import get_args
 
 import pytest
 import zmq
+from listening import bound
 
 from looptap.agent import zap
-from looptap.agent.link import _secure
+from looptap.agent.gate import secure
 from looptap.protocol import messages
 from looptap.protocol.connections import private_dir
 from looptap.protocol.errors import BadEndpoint, LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import ALLOWED, may_send
-
-
-def bound() -> list[str]:
-    """The addresses at which this process listens, as the kernel tells: hex address:port, or a path."""
-    inodes = set()
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            inodes.add(os.readlink(f"/proc/self/fd/{fd}").removeprefix("socket:[").removesuffix("]"))
-        except OSError:
-            continue
-    tables = [(Path("/proc/net") / name).read_text().splitlines()[1:] for name in ("tcp", "tcp6", "unix")]
-    internet = [line.split() for table in tables[:2] for line in table]
-    local = [line.split() for line in tables[2]]
-    return [f[1] for f in internet if f[3] == "0A" and f[9] in inodes] + [
-        f[7] for f in local if len(f) > 7 and f[6] in inodes and int(f[3], 16) & 0x10000
-    ]
 
 
 def test_by_default_an_agent_listens_at_one_private_path_and_nowhere_else(wire):
@@ -181,7 +166,7 @@ def test_every_server_socket_of_an_agent_demands_keys_in_an_enforced_domain(wire
 
 def test_without_a_doorman_nobody_comes_in_with_the_right_key(wire):
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        _secure(router, wire.keys, Limits())
+        secure(router, wire.keys.server, Limits())
         router.bind("tcp://127.0.0.1:*")
         options = {
             "curve_publickey": wire.keys.client.public,
@@ -216,14 +201,20 @@ def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
 CODE = messages.Code("loss")
 OPERATORS_ONLY = [
     messages.Attach(1, 1, CODE, "batch"),
-    messages.Detach(1, 1),
     messages.CloseWindow(1, 1),
     messages.Grant(1, 1, 0.1),
     messages.Call(1, "id", CODE, "batch"),
     messages.Command(1, "id", "set", "lr"),
+    messages.Agree(1, "id", 7),
     messages.Ask(1, "stats"),
+    messages.Stand(1, 1, "loss", export=True),
+    messages.Share(1, 60.0),
+    messages.Revoke(1),
 ]
-ALSO_VIEWERS = [messages.Hello((1, 0)), messages.Beat(), messages.Leave(), messages.Got(1)]
+ALSO_VIEWERS = [
+    messages.Hello((1, 0)), messages.Look(1), messages.Read(1, 1, "loss"), messages.Detach(1, 1), messages.Beat(),
+    messages.Leave(), messages.Got(1),
+]  # fmt: skip
 ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]
 
 

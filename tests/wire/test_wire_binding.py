@@ -149,7 +149,8 @@ FORK = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 import zmq
-from looptap.agent.link import Link, Sent
+from looptap.agent.gate import Sent
+from looptap.agent.link import Link
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 

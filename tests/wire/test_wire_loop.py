@@ -14,7 +14,7 @@ import pytest
 
 from looptap.agent import link as link_module
 from looptap.agent import loop
-from looptap.agent.link import Sent
+from looptap.agent.gate import Sent
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
@@ -84,7 +84,7 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
 
 def test_with_nobody_attached_the_thread_sleeps_for_a_minute_and_else_until_the_beat(wire, until):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = loop.Loop(wire.link, wire.brain, wire.link._router, wire.link.doorman._socket)
+    idle = loop.Loop(wire.link, wire.brain, wire.link.doorman._socket)
     assert idle._patience() > 50_000  # then it looks whether its files are still there
     attach(wire)
     assert idle._patience() <= 21

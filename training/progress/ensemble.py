@@ -23,17 +23,19 @@ HORIZON = 500
 _OVERSAMPLED = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _POWER = 0.5  # the prior of all power laws together
-_EXPONENTIALS = ((1.0, 8, 0.3), (0.5, 5, 0.2))  # beta, how many time constants, their prior together
-_SHORTEST = 2.0  # points: the shortest time constant of an exponential
+_EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
+    (1.0, 8, 0.25), (0.5, 5, 0.1), (1.5, 4, 0.1), (2.5, 4, 0.05),
+)  # fmt: skip
+_SHORTEST = 3.0  # points: the shortest time constant of an exponential
 _SIGMAS = np.geomspace(0.004, 0.12, 9)
 _TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("rise", 0.2))
-_MEANS = np.array([0.35, 0.55, 0.12])  # of c, a, t, in units of the first error
+_MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP = (0.02, 0.06)  # mean and spread of d
 _ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
 _PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
-_LEVEL = 1.0  # by which power of the error the variance of noise falls
-_FADE = 0.7  # points within which a drop of the learning rate takes effect
+_LEVEL = 1.5  # by which power of the error the variance of noise falls
+_FADE = 1.0  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 0.5, 0.01
 _MOST = 120  # observations; older ones are merged
 _STEPS = 8  # drops of the learning rate that get a coefficient of their own

@@ -1,10 +1,11 @@
-"""Numbers as block characters: a curve on one line, a bar, a small picture."""
+"""Numbers as block characters: a curve on one line, a bar, a matrix, a small image."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 LEVELS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
@@ -41,28 +42,53 @@ def bar(number: float, largest: float, width: int = 20) -> str:
     return EIGHTHS[8] * full + (EIGHTHS[eighths] if eighths else "")
 
 
-def picture(pixels: Sequence[Sequence[float]]) -> list[str]:
-    """The lines of a picture with two characters a pixel; pixels go from 0, left blank, to 1.
+def shaded(pixels: Any, each: int = 2) -> list[str]:
+    """The lines of a matrix with ``each`` characters a pixel; pixels go from 0, left blank, to 1; × is NaN.
 
-    >>> picture([[0, 1], [1, 0.5]])
+    >>> shaded([[0, 1], [1, 0.5]])
     ['  ██', '██▒▒']
     """
-    return ["".join(2 * SHADES[round(4 * min(1.0, max(0.0, pixel)))] for pixel in row) for row in pixels]
+    return ["".join(each * _shade(pixel) for pixel in row) for row in pixels]
 
 
-def beside(pictures: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
-    """Blocks of lines, equally wide in themselves, next to each other.
+def half_blocks(image: Any, width: int, height: int) -> list[str]:
+    """An image of uint8 (rows, columns, 3 or 4) in true colours, two pixels a character, padded to ``width``."""
+    rows, columns = image.shape[:2]
+    share = min(1.0, width / columns, 2 * height / rows)
+    down = [int(i / share) for i in range(max(1, int(rows * share)))]
+    across = [int(i / share) for i in range(max(1, int(columns * share)))]
+    pixels = image[..., :3]
+    lines = []
+    for upper, lower in zip(down[::2], [*down[1::2], None], strict=False):
+        cells = []
+        for column in across:
+            above = "38;2;{};{};{}".format(*pixels[upper, column])
+            below = "" if lower is None else ";48;2;{};{};{}".format(*pixels[lower, column])
+            cells.append(f"\x1b[{above}{below}m▀")
+        lines.append("".join(cells) + "\x1b[0m" + " " * (width - len(across)))
+    return lines
+
+
+def beside(blocks: Sequence[Sequence[str]], width: int | None = None, gap: int = 3) -> list[str]:
+    """Blocks of lines next to each other, each as wide as its first line, or ``width`` where escapes are in it.
 
     >>> beside([["ab", "cd"], ["ef"]], gap=1)
     ['ab ef', 'cd   ']
     """
-    height = max(map(len, pictures), default=0)
-    padded = [[*block, *[" " * len(block[0])] * (height - len(block))] for block in pictures if block]
+    height = max(map(len, blocks), default=0)
+    padded = [
+        [*block, *[" " * (len(block[0]) if width is None else width)] * (height - len(block))]
+        for block in blocks if block
+    ]  # fmt: skip
     return [(" " * gap).join(lines) for lines in zip(*padded, strict=True)]
 
 
 def _finite(numbers: Sequence[float]) -> bool:
     return all(map(math.isfinite, numbers))
+
+
+def _shade(pixel: float) -> str:
+    return SHADES[round(4 * min(1.0, max(0.0, pixel)))] if pixel == pixel else ODD
 
 
 def _level(number: float, low: float, high: float) -> str:

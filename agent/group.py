@@ -1,0 +1,148 @@
+"""The process group of a job on several ranks, as far as looptap needs it: its size, its patience, its store.
+
+The store is what the ranks met by (torch's TCPStore, mostly): small values under keys, with an atomic compare-and-set.
+It is no collective: a rank that never asks keeps nobody waiting. We have a connection of our own, on a thread of our
+own, since an operation on a store whose process hangs does not return. torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from looptap.streams.errors import NotAgreed
+
+COMMIT, LATE, ALONE = "commit", "late", "alone"
+"""What is decided on a command: all ranks are at its event; one had passed it; they did not all come in time."""
+UNKNOWN = 600.0
+"""Seconds after which a process group gives up waiting for a rank, where it does not say."""
+_TICKS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
+_KEPT = 60.0  # seconds after which no rank asks for a decision any more
+
+
+class Group(NamedTuple):
+    """The process group of this job."""
+
+    rank: int
+    size: int
+    timeout: float
+    """Seconds after which a collective gives up."""
+
+
+def group() -> Group | None:
+    """The default process group; None if there is none, or this is its only rank."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    return Group(dist.get_rank(), dist.get_world_size(), _timeout(dist))
+
+
+def _timeout(dist: Any) -> float:
+    try:
+        world = dist.group.WORLD
+        backends = [world._get_backend(device) for device in world._device_types]
+        return min(float(backend.options._timeout.total_seconds()) for backend in backends)
+    except Exception:  # these are torch's own affairs, and may be called otherwise one day
+        return UNKNOWN
+
+
+class Ballots:
+    """Has the ranks of a job agree, each time on one key, with ``patience`` seconds for all to come."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._of: int | None = None
+        self._store: Any = None
+        self._old: deque[tuple[float, str]] = deque()
+        self.since: float | None = None
+        """When the operation began that is under way on the store."""
+
+    def connect(self, patience: float) -> None:
+        """Be ready: the connection is made beside the loop."""
+        self._ask(lambda store: store.set_timeout(timedelta(seconds=max(1.0, patience))))
+
+    def vote(self, key: str, size: int, patience: float) -> Future[str]:
+        """Be counted, and learn what is decided; the future raises what the store raises."""
+        return self._ask(lambda store: _vote(store, key, size, patience))
+
+    def refuse(self, key: str) -> None:
+        """Have it decided that nothing is done, if nothing is decided yet."""
+        self._ask(lambda store: store.compare_set(f"{key}/how", "", LATE))
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._thread is not None:
+            self._asked.put((_hang_up, Future()))
+
+    def _ask(self, do: Callable[[Any], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._asked.put((do, answer))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="looptap-agree", daemon=True)
+            self._thread.start()
+        return answer
+
+    def _work(self) -> None:
+        while True:
+            do, answer = self._asked.get()
+            if do is _hang_up:
+                self._store = None
+                return
+            self.since = time.monotonic()
+            try:
+                store = self._connected()
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+                answer.set_exception(NotAgreed(f"the store of the process group cannot be reached ({why:.300})."))
+            else:
+                try:
+                    answer.set_result(do(store))
+                except Exception as error:
+                    answer.set_exception(error)
+                    self._of = None  # the next one comes over a new connection
+            self.since = None
+
+    def _connected(self) -> Any:
+        # torch.distributed has no public name for the store of the default group.
+        found = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
+        if self._of != id(found):
+            self._store, self._of = found.clone(), id(found)
+        now = time.monotonic()
+        while self._old and self._old[0][0] < now - _KEPT:
+            _, key = self._old.popleft()
+            for part in ("in", "how"):
+                self._store.delete_key(f"{key}/{part}")
+        return self._store
+
+    def forget_later(self, key: str) -> None:
+        """Have the store forget the key once nobody asks for it any more."""
+        self._old.append((time.monotonic(), key))
+
+
+def _hang_up(store: Any) -> None:
+    """What tells the thread to end."""
+
+
+def _vote(store: Any, key: str, size: int, patience: float) -> str:
+    deadline = time.monotonic() + patience
+    how, (pause, longest) = f"{key}/how", _TICKS
+    if store.add(f"{key}/in", 1) >= size:
+        return _decided(store, how, COMMIT)
+    while not store.check([how]):
+        if time.monotonic() >= deadline:
+            return _decided(store, how, ALONE)
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+    return _decided(store, how, ALONE)  # which it is not, since it is decided
+
+
+def _decided(store: Any, how: str, proposed: str) -> str:
+    return bytes(store.compare_set(how, "", proposed)).decode()

@@ -1,0 +1,44 @@
+"""How the clocks of two hosts compare."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from looptap.protocol.errors import MessageError
+
+if TYPE_CHECKING:
+    from looptap.client.run import Run
+
+_TRIES = 8
+
+
+class Offset(NamedTuple):
+    """``seconds`` that one clock is ahead of another, give or take ``error``."""
+
+    seconds: float
+    error: float
+
+
+def ahead(run: Run, timeout: float = 5.0) -> Offset:
+    """How far the monotonic clock of the run's host is ahead of this one's, from the quickest of eight questions.
+
+    The answer was given at some moment between the question and its arrival: half of that time is the error.
+    """
+    best = Offset(0.0, float("inf"))
+    for _ in range(_TRIES):
+        asked = time.monotonic()
+        told = run._inquire("clock", "The question for the clock", timeout, float)
+        came = time.monotonic()
+        if not abs(told) < 1e12:
+            raise MessageError(f"The clock of the run shows {told!r}.")
+        best = min(best, Offset(told - (asked + came) / 2, (came - asked) / 2), key=lambda offset: offset.error)
+    return best
+
+
+def between(first: Run, second: Run, boots: tuple[str, str]) -> Offset:
+    """How far the clock of the host of ``second`` is ahead of that of ``first``; of one boot, it is the same clock."""
+    if first is second or (boots[0] and boots[0] == boots[1]):
+        return Offset(0.0, 0.0)
+    one, other = ahead(first), ahead(second)
+    return Offset(other.seconds - one.seconds, other.error + one.error)

@@ -1,0 +1,124 @@
+"""Values of several ranks brought together by the numbers of their events, or of their windows.
+
+An `Assembly` has no clock and no thread: it is told what came and what time it is, and says what is complete. It waits
+for a rank that has something to say, yet for none longer than ``patience`` seconds after the first value came.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from looptap.streams.buffers import Batch
+
+Key: TypeAlias = tuple[int, int, int]
+"""The how-many-th run of its name, the number of an event or a window, and how many values of it came before."""
+
+
+class Part(NamedTuple):
+    """What one rank has for a number: the event, its time on the host's clock, that clock, the value and its flag."""
+
+    event: int
+    time: float
+    clock: float
+    value: Any
+    flag: int
+    nbytes: int
+
+
+class Whole(NamedTuple):
+    """What the ranks have for one number, and the ranks that were not waited for any longer, or have nothing."""
+
+    number: int
+    parts: dict[int, Part]
+    missing: tuple[int, ...]
+
+
+MOST, MOST_BYTES = 100_000, 268_435_456
+"""Numbers that wait, and bytes of their values; above, the oldest is waited for no longer."""
+
+
+class Assembly:
+    """The values of ``ranks`` by number."""
+
+    def __init__(self, ranks: Collection[int], patience: float) -> None:
+        self.ranks, self.patience = tuple(sorted(ranks)), patience
+        self.live = set(self.ranks)
+        """Those that may have more to say."""
+        self.late = dict.fromkeys(self.ranks, 0)
+        """Values that came when their number had been given up, by rank."""
+        self._parts: dict[Key, dict[int, Part]] = {}
+        self._since: dict[Key, float] = {}
+        self._order: list[Key] = []
+        self._reached: dict[int, tuple[int, int, int]] = dict.fromkeys(self.ranks, (0, -1, 0))
+        self._given = (0, -1, 0)
+        self._bytes = 0
+
+    def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, Part]]:
+        """Take in what has come of a rank at the time ``now``; what is too late comes back, with its number."""
+        numbers = batch.windows or batch.events
+        flags = batch.flags or bytes(len(batch.values))
+        run, last, times = self._reached[rank]
+        late = []
+        clock, size = batch.clock, batch.nbytes // max(1, len(batch.values))
+        for number, *columns in zip(numbers, batch.events, batch.times, batch.values, flags, strict=True):
+            times = times + 1 if number == last else 0
+            last = number
+            key = run, number, times
+            event, time, value, flag = columns
+            part = Part(event, time, clock, value, flag, size)
+            if key <= self._given:
+                self.late[rank] += 1
+                late.append((number, part))
+                continue
+            parts = self._parts.get(key)
+            if parts is None:
+                parts = self._parts[key] = {}
+                self._since[key] = now
+                heapq.heappush(self._order, key)
+            parts[rank] = part
+            self._bytes += size
+        self._reached[rank] = run, last, times
+        return late
+
+    def moved(self, rank: int) -> None:
+        """A rank goes on in the next run of its name, which numbers its events from 1."""
+        self._reached[rank] = self._reached[rank][0] + 1, -1, 0
+
+    def over(self, rank: int) -> None:
+        """A rank has nothing more to say."""
+        self.live.discard(rank)
+
+    def ready(self, now: float) -> Iterator[Whole]:
+        """What is complete, or has waited for long enough, in the order of the numbers."""
+        while self._order:
+            key = self._order[0]
+            crowded = len(self._order) > MOST or self._bytes > MOST_BYTES
+            if not crowded and self._since[key] + self.patience > now and self._awaited(key):
+                return
+            heapq.heappop(self._order)
+            parts = self._parts.pop(key)
+            del self._since[key]
+            self._bytes -= sum(part.nbytes for part in parts.values())
+            self._given = key
+            missing = tuple(rank for rank in self.ranks if rank not in parts) if len(parts) < len(self.ranks) else ()
+            yield Whole(key[1], dict(sorted(parts.items())), missing)
+
+    def deadline(self) -> float | None:
+        """When something will have waited for long enough; None if nothing waits."""
+        return self._since[self._order[0]] + self.patience if self._order else None
+
+    def awaited(self, now: float) -> dict[int, float]:
+        """The ranks that are waited for, and for how many seconds."""
+        if not self._order:
+            return {}
+        key = self._order[0]
+        return dict.fromkeys(self._awaited(key), now - self._since[key])
+
+    def _awaited(self, key: Key) -> list[int]:
+        """The ranks that have not come to this number."""
+        parts = self._parts[key]
+        if len(parts) >= len(self.live) and self.live.issubset(parts):
+            return []
+        return sorted(rank for rank in self.live if rank not in parts and self._reached[rank][:2] <= key[:2])

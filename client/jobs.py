@@ -1,0 +1,77 @@
+"""Which connection files belong to one job: those of its ranks.
+
+A job is known by what its launcher has told all of its ranks (`RunInfo.job`). After a restart, and after jobs that were
+killed, files of dead ranks may lie about with the same: the newest of each rank counts, the living before the dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from looptap.client.discover import RunListing
+
+Members: TypeAlias = "dict[int, RunListing]"
+
+
+def jobs(listed: Iterable[RunListing]) -> list[RunListing]:
+    """One listing for each job, the newest first: of its lowest rank that may live, with all of them as ``members``."""
+    found, together = [], {}  # type: ignore[var-annotated]
+    for run in listed:
+        if run.ranks > 1 and run.file is not None:
+            together.setdefault((run.name, run.file.run.job, run.ranks, run.role), []).append(run)
+        else:
+            found.append(run)
+    for (_, job, _, _), files in together.items():
+        newest, *earlier = _told_apart(files)
+        found += [_led(newest), *(_led(_ended(members) if job else members) for members in earlier)]
+    return sorted(found, key=lambda run: (bool(run.problem), -run.started))
+
+
+def _told_apart(files: Sequence[RunListing]) -> list[Members]:
+    """The files of one launcher's name by job: one that has run before, or was restarted, has its own."""
+    found: list[Members] = []
+    for run in sorted(files, key=lambda run: (run.alive is False, -run.started)):
+        for members in found:
+            if run.rank not in members and not _superseded(run, members):
+                members[run.rank] = run
+                break
+        else:
+            found.append({run.rank: run})
+    return found
+
+
+def _ended(members: Members) -> Members:
+    """Those of another machine, of which nobody can tell here, but others have their place by now."""
+    return {rank: replace(run, alive=False) if run.alive is None else run for rank, run in members.items()}
+
+
+def _superseded(run: RunListing, members: Members) -> bool:
+    """Whether a dead rank is of an earlier attempt than those that live on its host."""
+    if run.alive is not False or run.file is None:
+        return False
+    attempts = [other.file.run.attempt for other in members.values() if other.file and other.host == run.host]
+    return any(attempt > run.file.run.attempt for attempt in attempts)
+
+
+def _led(members: Members) -> RunListing:
+    leader = min(members.values(), key=lambda run: (run.alive is False, run.rank))
+    return replace(leader, members=dict(sorted(members.items())))
+
+
+def numbered(ranks: Iterable[int]) -> str:
+    """Ranks as people write them.
+
+    >>> numbered([0, 1, 2, 5])
+    'ranks 0-2, 5'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][-1] == rank - 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    shown = ", ".join("-".join(map(str, span)) for span in spans)
+    return f"rank{'s' * (len(shown) > 1 and not shown.isdigit())} {shown}" if shown else "no rank"

@@ -1,0 +1,221 @@
+"""Asking several ranks of a job one question: `Run.stream` with ``ranks=``, and `Run.skew`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from looptap.client.clocks import Offset, between
+from looptap.client.combining import MERGE, combination
+from looptap.client.gathering import Whole
+from looptap.client.jobs import numbered
+from looptap.client.ranks import ALL
+from looptap.client.rankstream import PATIENCE, Combined, RankPart, RankStream
+from looptap.protocol import messages as m
+from looptap.protocol.errors import LimitReached, NoAnswer
+from looptap.streams.aligned import Merger
+from looptap.streams.buffers import Batch
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.rows import rows
+from looptap.streams.stream import BUFFER_BYTES
+
+if TYPE_CHECKING:
+    from looptap.client.run import Run
+
+SPREAD = ("spread", "slowest", "fastest", "uncertainty")
+"""The fields of a value of `Run.skew`."""
+_COMPARE, _SOON = 30.0, 0.5  # seconds between two comparisons of clocks, and for one answer
+_ATTACH = 4.0  # seconds in which the ranks of a node have to be reached
+_KEPT = 64  # values of one rank that its part keeps, which nobody reads
+
+
+def over_ranks(
+    run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, combine: str | Callable[..., Any] | None,
+    *, patience: float, timeout: float, text: str, buffer: int, buffer_bytes: int, relay: bool = False,
+) -> RankStream:  # fmt: skip
+    """The stream of a query on several ranks. Raises what `Run.stream` raises."""
+    f = None if combine is None or combine == MERGE else combination(combine)
+    if combine == MERGE:
+        if not attach.code.text or attach.code.pickled:
+            raise QueryError("combine='merge' needs the query as text, to see its parts.", text)
+        attach = msgspec.structs.replace(attach, align=m.STATES)
+    elif f is not None:
+        attach = msgspec.structs.replace(attach, align=m.VALUES)
+    if relay and combine != MERGE:
+        raise QueryError(f"relay=True merges on the way: combine='merge', not {combine!r}.", text)
+    stream = _asked(
+        run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes,
+        relay=relay,
+    )  # fmt: skip
+    lead = next(iter(stream.parts.values()))
+    try:
+        if combine == MERGE and lead.standing is not None:
+            raise QueryError(
+                f"{lead.standing!r} is declared by the job, which sends its values, not their parts.", text,
+                hint="combine='mean' combines such values; a query of your own can be merged.",
+            )  # fmt: skip
+        if f is not None and (isinstance(combine, str) is False or combine == "list"):
+            named = rows(lead.names) if lead.names else None
+            stream.combined = lambda whole: f(_values(whole) if named is None else named(_values(whole)))
+        else:
+            stream._set_fields(lead.names)
+            if f is not None:
+                stream.combined = lambda whole: f(_values(whole))
+        if combine == MERGE:
+            stream.combined = _merged(attach.code.text, lead.functions)
+    except BaseException:
+        stream.close(0.0)
+        raise
+    stream._gathering.start()
+    return stream
+
+
+class _Joined(RankStream):
+    """A stream of the joined states of several ranks, each of which is passed on as it comes."""
+
+    on_batch: Callable[[Batch], None]
+
+    def _push(self, batch: Batch) -> None:
+        super()._push(batch)
+        self.on_batch(batch)
+
+
+def joined(
+    run: Run, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
+) -> tuple[RankStream, dict[str, Any]]:
+    """The stream of what ``ranks`` come to together, to be merged further, and what an agent tells at an attach."""
+    stream = _asked(
+        run, attach, ranks, patience=PATIENCE, timeout=_ATTACH, text=attach.code.text, buffer=_KEPT,
+        buffer_bytes=BUFFER_BYTES, kind=_Joined,
+    )  # fmt: skip
+    assert isinstance(stream, _Joined)
+    lead = next(iter(stream.parts.values()))
+    merger = Merger(attach.code.text, lead.functions)
+    stream.combined = lambda whole: merger.joined(_values(whole))
+    stream.on_batch = on_batch
+    told = {"fields": lead.names, "mapped": False, "explain": lead.explain(), "notes": stream.notes}
+    return stream, {**told, "functions": lead.functions}
+
+
+def skew(
+    run: Run, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float, buffer: int
+) -> RankStream:
+    """The stream of how far the ranks are apart at each event. Raises what `Run.stream` raises."""
+    attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
+    stream = _asked(
+        run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
+    )
+    stream.unit = "s"
+    stream.combined = _Spread(run, stream.ranks)
+    stream._set_fields(SPREAD)
+    stream._own_notes += stream.combined.notes
+    stream._gathering.start()
+    return stream
+
+
+def _asked(
+    run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
+    text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
+) -> RankStream:  # fmt: skip
+    """The stream, attached to each rank; its values are not brought together yet."""
+    if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
+        raise QueryError(f"patience={patience!r}: it is a number of seconds, 0 or more.")
+    asked = run.ranks.select(ALL if ranks is None else ranks)
+    nodes = run.ranks.nodes(asked) if relay else {}
+    chosen = tuple(nodes) or asked
+    stream = kind(
+        run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
+    )  # fmt: skip
+    seconds = attach.align and attach.window.kind == m.SECONDS
+
+    def begin(rank: Run) -> RankPart:
+        origin = attach.origin + (_offset(run, chosen[0], rank).seconds if seconds else 0.0)
+        own = msgspec.structs.replace(
+            attach, request=rank._requests.number(), stream=next(rank._numbers), origin=origin
+        )
+        part = RankPart(rank, own, name=attach.name, text=text, buffer=_KEPT, buffer_bytes=buffer_bytes)
+        part.gathering = stream._gathering
+        rank._begin(part, timeout)
+        return part
+
+    def begin_there(rank: Run) -> RankPart:
+        ranks = nodes.get(rank.info.rank, ())
+        return begin(run.ranks.relay(ranks, timeout) if len(ranks) > 1 else rank)
+
+    told = run.ranks.each(begin_there, chosen, timeout)
+    silent = [rank for rank, error in told.items() if isinstance(error, NoAnswer)]
+    if 0 < len(silent) < len(chosen):  # where others answer, it may have been busy
+        told |= run.ranks.each(begin_there, silent, timeout)
+    stream.parts.update({rank: part for rank, part in told.items() if isinstance(part, RankPart)})
+    refusals = {rank: error for rank, error in told.items() if isinstance(error, LooptapError)}
+    wrong = next((e for e in refusals.values() if isinstance(e, QueryError | LimitReached)), None)
+    if wrong is not None or not stream.parts:
+        stream.close(0.0)
+        raise wrong or next(iter(refusals.values()))
+    for rank, error in refusals.items():
+        stream.gone[rank] = str(error)
+        stream._own_notes.append(f"without rank {rank}: {error}")
+        stream._gathering.post(rank, None)
+    lead = next(iter(stream.parts.values()))
+    stream.mapped, stream.standing, stream.unit, stream.on = lead.mapped, lead.standing, lead.unit, lead.on
+    for together in nodes.values():
+        stream._own_notes.append(f"{numbered(together)} by a relay")
+    if missing := run.ranks.missing if ranks in (None, ALL) else ():
+        stream._own_notes.append(f"no agent answers on rank {', '.join(map(str, missing))}")
+    stream._look()
+    return stream
+
+
+def _values(whole: Whole) -> list[Any]:
+    return [part.value for part in whole.parts.values()]
+
+
+def _merged(text: str, functions: Iterable[str]) -> Combined:
+    merger = Merger(text, functions)
+    return lambda whole: merger.value(_values(whole))
+
+
+def _offset(run: Run, first: int, rank: Run) -> Offset:
+    """How far the clock of ``rank`` is ahead of that of the rank ``first``."""
+    lead = run.ranks.reach(first)
+    return between(lead, rank, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
+
+
+class _Spread:
+    """Makes of the times of one event on several ranks how far they are apart."""
+
+    def __init__(self, run: Run, ranks: tuple[int, ...]) -> None:
+        self._ranks, self._run = ranks, run
+        self._boots = {rank: run.ranks.boot(rank) for rank in ranks}
+        self._offsets = dict.fromkeys(ranks, Offset(0.0, 0.0))
+        self._one = len(set(self._boots.values())) == 1 and all(self._boots.values())
+        self._compared = -math.inf
+        self._compare(5.0)
+        worst = max(offset.error for offset in self._offsets.values())
+        self.notes = [] if self._one or len(ranks) == 1 else [
+            f"clocks of different hosts are compared by the time that answers take: to {1e3 * worst:.2g} ms here"
+        ]  # fmt: skip
+
+    def __call__(self, whole: Whole) -> tuple[float, int, int, float]:
+        if time.monotonic() > self._compared + _COMPARE:
+            self._compare(_SOON)
+        times = {rank: part.time - self._offsets[rank].seconds for rank, part in whole.parts.items()}
+        slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+        error = self._offsets[slowest].error + self._offsets[fastest].error
+        return times[slowest] - times[fastest], slowest, fastest, error
+
+    def _compare(self, timeout: float) -> None:
+        """Compare the clocks anew, where they are not one and the same; a rank that does not answer keeps its own."""
+        self._compared = time.monotonic()
+        if self._one or len(self._ranks) == 1:
+            return
+
+        def offset(rank: Run) -> Offset:
+            return _offset(self._run, self._ranks[0], rank)
+
+        found = self._run.ranks.each(offset, self._ranks, timeout)
+        self._offsets.update({rank: one for rank, one in found.items() if isinstance(one, Offset)})

@@ -1,0 +1,235 @@
+"""The ranks of a job, as one of them sees its siblings: `Run.ranks`."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from looptap.client.jobs import numbered
+from looptap.client.nodes import NodeLink
+from looptap.protocol.errors import NoSuchRun
+from looptap.protocol.messages import RunInfo
+from looptap.streams.errors import LooptapError, QueryError
+
+if TYPE_CHECKING:
+    from looptap.client.run import Run
+
+ALL = "all"
+"""All ranks that have an agent."""
+_AT_ONCE = 32  # ranks that are reached at the same time
+_STARTING = 20.0  # seconds more for a relay to start
+T = TypeVar("T")
+
+
+class Siblings(Protocol):
+    """Where the ranks of a job are found."""
+
+    def known(self, run: RunInfo) -> dict[int, bool | None]:
+        """The ranks that have an agent, and whether their process is alive, where that can be known."""
+
+    def boot(self, run: RunInfo, rank: int) -> str:
+        """What tells the boot of the machine where a rank is; empty if nobody knows."""
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """The names of the hosts of the ranks, as far as they are known."""
+
+    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
+        """The run of another rank. Raises LinkError."""
+
+
+class Alone:
+    """What a run knows of its siblings that was not found by its connection file: nothing."""
+
+    def known(self, run: RunInfo) -> dict[int, bool | None]:
+        """Itself."""
+        return {run.rank: True}
+
+    def boot(self, run: RunInfo, rank: int) -> str:
+        """Nobody knows."""
+        return ""
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """Its own."""
+        return {run.rank: run.host}
+
+    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
+        """Raise NoSuchRun: where it would be is not known."""
+        raise NoSuchRun(f"Where rank {rank} of {run.id} is, is not known: attach by a name or a connection file.")
+
+
+class Ranks(Mapping[int, "Run"]):
+    """The ranks of a job by number: each a `Run` of its own, reached when it is first asked for.
+
+    Its length and its iteration are those that have an agent and are not known to be dead; `size` is that of the job.
+    They are closed with the run that they belong to, which is one of them.
+
+    >>> from looptap.testing import pair
+    >>> agent, run = pair("doctest")
+    >>> run.ranks
+    <Ranks: rank 0 of 1>
+    >>> run.ranks[0] is run
+    True
+    """
+
+    def __init__(self, owner: Run, siblings: Siblings) -> None:
+        self._owner = weakref.ref(owner)
+        self._siblings = siblings
+        self._rank, self._follow = owner.info.rank, owner._follow
+        self._reached: dict[int, Run] = {}
+        self._lock = threading.Lock()
+        self._opening: dict[int, threading.Lock] = {}
+        self._closed = False
+        self._relays: dict[tuple[int, ...], Run] = {}
+        weakref.finalize(owner, _close, self._reached).atexit = False
+        weakref.finalize(owner, _close, self._relays).atexit = False
+
+    @property
+    def size(self) -> int:
+        """How many ranks the job has."""
+        return self._run().info.ranks
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that have no agent, or whose process is dead."""
+        known = self._known()
+        return tuple(rank for rank in range(self.size) if known.get(rank, False) is False)
+
+    def reach(self, rank: int, timeout: float = 5.0) -> Run:
+        """The run of ``rank``. Raises NoSuchRun where there is no agent, and what `looptap.attach` raises."""
+        run = self._run()
+        if rank == self._rank:
+            return run
+        with self._lock:
+            opening = self._opening.setdefault(rank, threading.Lock())
+        with opening:
+            sibling = self._reached.get(rank)
+            if sibling is None or sibling.state in ("ended", "failed"):
+                if not 0 <= rank < run.info.ranks:
+                    raise NoSuchRun(f"There is no rank {rank!r}: the run {run.id} has {numbered(range(self.size))}.")
+                sibling = self._siblings.attach(run.info, rank, timeout, self._follow)
+                sibling._ranks = self
+                with self._lock:
+                    self._reached[rank] = sibling
+                    closed = self._closed
+                if closed:
+                    sibling.close()
+            return sibling
+
+    def each(
+        self, do: Callable[[Run], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
+    ) -> dict[int, T | LooptapError]:
+        """What ``do`` returns for the run of each of ``ranks``, all at once; the error where one raises a LooptapError.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> run.ranks.each(lambda rank: rank.name)
+        {0: 'doctest'}
+        """
+
+        def one(rank: int) -> T | LooptapError:
+            try:
+                return do(self.reach(rank, timeout))
+            except LooptapError as error:
+                return error
+
+        chosen = self.select(ranks)
+        if len(chosen) == 1:
+            return {chosen[0]: one(chosen[0])}
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(chosen))), "looptap-ranks") as pool:
+            return dict(zip(chosen, pool.map(one, chosen), strict=True))
+
+    def select(self, ranks: str | int | Iterable[int]) -> tuple[int, ...]:
+        """The ranks that are meant: a number, several, or "all". Raises QueryError for anything else.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> run.ranks.select("all")
+        (0,)
+        """
+        if isinstance(ranks, str):
+            if ranks != ALL:
+                raise QueryError(f"ranks={ranks!r}: it is a rank, a list of ranks, or 'all'.")
+            return tuple(self._there())
+        given = [ranks] if isinstance(ranks, int) else list(ranks)
+        if not given or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < self.size for r in given):
+            has = numbered(range(self.size))
+            raise QueryError(f"ranks={ranks!r}: the run has {has}; 'all' are those with an agent.")
+        return tuple(sorted(set(given)))
+
+    def boot(self, rank: int) -> str:
+        """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
+        return self._siblings.boot(self._run().info, rank)
+
+    def nodes(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
+        """Which of ``ranks`` are on one host, by the lowest of them."""
+        hosts: dict[str, list[int]] = {}
+        found = self._siblings.hosts(self._run().info)
+        for rank in sorted(ranks):
+            hosts.setdefault(found.get(rank, f"of rank {rank}"), []).append(rank)
+        return {together[0]: tuple(together) for together in hosts.values()}
+
+    def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> Run:
+        """A relay on the host of ``ranks``, which answers for all of them; reached once. Raises LinkError."""
+        run = self._run()
+        with self._lock:
+            opening = self._opening.setdefault(-1 - ranks[0], threading.Lock())
+        with opening:
+            reached = self._relays.get(ranks)
+            if reached is None or reached.state != "live":
+                lowest = self.reach(ranks[0], timeout).info
+                here = lowest.host == socket.gethostname()
+                link = NodeLink(lowest.id, ranks, None if here else lowest.host)
+                reached = type(run)(link, timeout=timeout + _STARTING)
+                self._relays[ranks] = reached
+            return reached
+
+    def close(self) -> None:
+        """Close the other ranks."""
+        with self._lock:
+            self._closed = True
+        _close(self._relays)
+        _close(self._reached)
+
+    def belong_to(self, run: Run) -> bool:
+        """Whether it is this run that they are closed with."""
+        return self._owner() is run
+
+    def __getitem__(self, rank: int) -> Run:
+        return self.reach(rank)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self._there()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._there())
+
+    def __len__(self) -> int:
+        return len(self._there())
+
+    def __repr__(self) -> str:
+        without = f", without {numbered(self.missing)}" if self.missing else ""
+        return f"<Ranks: {numbered(self)} of {self.size}{without}>"
+
+    def _there(self) -> list[int]:
+        return sorted(rank for rank, alive in self._known().items() if alive is not False)
+
+    def _known(self) -> dict[int, bool | None]:
+        run = self._run()
+        known = self._siblings.known(run.info)
+        known.setdefault(run.info.rank, run.state in ("live", "lost"))
+        return known
+
+    def _run(self) -> Run:
+        run = self._owner()
+        if run is None:
+            raise NoSuchRun("The run that these are ranks of was dropped; attach again.")
+        return run
+
+
+def _close(reached: Mapping[Any, Run]) -> None:
+    for sibling in list(reached.values()):
+        sibling.close()

@@ -1,0 +1,369 @@
+"""`RankStream`: one stream of what several ranks of a job yield, in the order of their events, or combined."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from looptap.client.gathering import Assembly, Part, Whole
+from looptap.client.jobs import numbered
+from looptap.client.live import LiveStream
+from looptap.protocol import messages as m
+from looptap.streams.buffers import ERROR, PARTIAL, Batch, Seam
+from looptap.streams.errors import QueryError
+from looptap.streams.feed import ENDED, FAILED, LIVE
+from looptap.streams.stream import Cost
+from looptap.streams.syntax import format_error
+
+if TYPE_CHECKING:
+    from looptap.client.run import Run
+
+PATIENCE = 2.0
+"""Seconds that a value waits for the ranks that have not come to it, unless ``patience=`` says otherwise."""
+_INBOX, _INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
+_LOOK = 1.0  # seconds between two looks at how the ranks are
+_ABSENT = 1000
+
+Combined = Callable[[Whole], Any]
+"""Makes one value of what the ranks have; None where each value is for itself."""
+
+
+class Absent(NamedTuple):
+    """The value ``number`` of the stream, of the event or window ``event``, has nothing of ``ranks``."""
+
+    number: int
+    event: int
+    ranks: tuple[int, ...]
+
+
+class RankStream(LiveStream):
+    """The values of one query on several ranks, in the order of their events; made by `Run.stream` with ``ranks=``.
+
+    Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window. A value
+    waits for the ranks that have not come to its event, ``patience`` seconds at most: then it is flagged partial, and
+    `absent` names the ranks that it lacks; what they send later is counted in `late`. `waiting` tells who is waited for
+    at this moment, `states` how each rank is. A rank that ends or is lost for good leaves the others to go on; the
+    stream ends with the last. Times are on the clock of the lowest rank.
+    """
+
+    def __init__(
+        self, run: Run, attach: m.Attach, ranks: Sequence[int], *, text: str, buffer: int, buffer_bytes: int,
+        patience: float,
+    ) -> None:  # fmt: skip
+        super().__init__(run, attach, name=attach.name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
+        self.ranks = tuple(ranks)
+        self.parts: dict[int, RankPart] = {}
+        """The stream of each rank, which keeps none of its values."""
+        self.gone: dict[int, str] = {}
+        """The ranks that have ended or could not be reached, and why."""
+        self.combined: Combined | None = None
+        self._gathering = Gathering(Assembly(ranks, patience), weakref.ref(self))
+        self._absent: deque[Absent] = deque(maxlen=_ABSENT)
+        self._next = 1
+        self._place = 0.0, 0.0  # of the newest value: its time and its clock
+        self._own_notes: list[str] = []
+        release = weakref.finalize(self, self._gathering.stop)
+        release.atexit = False
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def waiting(self) -> dict[int, float]:
+        """The ranks that the oldest waiting value is waiting for, and for how many seconds."""
+        return self._gathering.awaited()
+
+    @property
+    def states(self) -> dict[int, str]:
+        """How each rank is: live, lost (its link is down), or why it has ended."""
+        states = {rank: f"{part.run.state}" for rank, part in self.parts.items()}
+        return dict(sorted({**states, **self.gone}.items()))
+
+    @property
+    def absent(self) -> list[Absent]:
+        """Which values lack which ranks; the newest 1,000."""
+        return list(self._absent)
+
+    @property
+    def late(self) -> dict[int, int]:
+        """How many values of a rank came when their event was no longer waited for; without combine they are there."""
+        return {rank: count for rank, count in self._gathering.assembly.late.items() if count}
+
+    @property
+    def dropped(self) -> int:
+        """How many values of the ranks never arrived."""
+        return sum(part.dropped for part in self.parts.values()) + sum(self._gathering.dropped.values())
+
+    @property
+    def error_count(self) -> int:
+        """How many times the query failed, on all ranks."""
+        return max(self._errors, sum(part.error_count for part in self.parts.values()))
+
+    def explain(self) -> str:
+        """What of the query streams on each rank, what is collected, and when it yields."""
+        return next((part.explain() for part in self.parts.values()), "")
+
+    def grant(self, budget: float | None, timeout: float = 5.0) -> None:
+        """Let the query take the fraction ``budget`` of each rank's time; raises what `LiveStream.grant` raises."""
+        for part in self.parts.values():
+            part.grant(budget, timeout)
+
+    def close_window(self, timeout: float = 5.0) -> None:
+        """Raise QueryError: the windows of several ranks are those that all of them have."""
+        raise QueryError("the windows of a stream over several ranks end where they end on all of them.", self.text)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Detach the query from all ranks and wait, ``timeout`` seconds at most, for what is still to come."""
+        deadline = time.monotonic() + timeout
+        for part in self.parts.values():
+            if part.state == LIVE:
+                part._closing = True
+                part.run._detach(part._attach.stream)
+        for part in self.parts.values():
+            part.close(max(0.0, deadline - time.monotonic()))
+        self._gathering.hasten()
+        with self._changed:
+            self._wait_until(lambda: False, max(0.0, deadline - time.monotonic()))
+        self._finish(ENDED, "closed")
+        self._gathering.stop()
+
+    def __repr__(self) -> str:
+        facts = [numbered(self.ranks)]
+        if waiting := self.waiting:
+            facts.append(f"waits for {numbered(waiting)} for {max(waiting.values()):.1f} s")
+        if self._absent:
+            facts.append(f"the newest incomplete value, number {self._absent[-1].number:,}, lacks "
+                         f"{numbered(self._absent[-1].ranks)}")  # fmt: skip
+        if late := sum(self.late.values()):
+            facts.append(f"{late:,} came too late")
+        facts += [f"rank {rank} {why}"[:80] for rank, why in list(self.gone.items())[:3]]
+        return f"{super().__repr__()[:-1]}; {'; '.join(facts)}>"
+
+    def _outlook(self) -> str:
+        waiting = self.waiting
+        return (f" It waits for {numbered(waiting)}." if waiting else "") + super()._outlook()
+
+    # ------------------------------------------------------------ on the thread of the gathering
+
+    def _deliver(self, wholes: Sequence[Whole], late: Sequence[tuple[int, int, Part]]) -> None:
+        """Append what is complete, and what came too late where each value is for itself."""
+        events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
+        values: list[Any] = []
+        clock = self._place[1]
+
+        def add(rank: int, event: int, part: Part, value: Any, flag: int) -> None:
+            nonlocal clock
+            if not values and clock == 0.0:
+                clock = part.clock
+            events.append(event)
+            times.append(part.time + part.clock - clock)
+            ranks.append(rank)
+            values.append(value)
+            flags.append(flag)
+
+        if self.combined is None:
+            for rank, _, part in late:
+                add(rank, part.event, part, part.value, part.flag)
+            for whole in wholes:
+                for rank, part in whole.parts.items():
+                    add(rank, part.event, part, part.value, part.flag)
+        else:
+            for whole in wholes:
+                newest = max(whole.parts.values(), key=lambda part: part.time + part.clock)
+                value, flag = self._one(whole)
+                if whole.missing:
+                    flag |= PARTIAL
+                    number = self._next + len(values)
+                    self._absent.append(Absent(number, whole.number, whole.missing))
+                add(next(iter(whole.parts)), max(p.event for p in whole.parts.values()), newest, value, flag)
+        if not values:
+            return
+        self._place = times[-1], clock
+        flagged = bytes(flags) if any(flags) else b""
+        one = len(set(ranks)) == 1
+        windows = None if self.combined is None else array("q", [whole.number for whole in wholes])
+        self._push(Batch(
+            self._next, events, times, values, clock, flagged, ranks[0], ranks=None if one else ranks, windows=windows
+        ))  # fmt: skip
+        self._next += len(values)
+
+    def _ended(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            if rank not in self.gone:
+                self.gone[rank] = f"{self.parts[rank].state}: {self.parts[rank].reason}"
+
+    def _moved(self, seams: Sequence[tuple[int, Seam]]) -> None:
+        for rank, seam in seams:
+            if rank == self.ranks[0]:
+                with self._changed:
+                    self._seams.append(seam._replace(after=self._next - 1))
+
+    def _one(self, whole: Whole) -> tuple[Any, int]:
+        flag = 0
+        for rank, part in whole.parts.items():
+            if part.flag & ERROR:
+                return f"rank {rank}: {part.value}", ERROR
+            flag |= part.flag & PARTIAL
+        assert self.combined is not None
+        try:
+            return self.combined(whole), flag
+        except Exception as error:
+            return format_error(error, self.text), flag | ERROR
+
+    def _look(self) -> None:
+        """See how the ranks are."""
+        self.skipped = sum(part.skipped for part in self.parts.values())
+        costs = [part.cost for part in self.parts.values()]
+        self.cost = max(costs, default=Cost())
+        self.traceback = self.traceback or next((p.traceback for p in self.parts.values() if p.traceback), "")
+        said: dict[str, list[int]] = {}
+        for rank, part in self.parts.items():
+            for note in list(part.notes):
+                said.setdefault(note, []).append(rank)
+        everybody = len(self.parts)
+        self.notes[:] = [
+            *self._own_notes,
+            *(note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()),
+        ]
+
+    def _over(self) -> None:
+        """There will be nothing more from any rank."""
+        self._look()
+        failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
+        reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
+        if len(reasons) > 1:
+            reasons = [f"rank {rank}: {part.reason}" for rank, part in (failed or self.parts).items()]
+        self._finish(FAILED if failed else ENDED, "; ".join(reasons[:3]))
+
+
+class RankPart(LiveStream):
+    """The values of one rank, handed over as they come; ``names`` are those of the elements of rows."""
+
+    names: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    gathering: Gathering
+
+    def _attached(self, reply: Any) -> None:
+        super()._attached(reply)
+        functions = reply.get("functions") if isinstance(reply, dict) else None
+        if isinstance(functions, list | tuple) and all(isinstance(name, str) for name in functions):
+            self.functions = tuple(functions[:1000])
+
+    def _set_fields(self, fields: Sequence[str] | None) -> None:
+        self.names = tuple(fields or ())
+
+    def _again(self, request: int, moved: tuple[str, str] | None) -> Any:
+        again = super()._again(request, moved)
+        if moved is not None:
+            self.gathering.post(self._rank, Seam(0, *moved))
+        return again
+
+    def _push(self, batch: Batch) -> None:
+        fresh = batch if batch.first >= self._expected else batch.part(self._expected - batch.first)
+        super()._push(batch)
+        if fresh.values:
+            self.gathering.post(self._rank, fresh)
+
+    def _finish(self, state: str, reason: str = "", last: int = 0) -> None:
+        super()._finish(state, reason, last)
+        self.gathering.post(self._rank, None)
+
+    @property
+    def _rank(self) -> int:
+        return self.run.info.rank
+
+
+class Gathering:
+    """The thread that brings the values of the ranks together; it holds no stream, and ends with its own."""
+
+    def __init__(self, assembly: Assembly, stream: weakref.ref[RankStream]) -> None:
+        self.assembly, self._stream = assembly, stream
+        self.dropped = dict.fromkeys(assembly.ranks, 0)
+        self._changed = threading.Condition()
+        self._inbox: deque[tuple[int, Batch | Seam | None]] = deque()
+        self._held = self._held_bytes = 0
+        self._stopped = self._running = False
+        self._awaited: tuple[dict[int, float], float] = {}, 0.0
+
+    def start(self) -> None:
+        """Begin to bring together what has come."""
+        self._running = True
+        threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
+
+    def post(self, rank: int, what: Batch | Seam | None) -> None:
+        """Hand over what has come of a rank, from any thread: values, its move to another run, or its end."""
+        with self._changed:
+            if type(what) is Batch:
+                if self._held >= _INBOX or self._held_bytes >= _INBOX_BYTES:
+                    self.dropped[rank] += len(what.values)
+                    return
+                self._held += len(what.values)
+                self._held_bytes += what.nbytes
+            self._inbox.append((rank, what))
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; from any thread, more than once."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def hasten(self) -> None:
+        """Wait for nobody any longer."""
+        with self._changed:
+            self.assembly.patience = 0.0
+            self._changed.notify()
+
+    def awaited(self) -> dict[int, float]:
+        """The ranks that are waited for, and for how many seconds."""
+        waiting, since = self._awaited
+        more = time.monotonic() - since
+        return {rank: seconds + more for rank, seconds in waiting.items()}
+
+    def _run(self) -> None:
+        looked = 0.0
+        while True:
+            with self._changed:
+                deadline = self.assembly.deadline()
+                now = time.monotonic()
+                wait = _LOOK if deadline is None else min(_LOOK, max(0.0, deadline - now))
+                if not self._inbox and not self._stopped and wait:
+                    self._changed.wait(wait)
+                if self._stopped:
+                    return
+                inbox, self._inbox = self._inbox, deque()
+                self._held = self._held_bytes = 0
+            now = time.monotonic()
+            late, seams = [], []
+            for rank, what in inbox:
+                if what is None:
+                    self.assembly.over(rank)
+                elif type(what) is Seam:
+                    self.assembly.moved(rank)
+                    seams.append((rank, what))
+                else:
+                    assert type(what) is Batch
+                    late += [(rank, *one) for one in self.assembly.take(rank, what, now)]
+            wholes = list(self.assembly.ready(now))
+            self._awaited = self.assembly.awaited(now), now
+            stream = self._stream()
+            if stream is None:
+                return
+            try:
+                stream._ended([rank for rank, what in inbox if what is None])
+                stream._moved(seams)
+                stream._deliver(wholes, late)
+                if now - looked > _LOOK:
+                    looked = now
+                    stream._look()
+                if not self.assembly.live and self.assembly.deadline() is None:
+                    stream._over()
+                    return
+            except Exception as error:
+                stream._finish(FAILED, format_error(error))
+                return
+            del stream

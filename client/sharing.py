@@ -1,0 +1,169 @@
+"""What of a run others see, and what is kept of it: exported and kept streams, and shares of the run with viewers."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from looptap.client.live import LiveStream
+from looptap.client.standing import StandingStream, standing_stream
+from looptap.client.steering import Steering
+from looptap.protocol import messages as m
+from looptap.protocol.connections import IPC, parse, write
+from looptap.protocol.errors import MessageError
+from looptap.streams.errors import QueryError
+
+HOURS = 3600.0
+
+
+class Share:
+    """A key for viewers, made by `Run.share`; who holds its file sees the exported streams until it ends."""
+
+    def __init__(self, run: Sharing, told: dict[str, Any], path: Path | None = None) -> None:
+        try:
+            self.id = str(told["share"])[:100]
+            self.expires = float(told["expires"])
+            self.endpoints = tuple(str(endpoint)[:1000] for endpoint in told["endpoints"][:100])
+            self.who = ["".join(filter(str.isprintable, str(name)[:1000])) for name in told["viewers"][:1000]]
+            """Names of those who were there when it was told of; `viewers` asks anew."""
+        except (KeyError, TypeError, ValueError):
+            raise MessageError("A share that is told of with something else than its facts.") from None
+        self._run = run
+        self.path = path
+        """Where the viewer's file is, to be sent to whom it is for; None for a share that was made elsewhere."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until it ends by itself."""
+        return max(0.0, self.expires - time.time())
+
+    @property
+    def viewers(self) -> list[str]:
+        """Who is attached by it now: user, host and process, as they say themselves."""
+        self.who = next((share.who for share in self._run.shares if share.id == self.id), [])
+        return self.who
+
+    @property
+    def reach(self) -> str:
+        """From where one gets in with the file, in a sentence."""
+        host = self._run.info.host
+        hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
+        if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
+            return f"Only by processes of your own user on {host}; for others: share(endpoint='tcp://{host}:*')."
+        if all(map(_is_loopback, hosts)):
+            return f"By every user of {host}, and through ssh to it."
+        return f"From wherever {', '.join(sorted(host for host in hosts if not _is_loopback(host)))} can be reached."
+
+    def revoke(self, timeout: float = 5.0) -> None:
+        """End it at once: who is there is sent nothing more. Raises NoAnswer."""
+        self._run.revoke(self.id, timeout=timeout)
+
+    def __repr__(self) -> str:
+        where = f" {self.path}" if self.path else ""
+        return f"<Share {self.id}{where} at {', '.join(self.endpoints)}, ends in {self.left / 60:.0f} min>"
+
+
+class Sharing(Steering):
+    """The part of a `Run` that shows it to others and keeps its streams."""
+
+    def export(
+        self, stream: LiveStream | str, exported: bool = True, *, name: str = "", timeout: float = 5.0
+    ) -> StandingStream:
+        """Let viewers see a stream, or with ``exported=False`` no more, at once; returns what there is to tell of it.
+
+        ``stream`` is the name of a standing stream, or a live stream of this run: its query then belongs to the job
+        and stands there under ``name`` (by default its own), with a history that begins now. It goes on when you
+        leave, as long as it is exported, kept or read, within the budget that it had. Raises QueryError for a flight
+        recorder or a name that is taken, LimitReached, NoAnswer.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> loss = run.stream("step, loss")
+        >>> run.export(loss, name="loss").exported
+        True
+        >>> agent.emit("batch", step=0, loss=0.5)
+        >>> loss.values, run.stream("loss").values
+        ([(step=0, loss=0.5)], [(step=0, loss=0.5)])
+        """
+        return self._stand(stream, name, timeout, export=exported)
+
+    def keep(
+        self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0
+    ) -> StandingStream:
+        """Have the values of a stream go to the file of the run (docs/store.md), or with ``kept=False`` no more.
+
+        Of a standing stream, named or read by ``stream``, what its history holds is kept, too; a live stream of your
+        own becomes one, as for `export`. Raises what that raises.
+        """
+        return self._stand(stream, name, timeout, keep=kept)
+
+    def share(
+        self,
+        *,
+        expires: float = 8 * HOURS,
+        endpoint: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        timeout: float = 5.0,
+    ) -> Share:
+        """Make a viewer's file, by which `looptap.attach` shows the exported streams and nothing else.
+
+        It opens for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers come in: None is a
+        private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other
+        users and through ssh; ``"tcp://host:*"`` is the network. ``path`` is the file to write, or its directory, by
+        default the current one. Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change,
+        NoAnswer.
+        """
+        told = self._done(m.Share(self._requests.number(), float(expires), endpoint or ""), timeout)
+        share = Share(self, told)
+        try:
+            file = parse(str(told.get("file", "")).encode(), "the viewer's file")
+            name = f"{file.run.id}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
+            place = Path(path or ".").expanduser().absolute()
+            share.path = write(file, place / name if place.is_dir() else place)
+        except BaseException:  # a key that nobody has
+            share.revoke(timeout)
+            raise
+        return share
+
+    @property
+    def shares(self) -> list[Share]:
+        """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
+        found = self._inquire("shares", "The question for the shares", 5.0, list)
+        return [Share(self, told) for told in found if isinstance(told, dict)]
+
+    def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
+        """End the share ``id``, or all, at once; returns the ids of those that were. Raises QueryError, NoAnswer."""
+        ended = self._requests.send(m.Revoke(self._requests.number(), id))
+        return [str(one) for one in self._requests.wait(ended, timeout, "The end of the share")]
+
+    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: bool) -> StandingStream:
+        if isinstance(stream, str):
+            told = self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
+            return standing_stream(told)
+        if not isinstance(stream, LiveStream) or stream.run is not self:
+            raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a standing one.")
+        number = stream._attach.stream
+        found = standing_stream(
+            self._done(m.Stand(self._requests.number(), number, name or stream.name, **wanted), timeout)
+        )
+        if stream.standing is None:
+            stream._stands(found)
+        return found
+
+    def _done(self, request: Any, timeout: float) -> dict[str, Any]:
+        what = f"The request ({type(request).__name__.lower()})"
+        told = self._requests.wait(self._requests.send(request, again=False), timeout, what)
+        if not isinstance(told, dict):
+            raise MessageError(f"{what} was answered with something else.")
+        return told
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,137 @@
+"""The gallery of docs/gallery: each kind of chart on each surface, of what the digits job answers. `make gallery`.
+
+The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages are photographed by
+Chromium or Chrome where one is installed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+import looptap
+from looptap.visualizers.drawing.with_text import draw_all
+from looptap.visualizers.picture import Picture
+from looptap.visualizers.plots import Plot
+from looptap.visualizers.saving import save
+
+HERE = Path(__file__).parent / "gallery"
+EPOCHS = 8
+BATCHES = 24 * EPOCHS
+_BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.losses.tolist())), mean)"
+_LABELLED = "{f'digit {k}': float(v) for k, v in sorted(" + _BY_CLASS + ".items())}"
+_SUMMED = "sum(confusion(e.target, e.output, 10) for e in events)"
+_FIRST = "model[0].weight"
+
+LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("loss", "step, loss", {}, {}),
+    ("test accuracy", "epoch, 1 - error", {"on": "epoch"}, {}),
+    ("gradient of each layer", "layer_norms(model, 'grad')", {"every": 4}, {}),
+    ("losses of the last 20 batches", "quantile((l for e in events for l in e.losses.tolist()), [0.1, 0.5, 0.9])",
+     {"window": 20}, {}),
+    ("loss and gradient over steps", "step, loss, norm(model[8].weight.grad)", {}, {}),
+    ("losses of a batch, sorted", "losses.sort().values", {"every": 12}, {}),
+    ("weights of a layer", "model[3].weight", {"every": 24}, {"chart": "histogram"}),
+    ("gradients, layer by layer", "layer_histograms(model, 'grad')", {"every": 24}, {}),
+    ("two outputs of each sample", "output[:, :2]", {"every": 12}, {}),
+]  # fmt: skip
+OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("confusion in an epoch", _SUMMED, {}, {}),
+    ("worst digits of an epoch", "nlargest(12, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
+     "target=e.target, loss=e.losses)), key=lambda row: row['loss'])", {}, {}),
+    ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
+    ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
+    ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
+    ("what the job does", "{'step': step, 'loss': loss, 'rate': lr(optimizer), 'batch': shape(image)}", {},
+     {"chart": "table"}),
+    ("loss so far", "loss", {}, {"chart": "summary"}),
+    ("a log", "f'step {step}: loss {loss:.3f}'", {"every": 8}, {}),
+    ("first filters", f"{_FIRST}[:16, 0]", {"every": 24}, {"chart": "images"}),
+]  # fmt: skip
+
+
+def pictures() -> tuple[list[Picture], list[Picture]]:
+    """The pictures of lines and their like, and all others, after the job has run its epochs."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["LOOPTAP_DIR"] = directory
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", "looptap.examples.digits", "--epochs", "100000"]
+        job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            run = _attach(job)
+            plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
+            first = plots[0][0].cells[0].streams[0]
+            first.wait(BATCHES, timeout=300)
+            for plot in (one for group in plots for one in group):
+                plot.cells[0].streams[0].wait(2, timeout=120)
+                plot.pull()
+            found = [[plot.pictures()[0] for plot in group] for group in plots]
+        finally:
+            job.kill()
+            job.wait()
+    return found[0], found[1]
+
+
+def _attach(job: subprocess.Popen[bytes]) -> Any:
+    """The run of the job, as soon as it announces itself."""
+    while True:
+        try:
+            return looptap.attach("digits-cnn")
+        except looptap.NoSuchRun:
+            if job.poll() is not None:
+                raise
+            time.sleep(0.2)
+
+
+def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str, Any]) -> Plot:
+    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **how}), title=title, **look)
+
+
+def _small(path: Path, width: int = 1100) -> None:
+    """Fewer pixels and 128 colours, so that the repository stays small."""
+    with Image.open(path) as image:
+        size = width, round(width * image.height / image.width)
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    small.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def _photograph(page: Path, path: Path, height: int) -> bool:
+    """A photo of a page, by the browser that is installed; whether there is one."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        return False
+    flags = "--headless --no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-sync"
+    drawn = "--disable-component-update --use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
+    command = [browser, *flags.split(), *drawn.split(), "--hide-scrollbars", "--virtual-time-budget=8000"]
+    command += [f"--window-size=1500,{height}", f"--screenshot={path}", page.as_uri()]
+    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return True
+
+
+def main() -> None:
+    """Write all files of docs/gallery."""
+    HERE.mkdir(exist_ok=True)
+    for name, group in zip(("lines", "others"), pictures(), strict=True):
+        _small(save(group, HERE / f"matplotlib-{name}.png", rows=3))
+        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=5) + "\n")
+        with tempfile.TemporaryDirectory() as directory:
+            page, photo = save(group, Path(directory) / "page.html", rows=3), HERE / f"plotly-{name}.png"
+            if _photograph(page, photo, 1060):
+                _small(photo)
+            else:
+                print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")
+    for path in sorted(HERE.iterdir()):
+        print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
+
+
+if __name__ == "__main__":
+    main()

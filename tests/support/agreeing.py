@@ -1,0 +1,105 @@
+"""A job on several ranks that is steered, and clients that come, go, and die in the middle of a command."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+from rank_jobs import environment, free_port
+from waiting import soon
+
+import looptap
+from looptap.streams.errors import NotAgreed
+
+JOB = Path(__file__).with_name("agreeing_job.py")
+
+
+@contextlib.contextmanager
+def job(folder, ranks=2, steps=0, **more):
+    """The processes of a job that trains on ``ranks`` ranks, and a client of rank 0; killed at the end."""
+    port = free_port()
+    command = [sys.executable, str(JOB), str(folder), str(steps)]
+    children = [
+        subprocess.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)
+    ]
+    try:
+        soon(lambda: there(children), 200)  # where many tests run at once, to import torch takes a while
+        with looptap.attach("agreeing") as run:
+            soon(lambda: run.events().get("batch", 0) > 0)
+            yield children, run
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(signal.SIGCONT)
+                child.kill()
+            child.wait()
+
+
+def there(children):
+    """Whether all ranks have announced themselves."""
+    assert not any(child.poll() for child in children), "a rank has failed"
+    return [one for one in looptap.runs() if one.alive and len(one.members) == len(children)]
+
+
+def ended(folder, children):
+    """What each rank has written, once all have ended well."""
+    for child in children:
+        assert child.wait(60) == 0
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(len(children))]
+
+
+CLIENT = """
+    import sys, time
+    import looptap
+    from looptap.protocol import messages as m
+    run = looptap.attach("agreeing")
+    for kind in range(3):
+        id = f"killed-{sys.argv[1]}-{kind}"
+        prepare = lambda one: one._requests.send(m.Call(one._requests.number(), id, m.Code("1"), "batch", False, 2))
+        answers = [prepare(run.ranks[rank]).result(5) for rank in (0, 1)]
+        if kind:  # it is named to one rank only, or to none
+            number = max(answer["number"] for answer in answers) + 1
+            run.ranks[kind - 1]._requests.send(m.Agree(run.ranks[kind - 1]._requests.number(), id, number))
+    print("now", flush=True)
+    time.sleep(60)
+"""
+
+
+def visit(run, steps):
+    """Come and go every ten steps, with a command each time; how many other clients died in the middle of theirs."""
+    killed, deaths = [], []
+    for count in itertools.count():
+        if count % 6 == 1:
+            death = threading.Thread(target=die, args=(count, killed))
+            death.start()
+            deaths.append(death)
+        try:
+            with looptap.attach("agreeing") as other:
+                losses = [other.ranks[rank].stream("loss", on="batch") for rank in other.ranks]
+                with contextlib.suppress(NotAgreed):
+                    assert len(set(other.call("step", timeout=10).values())) == 1
+                    soon(lambda streams=losses: all(one.arrived for one in streams) or not run.alive)
+        except looptap.LooptapError:  # the job has just ended
+            if run.alive and run.events()["batch"] < steps - 50:
+                raise
+        soon(lambda wanted=10 * count: run.events()["batch"] >= wanted or not run.alive)
+        if not run.alive or 10 * count > steps - 30:
+            for death in deaths:
+                death.join(30)
+            return sum(killed)
+
+
+def die(count, killed):
+    """A client that is killed in the middle of its commands."""
+    command = [sys.executable, "-c", textwrap.dedent(CLIENT), str(count)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as client:  # the job may end before it comes
+        killed.append(bool(client.stdout.readline()))
+        client.kill()

@@ -1,0 +1,90 @@
+"""Jobs on several ranks for the tests: processes with the environment that a launcher gives, meeting over gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+LOOP = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import looptap
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+with looptap.Agent({name!r}{listen}, budget=float("inf")) as agent:  # a busy machine suspends no query
+    agent.expose(rank_twice=2 * rank)
+    step = 0
+    while not agent.stop_requested:
+        for batch in range({batches} + {uneven} * rank):
+            loss = torch.tensor(float(100 * rank + step % 100))
+            dist.all_reduce(loss.clone()) if not {uneven} else None
+            {slow}
+            agent.emit("batch", step=step, loss=loss.item(), odd=step % 2)
+            step += 1
+            time.sleep({pause})
+        dist.barrier()
+        agent.emit("epoch", error=1.0 / (step + 1))
+    dist.barrier()
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(directory, rank, ranks, port, **more):
+    """What torchrun tells its workers."""
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    told |= {"TORCHELASTIC_RUN_ID": "none", "LOOPTAP_DIR": directory, **more}
+    return {**os.environ, **{name: str(value) for name, value in told.items()}}
+
+
+@contextlib.contextmanager
+def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, slow="pass", listen="", port=None):
+    """``count`` processes that train together until they are stopped; killed at the end."""
+    port = port or free_port()
+    code = LOOP.format(name=name, batches=batches, uneven=uneven, pause=pause, slow=slow, listen=listen)
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment(directory, rank, count, port))
+        for rank in range(count)
+    ]
+    try:
+        yield children
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(signal.SIGCONT)
+                child.kill()
+            child.wait()
+
+
+def until(condition, what, timeout=60.0):
+    """Wait until it is so; an AssertionError says what never came."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"within {timeout:g} s it never came that {what}"
+        time.sleep(0.01)
+    return found
+
+
+def started(directory, count, name="many") -> Iterator[object]:
+    """The one run of that name with agents on ``count`` ranks."""
+    from looptap.client.discover import runs
+
+    def complete():
+        found = [run for run in runs(directory) if run.name == name and run.alive]
+        return found[0] if found and len(found[0].members) == count and not found[0].missing else None
+
+    return until(complete, f"{count} ranks announce themselves")

@@ -1,0 +1,302 @@
+"""Commands on several ranks: at the same event number on all of them, or on none (SAFETY S23)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+import torch.distributed as dist
+from agreeing import ended, job, visit
+from waiting import soon
+
+import looptap
+from looptap.agent import agreement, steering
+from looptap.agent.group import Group
+from looptap.protocol import messages as m
+from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
+from looptap.streams.errors import ControlError, EventPassed, InDoubt, NotAgreed
+from looptap.testing import pair
+
+# ---------------------------------------------------------------- real ranks
+
+
+@pytest.mark.timeout(300)
+def test_a_command_is_done_at_one_event_on_both_ranks(directory):
+    with job(directory, PAUSE=0.001) as (children, run):
+        numbers = {}
+        for rate in (0.01, 0.02, 0.03):
+            outcome = run.set("lr", rate)
+            assert {rank: one.new for rank, one in outcome.ranks.items()} == {0: rate, 1: rate}
+            (numbers[rate],) = {one.number for one in outcome.ranks.values()}
+        assert set(run.checkpoint().ranks) == {0, 1}  # a collective, on both at once
+        one, two = run.call("step").values()
+        assert one == two
+        assert run.call("step * 0 + 7", ranks=1) == 7
+        with pytest.raises(RemoteError, match=r"no space left \(rank 1\) It was done on rank 0"):
+            run.trigger("fail")
+        with pytest.raises(ControlError, match="from 0 to 1"):
+            run.set("lr", 7)
+        with pytest.raises(ControlError, match="a pause of 1 of 2 ranks"):
+            run.ranks[1]._requests.send(m.Command(run.ranks[1]._requests.number(), "alone", "pause")).result(5)
+        with pytest.raises(ControlError, match="up to 10 s"):  # a quarter of the group's 40
+            run.pause(11)
+        pause = run.pause(10)
+        assert len({one.number for one in pause.ranks.values()}) == 1
+        soon(lambda: run.paused)
+        assert set(run.resume().ranks) == {0, 1}
+        assert run.outcome(pause.id).ranks.keys() == pause.ranks.keys()
+        os.kill(children[1].pid, signal.SIGSTOP)
+        with pytest.raises(NoAnswer, match="Nothing is done on any rank"):
+            run.set("lr", 0.5, timeout=0.5)
+        os.kill(children[1].pid, signal.SIGCONT)
+        assert run.controls["lr"].value == 0.03
+        numbers[0.5] = run.set("lr", 0.5).ranks[1].number
+        rule = looptap.Rule("step > 0", on="batch", actions=["checkpoint", "stop"])
+        with looptap.guard("agreeing", [rule]) as guard:
+            soon(lambda: len(guard.firings) == 2)
+            assert [firing.outcome[-13:] for firing in guard.firings] == [", on ranks 0-1"[-13:]] * 2
+        one, two = ended(directory, children)
+    assert one["rates"] == two["rates"]
+    assert one["saved"] == two["saved"]
+    assert one["events"] == two["events"]
+    assert len(one["saved"]) == 2
+    for rate, number in numbers.items():
+        assert one["rates"].index(rate) == number - 1
+
+
+def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
+    """Of a job of two ranks, one has no agent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        agent = looptap.Agent("lonely")
+    with agent, looptap.attach("lonely") as run:
+        agent.trigger("tick", lambda: 7)
+        with pytest.raises(NoSuchRun, match=r"rank 1 of lonely.* cannot be reached.*ranks=\[0\]"):
+            run.trigger("tick")
+
+
+@pytest.mark.timeout(300)
+def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory):
+    with job(directory, 2, 200, PAUSE=0.01, PATIENCE=0.2) as (children, run):
+        killed = visit(run, 200)
+        found = ended(directory, children)
+    assert killed
+    for one in found:
+        assert one["losses"] == one["bare"]
+        assert one["events"] == 200
+
+
+# ---------------------------------------------------------------- two ranks in one process
+
+
+class Ranks:
+    """Two agents with a store, and a client that speaks with each; their loops run on threads of their own."""
+
+    def __init__(self, monkeypatch, patience=0.3):
+        self.store, self.broken = dist.HashStore(), None
+        monkeypatch.setattr(agreement, "group", lambda: Group(0, 2, 60.0))
+        monkeypatch.setattr(steering, "group", lambda: Group(0, 2, 60.0))
+        limits = looptap.Limits(agreement=patience)
+        self.agents, self.runs = zip(*(pair(limits=limits, may_pause=300) for _ in range(2)), strict=True)
+        self.values = [{"a": 0}, {"a": 0}]
+        for agent, values in zip(self.agents, self.values, strict=True):
+            agent.control("a", lambda values=values: values["a"], lambda x, values=values: values.update(a=x), type=int)
+            agent._service.steering.agreement._ballots._connected = self.connected
+
+    def connected(self):
+        if self.broken is not None:
+            raise self.broken
+        return self.store
+
+    def prepare(self, id, value=1):
+        """Have "a" prepared on both; the newest event of each."""
+        raw, asked = m.msgspec.Raw(bytes([value])), []
+        for run in self.runs:
+            asked.append(run._requests.send(m.Command(run._requests.number(), id, "set", "a", raw, ranks=2)))
+        return [one.result(5)["number"] for one in asked]
+
+    def agree(self, id, number, ranks=(0, 1)):
+        """Name the event; the futures of what comes of it."""
+        chosen = [self.runs[rank] for rank in ranks]
+        return [run._requests.send(m.Agree(run._requests.number(), id, number)) for run in chosen]
+
+    def emit(self, *counts):
+        """Raise so many events on each rank, both at the same time."""
+        threads = [
+            threading.Thread(target=lambda agent=agent, count=count: [agent.emit("batch") for _ in range(count)])
+            for agent, count in zip(self.agents, counts, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Two ranks."""
+    ranks = Ranks(monkeypatch)
+    yield ranks
+    for agent in ranks.agents:
+        agent.close()
+
+
+def test_both_do_it_at_the_event_that_was_named(both):
+    both.emit(3, 3)
+    assert both.prepare("x") == [3, 3]
+    outcomes = both.agree("x", 5)
+    both.emit(1, 1)
+    assert both.values == [{"a": 0}, {"a": 0}]
+    both.emit(1, 1)
+    assert both.values == [{"a": 1}, {"a": 1}]
+    assert [one.result(5)["number"] for one in outcomes] == [5, 5]
+    assert [run.outcome("x").number for run in both.runs] == [5, 5]
+
+
+def test_no_rank_does_what_one_had_passed_and_nobody_waits_long(both):
+    both.emit(3, 6)
+    both.prepare("x")
+    outcomes = both.agree("x", 5)
+    with pytest.raises(EventPassed, match="this rank had passed batch 5"):
+        outcomes[1].result(5)  # told without an event: it may wait for the other rank by now
+    both.emit(2, 0)
+    with pytest.raises(EventPassed, match="another rank had passed"):
+        outcomes[0].result(5)
+    assert both.runs[0].commands[-1]["waited"] < 0.3  # not until its patience ends
+    both.emit(0, 1)
+    assert both.values == [{"a": 0}, {"a": 0}]
+    assert both.prepare("x", 2) == [5, 7]  # and another event will do
+    outcomes = both.agree("x", 9)
+    both.emit(4, 2)
+    assert [one.result(5)["new"] for one in outcomes] == [2, 2]
+    found = [v.outcome.split(":")[0] for v in both.runs[0].stream("commands").values]
+    assert found == ["refused", "done"]
+
+
+@pytest.mark.parametrize("named", [(0,), (1,), ()])
+def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
+    both.emit(1, 1)
+    both.prepare("x")
+    outcomes = both.agree("x", 2, named)
+    both.emit(3, 3)
+    for one in outcomes:
+        with pytest.raises(NotAgreed, match="not all of 2 ranks came to batch 2"):
+            one.result(5)
+    assert both.values == [{"a": 0}, {"a": 0}]
+    for run in both.runs:
+        run._transport.send(m_leave())
+    assert [len(agent._service.steering.agreement._prepared) for agent in both.agents] == [0, 0]
+
+
+def m_leave():
+    """A client goes."""
+    from looptap.protocol.codec import encode
+
+    return encode(m.Leave())
+
+
+def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
+    monkeypatch.setattr(agreement, "EXPIRES", 0.0)
+    both.prepare("x")
+    for one in both.agree("x", 1):
+        with pytest.raises(NotAgreed, match="forgotten"):
+            one.result(5)
+    both.emit(2, 2)
+    assert both.values == [{"a": 0}, {"a": 0}]
+
+
+def test_where_the_store_fails_after_the_count_it_is_in_doubt_and_said_so(both):
+    both.emit(1, 1)
+    both.prepare("x")
+    failing = [agent._service.steering.agreement for agent in both.agents]
+
+    class Cut:
+        """A store whose connection breaks once this rank was counted."""
+
+        def add(self, key, amount):
+            both.store.add(key, amount)
+            raise RuntimeError("Connection reset by peer")
+
+    failing[1]._ballots._connected = Cut
+    outcomes = both.agree("x", 2)
+    both.emit(1, 1)
+    with pytest.raises(InDoubt, match=r"in doubt.*Connection reset.*not done on this rank"):
+        outcomes[1].result(5)
+    assert both.runs[1].stream("commands").latest.outcome.startswith("in doubt")
+    assert both.values[1] == {"a": 0}
+    both.emit(2, 2)
+    assert both.agents[1].stats()["events"] == {"batch": 4}
+
+
+def test_where_the_store_cannot_be_reached_nothing_is_done(both):
+    both.emit(1, 1)
+    both.prepare("x")
+    both.broken = ConnectionError("refused")
+    outcomes = both.agree("x", 2)
+    both.emit(1, 1)
+    for one in outcomes:
+        with pytest.raises(NotAgreed, match="cannot be reached"):
+            one.result(5)
+    assert both.values == [{"a": 0}, {"a": 0}]
+
+
+def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypatch):
+    monkeypatch.setattr(agreement, "GRACE", 0.2)
+    both.emit(1, 1)
+    both.prepare("x")
+    free = threading.Event()
+    both.agents[0]._service.steering.agreement._ballots._connected = lambda: free.wait(20) and both.store
+    (outcome,) = both.agree("x", 2, (0,))
+    both.emit(1, 1)
+    with pytest.raises(InDoubt, match="has not answered"):
+        outcome.result(5)
+    with pytest.raises(ControlError, match="has not answered for"):
+        both.prepare("y")
+    free.set()
+
+
+def test_two_commands_for_one_event_are_done_in_one_order(both):
+    both.emit(1, 1)
+    both.prepare("x", 1)
+    both.prepare("y", 2)
+    outcomes = [*both.agree("y", 3, (0,)), *both.agree("x", 3), *both.agree("y", 3, (1,))]
+    both.emit(2, 2)
+    assert [one.result(5)["outcome"] for one in outcomes] == ["done"] * 4
+    assert both.values == [{"a": 2}, {"a": 2}]
+
+
+def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
+    monkeypatch.setattr("looptap.agent.group._KEPT", 0.0)
+    del both.agents[0]._service.steering.agreement._ballots._connected  # the real one
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: both.store)
+    for count in range(1, 6):
+        both.emit(0 if count > 1 else 1, 0 if count > 1 else 1)
+        both.prepare(f"x{count}")
+        outcomes = both.agree(f"x{count}", count + 1)
+        both.emit(1, 1)
+        assert [one.result(5)["outcome"] for one in outcomes] == ["done", "done"]
+    assert both.store.num_keys() <= 4
+
+
+def test_an_event_looks_at_nothing_of_this_once_no_command_waits(both):
+    both.emit(1, 1)
+    both.prepare("x")
+    tap = both.agents[0]._types["batch"]
+    assert (len(tap.commands), tap.busy) == (0, False)  # prepared is not pending
+    both.agree("x", 3)
+    assert tap.busy
+    both.emit(2, 2)
+    tap.update()
+    assert (len(tap.commands), tap.busy) == (0, False)
+
+
+def test_a_job_without_a_process_group_is_told_so():
+    agent, run = pair()
+    agent.control("a", lambda: 0, lambda x: None)
+    command = m.Command(run._requests.number(), "x", "set", "a", m.msgspec.Raw(b"\x01"), ranks=2)
+    with pytest.raises(ControlError, match=r"torch.distributed is not initialized.*ranks=0"):
+        run._requests.send(command).result(5)

@@ -1,0 +1,658 @@
+"""Charts: choosing one by the first value, taking in what comes, saying what is missing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import types
+from array import array
+
+import hypothesis.extra.numpy as arrays
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+
+from looptap.protocol.codec import pack
+from looptap.streams.buffers import ERROR, Batch, Seam
+from looptap.streams.snapshots import take
+from looptap.streams.stream import Stream, stream_of
+from looptap.visualizers.chart import IncompatibleStreams, chosen, make
+from looptap.visualizers.choice import APPEND, FRAME, KINDS, Choice, choose
+from looptap.visualizers.picture import (
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Line,
+    Picture,
+    Pie,
+    Points,
+    Table,
+    Text,
+)  # fmt: skip
+from looptap.visualizers.rings import DRAWN, POINTS
+
+
+def charted(values, chart="", *, name="loss", draw=None, **how):
+    """A chart of a stream of ``values`` that has taken them in."""
+    stream = stream_of(values, name=name, **how)
+    made = make(chosen(stream, chart), **(draw or {}))
+    made.add(stream, chart=chart)
+    made.pull()
+    return made
+
+
+def drawn(values, chart="", **how) -> Picture:
+    return charted(values, chart, **how).draw()
+
+
+def push(stream, values, first=None, *, flags=b"", clock=0.0):
+    first = stream.newest + 1 if first is None else first
+    numbers = range(first, first + len(values))
+    stream._push(Batch(first, array("q", numbers), array("d", map(float, numbers)), list(values), clock, flags))
+
+
+# ---------------------------------------------------------------- choosing
+
+TABLE = [
+    (0.5, "line", APPEND),
+    (True, "line", APPEND),
+    (np.float32(1), "line", APPEND),
+    (torch.tensor(1.0), "line", APPEND),
+    ((1, 0.5), "line", APPEND),
+    ((1, 2, 3), "line3d", APPEND),
+    ((1, 0.5, "spike"), "annotated", APPEND),
+    ((1, 2, 3, "spike"), "annotated3d", APPEND),
+    (("cat", 3), "bars", APPEND),
+    ((1, 2, 3, 4), "line", APPEND),
+    ({"a": 1, "b": 2.5}, "line", APPEND),
+    (np.zeros(256), "curve", FRAME),
+    (torch.zeros(3, dtype=torch.bfloat16), "curve", FRAME),
+    ([0.5, 1.0], "curve", FRAME),
+    (np.zeros(257), "histogram", FRAME),
+    ((np.array([1, 2]), np.array([0.0, 1, 2])), "histogram", FRAME),
+    (np.eye(10, dtype=int), "confusion", FRAME),
+    (torch.eye(3, dtype=torch.int64), "confusion", FRAME),
+    (np.eye(10, dtype=np.uint8), "heatmap", FRAME),
+    (-np.eye(10, dtype=int), "heatmap", FRAME),
+    (np.eye(201, dtype=int), "heatmap", FRAME),
+    (np.zeros((9, 2)), "scatter", FRAME),
+    (np.zeros((9, 3)), "scatter3d", FRAME),
+    (np.zeros((8, 2)), "heatmap", FRAME),
+    (np.zeros((32, 16, 3)), "image", FRAME),
+    (np.zeros((3, 32, 16)), "image", FRAME),
+    (np.zeros((7, 32, 16)), "images", FRAME),
+    (np.zeros((7, 32, 16, 3)), "images", FRAME),
+    (torch.zeros(7, 3, 32, 16), "images", FRAME),
+    ([(np.zeros((8, 8)), "a")], "images", FRAME),
+    ({"fc.weight": np.zeros((3, 4)), "fc.bias": np.zeros(3)}, "ridgeline", FRAME),
+    ({"fc.weight": (np.ones(4), np.arange(5.0))}, "ridgeline", FRAME),
+    ({"a": np.ones(1), "b": np.ones(1)}, "bars", FRAME),
+    ({"a": (1,), "b": (2,)}, "bars", FRAME),
+    ("a line", "text", APPEND),
+    ({"a": 1, "b": "x"}, "table", FRAME),
+    ([1, "x"], "table", FRAME),
+    (b"bytes", "text", APPEND),
+    ({1, 2}, "text", APPEND),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "kind", "mode"), TABLE, ids=[f"{i}-{kind}" for i, (_, kind, _) in enumerate(TABLE)])
+def test_a_value_asks_for_the_chart_of_the_table(value, kind, mode):
+    found = choose(value)
+    assert (found.kind, found.mode, found.family) == (kind, mode, KINDS[kind][0])
+
+
+def test_pictures_as_they_arrive_are_images():
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    for value in (Image.new("RGB", (4, 2), "red"), Figure()):
+        assert choose(value).kind == choose(take(value)[0]).kind == "image"
+    (mark,) = drawn([take(Image.new("RGB", (4, 2), "red"))[0]]).marks
+    assert mark.images[0].shape == (2, 4, 3)
+    assert mark.images[0][0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "value"),
+    [
+        (("lo", "mid", "hi"), "", (1, 2, 3)),
+        (("step", "low", "mean", "high"), "", (0, 1, 2, 3)),
+        (("q10", "q50", "q90"), "", (1, 2, 3)),
+        ((), "quantile((e.loss for e in events), [0.1, 0.5, 0.9])", [1, 2, 3]),
+        ((), "", {"eta_lo": 1, "eta": 2, "eta_hi": 3}),
+    ],
+)
+def test_names_that_the_query_declares_make_a_band(fields, query, value):
+    assert choose(value, fields, query=query).kind == "band"
+
+
+def test_three_bare_numbers_are_a_line_in_space_and_the_chart_says_how_to_override_that():
+    assert choose((1, 2, 3), ("step", "loss", "error")).kind == "line3d"
+    assert "chart='line'" in drawn([(1, 2, 3)]).guess
+    picture = drawn([(1, 2, 3), (2, 3, 4)], "line", fields=("step", "loss", "error"))
+    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in picture.marks] == [
+        ("loss", [1, 2], [2, 3]),
+        ("error", [1, 2], [3, 4]),
+    ]
+
+
+def test_a_pair_of_which_neither_counts_steps_says_how_to_draw_both():
+    assert choose((1, 0.5), ("step", "loss")).guess == ""
+    assert "x='event' draws both" in choose((1, 0.5), ("loss", "error")).guess
+    picture = drawn([(1, 0.5), (2, 0.25)], fields=("loss", "error"), draw={"x": "event"})
+    assert [(mark.name, mark.x.tolist()) for mark in picture.marks] == [("loss", [1, 2]), ("error", [1, 2])]
+
+
+def test_the_user_comes_before_the_object_and_the_object_before_its_shape():
+    class Curve(list):
+        __looptap_chart__ = "bars"
+
+    class Judge(list):
+        def __looptap_chart__(self):
+            return Choice("heatmap", "mat", FRAME)
+
+    class Broken(list):
+        @property
+        def __looptap_chart__(self):
+            raise RuntimeError
+
+    assert choose(Curve([1.0, 2.0])).kind == "bars"
+    assert choose(Judge([1.0])).kind == "heatmap"
+    assert choose(Curve([1.0, 2.0]), chart="pie").kind == "pie"
+    assert choose(Broken([1.0])).kind == "curve"
+
+
+def test_an_unknown_chart_is_an_error_that_lists_those_that_there_are():
+    with pytest.raises(ValueError, match=r"no chart 'histogramm'; there are line, .* Did you mean 'histogram'"):
+        choose(1, chart="histogramm")
+
+
+numbers = st.one_of(st.floats(), st.integers(), st.booleans(), st.none(), st.complex_numbers())
+dtypes = st.one_of(
+    arrays.scalar_dtypes(), arrays.unicode_string_dtypes(max_len=3), arrays.byte_string_dtypes(max_len=3)
+)
+matrices = dtypes.flatmap(
+    lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+)
+tensors = st.tuples(
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
+                     torch.complex64, torch.float8_e4m3fn]),
+    st.lists(st.integers(0, 5), max_size=4),
+).map(lambda told: torch.zeros(told[1]).to(told[0]))  # fmt: skip
+leaves = st.one_of(numbers, st.text(max_size=5), st.binary(max_size=5), matrices, tensors)
+snapshots = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(snapshots, min_size=1, max_size=4), st.sampled_from(["", *KINDS]), st.sampled_from(["", "time"]))
+@example([{"": (-(2**63) - 1,)}], "", "")
+@example([(np.empty((0, 0), "datetime64[Y]"), 0.0)], "", "")
+@example([[""]], "summary", "")
+@example([0.0], "line3d", "")
+def test_any_values_get_some_chart_and_no_exception(values, chart, x):
+    stream = stream_of(values, name="anything")
+    choice = chosen(stream, chart)
+    if choice is None:
+        assert all(value is None for value in values)
+        return
+    made = make(choice, x=x)
+    made.add(stream, chart=chart)
+    made.pull()
+    picture = made.draw()
+    assert not [badge for badge in picture.badges if "cannot be drawn" in badge]
+    assert (picture.frame is not None) <= (choice.mode == FRAME)
+    if not chart and choice.kind != "line":  # what the table chose also fits, at least the first
+        assert made.series[0].skipped < len(values)
+
+
+# ---------------------------------------------------------------- taking in
+
+
+def test_a_pull_takes_in_what_is_new_and_says_whether_there_was_anything():
+    stream = Stream("loss", fields=("step", "loss"))
+    push(stream, [(1, 0.5)])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    assert (chart.pull(), chart.pull()) == (True, False)
+    push(stream, [(2, 0.25), (3, 0.125)])
+    assert chart.pull()
+    (line,) = chart.draw().marks
+    assert (line.x.tolist(), line.y.tolist()) == ([1, 2, 3], [0.5, 0.25, 0.125])
+    assert (chart.draw().x.title, chart.draw().y.title) == ("step", "loss")
+
+
+def test_what_does_not_fit_becomes_a_badge_and_the_rest_goes_on():
+    picture = drawn([(1, 0.5), *["oops"] * 12, (2, 0.25)])
+    assert picture.badges == ("loss: 12 values skipped: expected (number, number), got str",)
+    assert picture.marks[0].y.tolist() == [0.5, 0.25]
+
+
+def test_gaps_errors_and_forgotten_values_are_told():
+    stream = Stream("loss", buffer=10)
+    push(stream, [0.5, "boom"], flags=bytes([0, ERROR]))
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    push(stream, [0.25], first=8)
+    for _ in range(3):
+        push(stream, np.arange(8.0).tolist())
+    chart.pull()
+    badges = " ".join(chart.draw().badges)
+    assert "loss: the query has failed 1 time: boom" in badges
+    assert "loss: 5 values missing in 1 gap" in badges
+    assert "loss: 15 values forgotten by the stream before they were drawn" in badges
+
+
+def test_nan_and_infinities_are_gaps_that_are_marked():
+    line, odd = drawn([1.0, float("nan"), float("inf"), 4.0]).marks
+    np.testing.assert_equal(line.y, [1, np.nan, np.nan, 4])
+    assert isinstance(odd, Points)
+    assert (odd.x.tolist(), odd.y.tolist()) == ([2, 3], [1, 1])
+    assert "loss: 2 numbers are NaN or infinite" in drawn([1.0, float("nan"), float("inf"), 4.0]).badges
+
+
+def test_a_paused_chart_stands_while_its_stream_goes_on():
+    stream = Stream("loss")
+    push(stream, [1.0])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    chart.pause()
+    push(stream, [2.0, 3.0])
+    assert not chart.pull()
+    assert len(chart.draw().marks[0].y) == 1
+    assert "paused" in chart.draw().badges
+    chart.resume()
+    assert chart.pull()
+    assert chart.draw().marks[0].y.tolist() == [1, 2, 3]
+
+
+def test_the_newest_points_are_kept_and_few_of_them_drawn():
+    stream = stream_of(np.sin(np.arange(POINTS + 50_000) / 1000).tolist(), name="loss")
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    picture = chart.draw()
+    (line,) = picture.marks
+    assert len(line.x) <= DRAWN
+    assert line.x[-1] == POINTS + 50_000
+    assert line.y.max() == pytest.approx(1, abs=1e-4)
+    assert picture.badges == ("loss: the newest 200,000 of 250,000 values are drawn",)
+
+
+def test_a_hundred_thousand_points_are_taken_in_within_a_second():
+    stream = stream_of([(float(i), i * 0.5) for i in range(100_000)], name="loss")
+    chart = make(chosen(stream))
+    chart.add(stream)
+    start = time.perf_counter()
+    chart.pull()
+    assert time.perf_counter() - start < 1
+    assert len(chart.series[0].data["ring"]) == 100_000
+
+
+def test_a_late_key_of_a_dict_gets_a_line_of_its_own():
+    picture = drawn([{"a": 1, "b": 2}, {"b": 3, "a": 4}, {"a": 5, "c": 6}, {"c": 7}])
+    lines = {mark.name: mark.y for mark in picture.marks}
+    nan = np.nan
+    np.testing.assert_equal(lines["a"], [1, 4, 5, nan])
+    np.testing.assert_equal(lines["b"], [2, 3, nan, nan])
+    np.testing.assert_equal(lines["c"], [nan, nan, 6, 7])
+    assert len({mark.color for mark in picture.marks}) == 3
+
+
+# ---------------------------------------------------------------- several streams
+
+
+def test_streams_of_one_family_share_axes_and_each_has_its_colour():
+    loss, error = stream_of([(1, 0.5)], name="loss"), stream_of([0.25], name="error")
+    chart = make(chosen(loss))
+    chart.add(loss)
+    chart.add(error, axis="right")
+    chart.pull()
+    first, second = chart.draw().marks
+    assert (first.side, second.side) == ("left", "right")
+    assert first.color != second.color
+    assert chart.draw().right.title == "error"
+    chart.remove(loss)
+    assert chart.pull()
+    assert [mark.name for mark in chart.draw().marks] == ["error"]
+    chart.add(loss)
+    chart.pull()
+    assert [mark.color for mark in chart.draw().marks] == [second.color, first.color]
+
+
+def test_streams_that_do_not_share_axes_are_refused_by_both_names_with_the_way_out():
+    loss, image = stream_of([0.5], name="loss"), stream_of([np.zeros((8, 8, 3))], name="input")
+    chart = make(chosen(loss))
+    chart.add(loss)
+    with pytest.raises(IncompatibleStreams, match=r"'loss' and 'input' do not share axes.*a chart of its own"):
+        chart.add(image)
+    chart.pull()
+    assert len(chart.draw().marks) == 1
+
+
+def test_a_stream_that_turns_out_late_not_to_share_axes_is_a_badge():
+    loss, late = stream_of([0.5], name="loss"), Stream("late")
+    chart = make(chosen(loss))
+    chart.add(loss)
+    chart.add(late)
+    chart.pull()
+    assert chart.draw().badges == ("waiting for the first value of 'late'",)
+    push(late, [None, np.zeros((8, 8, 3))])
+    assert chart.pull()
+    (badge,) = chart.draw().badges
+    assert "'loss' and 'late' do not share axes" in badge
+    assert len(chart.draw().marks) == 1
+
+
+def test_a_line_and_a_histogram_overlay_with_a_second_axis():
+    line, numbers = stream_of([0.5], name="loss"), stream_of([np.arange(300.0)], name="weights")
+    chart = make(chosen(line))
+    chart.add(line)
+    chart.add(numbers)
+    chart.pull()
+    first, second = chart.draw().marks
+    assert isinstance(first, Line)
+    assert isinstance(second, Bars)
+    assert (second.side, second.heights.sum()) == ("right", 300)
+
+
+# ---------------------------------------------------------------- the axis x
+
+
+@pytest.mark.parametrize(
+    ("x", "numbers", "title"),
+    [
+        ("", [10, 20], "step"), ("step", [10, 20], "step"), ("event", [1, 2], "event"), ("epoch", [1, 1], "epoch"),
+        ("time", [0, 1], "seconds"), ("wall", [101, 102], "time"), ("loss", [0.5, 0.25], "loss"),
+    ],
+)  # fmt: skip
+def test_a_line_is_drawn_over_what_is_asked_for(x, numbers, title):
+    stream = Stream("s", fields=("step", "epoch", "loss", "lr"))
+    push(stream, [(10, 1, 0.5, 0.1), (20, 1, 0.25, 0.1)], clock=100.0)
+    chart = make(chosen(stream), x=x)
+    chart.add(stream)
+    chart.pull()
+    picture = chart.draw()
+    assert {tuple(mark.x) for mark in picture.marks} == {tuple(numbers)}
+    assert (picture.x.title, picture.x.time) == (title, x == "wall")
+
+
+def test_what_the_values_do_not_have_is_the_number_of_the_event_and_told():
+    picture = drawn([0.5, 0.25], draw={"x": "epoch"})
+    assert picture.marks[0].x.tolist() == [1, 2]
+    assert picture.badges == ("loss: has no 'epoch': it is drawn over the number of its event",)
+
+
+def test_a_stream_of_several_ranks_has_a_line_for_each():
+    stream = Stream("loss", fields=("step", "loss"))
+    for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
+        value = (step, 10.0 * rank + step)
+        stream._push(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    lines = chart.draw().marks
+    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in lines] == [
+        ("loss rank 0", [1, 2], [1, 2]),
+        ("loss rank 1", [1, 2], [11, 12]),
+    ]
+    assert lines[0].color != lines[1].color
+
+
+# ---------------------------------------------------------------- commands and restarts
+
+
+def test_commands_stand_where_their_events_do():
+    stream = Stream("loss", on="batch", fields=("step", "loss"))
+    push(stream, [(10 * n, 0.5) for n in range(5)], clock=100.0)
+    chart = make(chosen(stream))
+    chart.add(stream)
+    commands = Stream("commands")
+    chart.marks(commands)
+    chart.pull()
+    assert chart.draw().rules == ()
+    change = {"what": "set", "name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "event": "batch", "number": 3}
+    push(commands, [change, {"what": "stop", "outcome": "failed", "wall": 104.5}])
+    assert chart.pull()
+    assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(20, "lr 0.1 → 0.01"), (40, "stop (failed)")]
+
+
+def test_a_restart_is_a_mark_and_a_gap_in_the_line():
+    stream = Stream("loss", fields=("step", "loss"))
+    push(stream, [(1, 1.0), (2, 2.0)])
+    with stream._changed:
+        stream._seams.append(Seam(2, "run-1", "run-2"))
+    push(stream, [(1, 3.0), (2, 4.0)])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    np.testing.assert_equal(chart.draw().marks[0].y, [1, 2, np.nan, 3, 4])
+    assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(1, "restart: run-2")]
+
+
+# ---------------------------------------------------------------- frames
+
+
+def test_frames_are_kept_to_look_back_at():
+    stream = Stream("weights")
+    push(stream, [np.full(4, float(n)) for n in range(5)])
+    chart = make(chosen(stream), keep=3)
+    chart.add(stream)
+    chart.pull()
+    assert chart.draw().frame == (2, 3)
+    assert [mark.opacity for mark in chart.draw().marks] == sorted(mark.opacity for mark in chart.draw().marks)
+    assert chart.draw().marks[-1].y[0] == 4
+    chart.show(0)
+    assert chart.pull()
+    assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((0, 3), 2)
+    assert chart.draw().badges == ("this is the frame of event 3, not the newest",)
+    push(stream, [np.full(4, 9.0)])
+    chart.pull()
+    assert chart.draw().marks[-1].y[0] == 3, "the oldest that is kept, now that the shown one is gone"
+    chart.show(None)
+    assert (chart.draw().frame, chart.draw().marks[-1].y[0]) == ((2, 3), 9)
+
+
+def test_a_film_has_a_picture_of_each_frame():
+    chart = charted([np.full(4, float(n)) for n in range(3)], name="weights")
+    chart.show(1)
+    assert [picture.marks[-1].y[0] for picture in chart.film()] == [0, 1, 2]
+    assert chart.draw().frame == (1, 3)
+    assert len(charted([1.0, 2.0]).film()) == 1
+
+
+def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():
+    stream = stream_of([np.full((100, 100), float(n)) for n in range(20)], name="w")
+    chart = make(chosen(stream), keep_bytes=250_000)
+    chart.add(stream)
+    chart.pull()
+    assert chart.frames == 3
+    assert chart.draw().marks[0].cells[0, 0] == 19
+
+
+def test_two_streams_of_frames_show_the_same_moment():
+    often, seldom = Stream("often"), Stream("seldom")
+    for n in range(1, 7):
+        often._push(Batch(n, array("q", [n]), array("d", [float(n)]), [np.full(3, float(n))]))
+    for n, at in enumerate((1, 4), 1):
+        seldom._push(Batch(n, array("q", [at]), array("d", [float(at)]), [np.full(3, 10.0 * at)]))
+    chart = make(chosen(often))
+    chart.add(often)
+    chart.add(seldom)
+    chart.pull()
+    chart.show(2)
+    tops = [mark.y[0] for mark in chart.draw().marks if mark.opacity == 1]
+    assert tops == [3, 10]
+
+
+# ---------------------------------------------------------------- the kinds
+
+
+@pytest.mark.parametrize(
+    ("values", "chart", "kinds"),
+    [
+        ([(1, 2, 3)] * 3, "", [Line]),
+        ([("cat", 1), ("dog", 2), ("cat", 3)], "", [Bars]),
+        ([{"lo": 1, "mid": 2, "hi": 3}], "", [Band, Line]),
+        ([np.arange(5.0)], "", [Line]),
+        ([np.arange(500.0)], "", [Bars]),
+        ([1.0, 2.0, 2.0], "histogram", [Bars]),
+        ([np.eye(3, dtype=int)], "", [Grid]),
+        ([np.eye(3, 5)], "", [Grid]),
+        ([np.random.default_rng(0).normal(size=(20, 2))], "", [Points]),
+        ([(1, 2), (3, 4)], "scatter", [Points]),
+        ([np.zeros((8, 8, 4))], "", [Images]),
+        ([np.zeros((5, 8, 8))], "", [Images]),
+        ([{"a": np.arange(9.0), "b": np.arange(9.0)}], "", [Line, Line]),
+        ([{f"layer{i}": np.arange(9.0) for i in range(30)}], "", [Grid]),
+        ([{"a": 1, "b": 3}], "pie", [Pie]),
+        ([1, 2, 3], "summary", [Table]),
+        ([{"a": 1, "b": "x"}], "", [Table]),
+        ([(1, 2)], "table", [Table]),
+        (["a", "b"], "", [Text]),
+        ([object()], "", [Text]),
+    ],
+)
+def test_a_kind_draws_its_marks(values, chart, kinds):
+    picture = drawn(values, chart)
+    assert [type(mark) for mark in picture.marks] == kinds
+    assert picture.badges == ()
+
+
+def test_bars_have_the_newest_number_of_each_label():
+    (bars,) = drawn([("cat", 1), ("dog", 2), ("cat", 3)]).marks
+    assert (bars.labels, bars.heights.tolist()) == (("cat", "dog"), [3, 2])
+
+
+def test_an_annotated_line_keeps_its_notes_where_it_is_thinned():
+    values = [(i, 0.5 * (i % 7), "spike" if i == 12_345 else "") for i in range(30_000)]
+    (line,) = drawn(values).marks
+    ((index, text),) = line.notes
+    assert (line.x[index], text) == (12_345, "spike")
+    assert len(line.x) <= DRAWN + 1
+
+
+def test_a_summary_says_what_numpy_says():
+    data = np.random.default_rng(0).normal(3, 2, 1000)
+    (table,) = drawn(data.tolist(), "summary").marks
+    ((_, count, mean, spread, least, largest, newest),) = table.rows
+    assert count == "1,000"
+    want = [data.mean(), data.std(ddof=1), data.min(), data.max(), data[-1]]
+    assert [float(figure) for figure in (mean, spread, least, largest, newest)] == pytest.approx(want, rel=1e-5)
+
+
+def test_a_histogram_that_was_binned_in_the_job_is_drawn_as_it_came():
+    (bars,) = drawn([(np.array([1, 2]), np.array([0.0, 1.0, 2.0]))]).marks
+    assert (bars.heights.tolist(), bars.edges.tolist()) == ([1, 2], [0, 1, 2])
+
+
+def test_images_of_any_numbers_become_bytes():
+    shown = drawn([np.linspace(-1, 1, 8 * 8).reshape(1, 8, 8)])
+    (image,) = shown.marks[0].images
+    assert (image.dtype, image.shape, image.min(), image.max()) == (np.uint8, (8, 8, 3), 0, 255)
+    assert "0..1" in shown.badges[0]
+    assert drawn([[(np.zeros((4, 4)), "seven"), (np.ones((4, 4)), 3)]]).marks[0].captions == ("seven", "3")
+
+
+def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
+    from looptap.streams.batches import batch_topk
+
+    rows = batch_topk(2, np.array([0.1, 0.9, 0.5]), image=np.zeros((3, 8, 8)), target=np.array([4, 5, 6]))
+    (images,) = drawn([rows]).marks
+    assert [caption for caption in images.captions if "target 5" in caption]
+    assert len(images.images) == 2
+
+
+def test_a_field_or_an_axis_that_there_is_not_is_told():
+    stream = stream_of([(1, 2)], name="s", fields=("step", "loss"))
+    chart = make(chosen(stream))
+    with pytest.raises(ValueError, match="axis='top': it is 'left' or 'right'"):
+        chart.add(stream, axis="top")
+    chart.add(stream, y=["lr"])
+    chart.pull()
+    chart.draw()
+    assert chart.draw().badges == ("s: has no 'lr'; there are step, loss",)
+
+
+def test_points_are_coloured_by_a_field():
+    stream = stream_of([(1, 2, 0.5), (3, 4, 0.25)], name="s", fields=("x", "y", "loss"))
+    chart = make(chosen(stream, "scatter"), x="x")
+    chart.add(stream, chart="scatter", color="loss")
+    chart.pull()
+    (points,) = chart.draw().marks
+    assert (points.x.tolist(), points.y.tolist(), points.values.tolist()) == ([1, 3], [2, 4], [0.5, 0.25])
+
+
+def test_nothing_of_a_chart_grows_without_bound():
+    chart = None
+    stream = Stream("s", buffer=10)
+    for n in range(3000):
+        push(stream, [{f"key{n}": float(n)}])
+        if chart is None:
+            chart = make(chosen(stream))
+            chart.add(stream)
+        chart.pull()
+    assert len(chart.series[0].data["names"]) == 200
+    assert any("200 lines" in badge for badge in chart.draw().badges)
+
+
+def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
+    stream = Stream("loss")
+    push(stream, [1.0])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    errors, over = [], threading.Event()
+
+    def work(what):
+        try:
+            while not over.is_set():
+                what()
+        except Exception as error:
+            errors.append(error)
+
+    def change():
+        other = stream_of([1.0], name="other")
+        chart.add(other)
+        chart.remove(other)
+
+    threads = [threading.Thread(target=work, args=(what,)) for what in (chart.pull, chart.draw, change)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        push(stream, [1.0] * 20)
+    over.set()
+    for thread in threads:
+        thread.join(10)
+    assert errors == []
+    chart.pull()
+    assert chart.draw().marks[0].x[-1] == 6001
+
+
+def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as it is at the start of its import
+    monkeypatch.setattr("looptap.streams.snapshots._copiers", {})
+    assert drawn([np.arange(3.0)]).marks[0].y.tolist() == [0, 1, 2]
+    assert stream_of([1.0, 2.0]).to_numpy().tolist() == [1, 2]
+    assert take({"a": np.arange(2)})[0]["a"].tolist() == [0, 1]
+    assert pack(frozenset({1}))
+
+
+def test_png_that_is_none_is_a_badge():
+    from looptap.streams.snapshots import Image
+
+    picture = drawn([Image(b"no png", 4, 4)])
+    assert "loss: 1 value skipped: this is no PNG" in picture.badges[0]

@@ -1,0 +1,234 @@
+"""Pictures drawn by matplotlib: what is on the canvas, what an update touches, what no job can break."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from pictures import pictures
+
+from looptap.visualizers.drawing.limits import fit
+from looptap.visualizers.drawing.with_matplotlib import draw, draw_all, new_figure
+from looptap.visualizers.picture import (
+    Axis,
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Line,
+    Picture,
+    Pie,
+    Points,
+    Rule,
+    Table,
+    Text,
+)
+
+PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
+hostile = settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+X = np.arange(100.0)
+RED, LIME = (255, 0, 0), (0, 255, 0)
+
+
+def pixels(figure):
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+
+
+def near(seen, color):
+    return np.abs(seen - color).sum(axis=-1) < 80
+
+
+def whether_drawn_at(figure, axes, x, y, color, reach=3):
+    """Whether a pixel of this colour is within some pixels of a point in data coordinates."""
+    seen = near(pixels(figure), color)
+    column, row = axes.transData.transform((x, y)).round().astype(int)
+    row = seen.shape[0] - row
+    return seen[row - reach : row + reach, column - reach : column + reach].any()
+
+
+def line(y, **more):
+    return Picture((Line(X[: len(y)], np.array(y, float), name="loss", color="#ff0000", **more),))
+
+
+@hostile
+@given(st.lists(pictures, min_size=1, max_size=3))
+def test_any_picture_is_drawn_and_followed_by_any_other(several):
+    figure = new_figure(4, 3, dpi=50)
+    drawing = draw(several[0], figure)
+    pixels(figure)
+    for picture in several:
+        assert drawing.update(picture) in ("data", "limits", "structure")
+    pixels(figure)
+
+
+def test_pixels_change_where_the_line_is_and_an_update_moves_them():
+    figure = new_figure()
+    drawing = draw(line(X), figure)
+    axes, kept = drawing.views[0].axes, drawing.artists
+    assert whether_drawn_at(figure, axes, 20, 20, RED)
+    assert not whether_drawn_at(figure, axes, 20, 79, RED)
+    assert drawing.update(line(X[::-1])) == "data"
+    assert whether_drawn_at(figure, axes, 20, 79, RED)
+    assert not whether_drawn_at(figure, axes, 20, 20, RED)
+    assert drawing.artists == kept  # the same artists: nothing was made anew
+
+
+def test_an_update_says_what_it_took():
+    drawing = draw(line(X), new_figure())
+    assert drawing.update(line(X * 0.9)) == "data"
+    assert drawing.update(line(X * 3)) == "limits"
+    assert drawing.update(line(X * 3.2)) == "data"  # there was room to grow
+    assert drawing.update(line(X * 0.1)) == "limits"
+    assert drawing.update(line(X * 0.1, dash="dot")) == "structure"
+    assert drawing.update(Picture()) == "structure"
+
+
+def test_blitting_the_artists_of_an_update_gives_what_a_whole_redraw_gives():
+    figure = new_figure()
+    drawing = draw(line(X), figure)
+    for artist in drawing.artists:
+        artist.set_animated(True)
+    figure.canvas.draw()
+    clean = figure.canvas.copy_from_bbox(figure.bbox)
+    assert drawing.update(line(X[::-1])) == "data"
+    figure.canvas.restore_region(clean)
+    for artist in drawing.artists:
+        figure.draw_artist(artist)
+    blitted = np.asarray(figure.canvas.buffer_rgba()).copy()
+    for artist in drawing.artists:
+        artist.set_animated(False)
+    assert (near(blitted[..., :3].astype(int), RED) == near(pixels(figure), RED)).all()
+
+
+def test_a_gap_is_not_drawn_over():
+    y = X.copy()
+    y[40:60] = [np.nan, np.inf] * 10
+    figure = new_figure()
+    axes = draw(line(y), figure).views[0].axes
+    assert whether_drawn_at(figure, axes, 30, 30, RED)
+    assert not whether_drawn_at(figure, axes, 50, 50, RED)
+
+
+def test_a_single_point_is_seen():
+    figure = new_figure()
+    assert whether_drawn_at(figure, draw(line([5.0]), figure).views[0].axes, 0, 5, RED)
+
+
+def test_bands_bars_and_points_stand_where_their_numbers_say():
+    band = Band(X, X * 0 + 1, X * 0 + 2, color="#ff0000", opacity=1.0)
+    bars = Bars(np.array([4.0, 2.0]), edges=np.array([10.0, 20.0, 30.0]), color="#00ff00")
+    points = Points(np.array([60.0]), np.array([3.0]), color="#00ff00")
+    figure = new_figure()
+    axes = draw(Picture((band, bars, points)), figure).views[0].axes
+    assert whether_drawn_at(figure, axes, 50, 1.5, RED)
+    assert not whether_drawn_at(figure, axes, 50, 2.5, RED)
+    assert whether_drawn_at(figure, axes, 15, 3.5, LIME)
+    assert not whether_drawn_at(figure, axes, 25, 3.5, LIME)
+    assert whether_drawn_at(figure, axes, 60, 3, LIME)
+
+
+def test_the_right_axis_has_limits_of_its_own():
+    marks = Line(X, X, color="#ff0000"), Line(X, X * 1000, side="right", color="#00ff00")
+    figure = new_figure()
+    view = draw(Picture(marks, right=Axis("large")), figure).views[0]
+    assert view.axes.get_ylim()[1] < 200
+    assert view.right.get_ylim()[1] > 90_000
+    assert whether_drawn_at(figure, view.right, 50, 50_000, LIME)
+
+
+def test_logarithms_and_dates():
+    figure = new_figure()
+    axes = draw(Picture((Line(X, 10.0 ** (X / 10), color="#ff0000"),), y=Axis(log=True)), figure).views[0].axes
+    assert whether_drawn_at(figure, axes, 50, 1e5, RED)
+    drawing = draw(Picture((Line(1.75e9 + 3600 * X, X, color="#ff0000"),), x=Axis(time=True)), new_figure())
+    drawing.figure.canvas.draw()
+    labels = [label.get_text() for label in drawing.views[0].axes.get_xticklabels()]
+    assert any(label.startswith("Jun") or label == "2025-Jun-16" for label in labels), labels
+
+
+def test_texts_of_a_job_are_no_formulas_and_no_commands():
+    nasty = r"$\frac{1}{$ <script> \x1b[31m $x$"
+    picture = Picture(
+        (Line(X, X, name=nasty, notes=((5, nasty),)), Bars(np.ones(1), (nasty,))), title=nasty, x=Axis(nasty),
+        rules=(Rule(3, nasty),), badges=(nasty,), guess=nasty,
+    )  # fmt: skip
+    figure = new_figure()
+    view = draw(picture, figure).views[0]
+    pixels(figure)
+    assert view.axes.get_xlabel() == nasty
+    assert [label.get_text() for label in view.axes.get_xticklabels()] == [nasty]
+
+
+def test_the_numbers_of_a_confusion_matrix_and_the_captions_of_images_are_written():
+    cells = np.arange(9.0).reshape(3, 3)
+    red = np.full((4, 4, 3), RED, np.uint8)
+    grid, images = Grid(cells, written=True), Images((red, red), ("seven", "one"))
+    figure = new_figure()
+    drawing = draw(Picture((grid, images)), figure)
+    assert [text.get_text() for text in drawing.views[0].numbers] == [str(n) for n in range(9)]
+    assert [text.get_text() for text in drawing.views[1].captions] == ["seven", "one"]
+    seen = near(pixels(figure), RED)
+    assert seen[:, 320:].sum() > 5000
+    assert not seen[:, :320].any()
+    assert drawing.update(Picture((Grid(cells[::-1], written=True), images))) == "data"
+    assert drawing.views[0].numbers[0].get_text() == "6"
+
+
+def test_a_line_in_space_stands_beside_a_matrix():
+    figure = new_figure()
+    drawing = draw(Picture((Line(X, np.sin(X), z=X, color="#ff0000"), Grid(np.eye(3)))), figure)
+    seen = near(pixels(figure), RED)
+    assert seen[:, :320].any()
+    assert not seen[:, 320:].any()
+    assert [type(view).__name__ for view in drawing.views] == ["SpaceView", "GridView"]
+    assert drawing.update(Picture((Line(X, np.cos(X), z=X, color="#ff0000"), Grid(np.eye(3))))) in ("data", "limits")
+
+
+def test_pies_tables_and_text():
+    pie, table, text = Pie([1, 1, 2], ("a", "b", "c")), Table(("layer", "mean"), (("fc", "0.1"),)), Text(("a", "b"))
+    drawing = draw(Picture((pie, table, text)), new_figure(9, 6))
+    labels, lines, written = (view.labels if hasattr(view, "labels") else view.text for view in drawing.views)
+    assert [label.get_text() for label in labels] == ["a 25.0 %", "b 25.0 %", "c 50.0 %"]
+    assert lines.get_text().split("\n") == ["layer  mean", "───────────", "fc      0.1"]
+    assert written.get_text() == "a\nb"
+
+
+def test_several_pictures_share_a_figure_in_rows():
+    figure = new_figure(8, 6)
+    drawings = draw_all([line(X), Picture(), line(X[::-1])], figure, rows=2)
+    seen = near(pixels(figure), RED)
+    assert len(drawings) == 3
+    assert seen[:300, :400].any()
+    assert seen[300:, :400].any()
+    assert not seen[:, 400:].any()
+
+
+def test_a_picture_takes_the_place_of_axes():
+    figure = Figure(figsize=(8, 4))
+    left, right = figure.subplots(1, 2)
+    drawing = draw(Picture((Line(X, X, z=X),)), right)
+    assert figure.axes == [left, drawing.views[0].axes]
+    with pytest.raises(ValueError, match="stand in no grid"):
+        draw(Picture(), figure.add_axes((0, 0, 1, 1)))
+
+
+def test_badges_frames_and_a_resized_figure():
+    figure = new_figure()
+    drawing = draw(Picture(badges=("two values skipped",), frame=(2, 10), title="t" * 300), figure)
+    texts = [text.get_text() for text in figure.texts]
+    assert "⚠ two values skipped" in texts
+    assert "frame 3 of 10" in texts
+    figure.set_size_inches(3, 2)
+    drawing.layout()
+    assert max(len(text.get_text()) for text in figure.texts) < 60
+
+
+def test_limits_hold_until_the_data_leaves_them_or_shrinks():
+    held = fit(None, (1.0, 100.0), Axis(log=True))
+    assert fit(held, (2.0, 99.0), Axis(log=True)) is held
+    assert fit(held, (1.0, 1.5), Axis(log=True)) != held
+    assert fit(held, (5.0, 6.0), Axis(low=0.0, high=9.0)) == (0.0, 9.0)
+    assert fit(None, None, Axis()) == (-0.04, 1.04)

@@ -1,0 +1,107 @@
+"""Pictures as text: the curve is in it, it keeps to its width, and nothing of the job's reaches the terminal raw."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pictures import pictures
+from rich.cells import cell_len
+
+from looptap.visualizers.drawing.with_text import draw, draw_all
+from looptap.visualizers.picture import Bars, Grid, Images, Line, Picture, Rule, Table, Text
+
+PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
+hostile = settings(max_examples=40, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@hostile
+@given(pictures, st.sampled_from((30, 80, 200)), st.sampled_from((8, 24)), st.booleans())
+def test_any_picture_is_lines_that_keep_to_their_width_and_move_no_cursor(picture, width, height, color):
+    text = draw(picture, width, height, color)
+    plain = COLOR.sub("", text) if color else text
+    assert all(c == "\n" or c.isprintable() for c in plain)
+    assert max(map(cell_len, plain.split("\n"))) <= width
+
+
+def rows_of(text):
+    """The lines inside the frame of a plot."""
+    return [re.split("[┤│]", line)[1] for line in text.split("\n") if re.search("[┤│].*[│├]", line)]
+
+
+def test_the_curve_is_where_its_numbers_are():
+    x = np.arange(100.0)
+    rows = rows_of(draw(Picture((Line(x, x),)), 60, 20, color=False))
+    first = [min(i for i, c in enumerate(row) if c != " ") for row in rows]
+    assert first == sorted(first, reverse=True)  # it rises from the lower left to the upper right
+    assert first[-1] == 0
+    assert len(rows[0].rstrip()) >= len(rows[0]) - 1
+
+
+def test_a_histogram_is_filled_down_to_zero():
+    rows = rows_of(draw(Picture((Bars(np.array([1.0, 2.0, 1.0]), edges=np.arange(4.0)),)), 60, 16, color=False))
+    third = len(rows[0]) // 3
+    assert not rows[1][: third - 2].strip()
+    assert rows[1][third + 2 : 2 * third - 2] == "⣿" * (third - 4)
+    assert rows[-2][2 : 3 * third - 2] == "⣿" * (3 * third - 4)
+
+
+def test_bars_say_their_numbers_and_are_as_long_as_they_say():
+    lines = draw(Picture((Bars(np.array([4.0, 2.0, np.nan]), ("conv", "fc", "odd")),)), 60, color=False).split("\n")
+    assert [line.split()[0] for line in lines] == ["conv", "fc", "odd"]
+    assert lines[0].count("█") // 2 == lines[1].count("█") > 10
+    assert lines[2].endswith("nan")
+
+
+def test_curves_are_told_apart_without_colours_and_by_colours():
+    x = np.arange(50.0)
+    picture = Picture((Line(x, x, name="loss"), Line(x, x[::-1], name="error", color="#ff0000")))
+    plain, colored = draw(picture, color=False), draw(picture, color=True)
+    assert "\x1b" not in plain
+    assert "• error" in plain
+    assert plain.count("•") > 20
+    assert "\x1b[38;2;255;0;0m■ \x1b[0merror" in colored
+
+
+def test_matrices_images_tables_and_texts():
+    cells = np.array([[12.0, 1.0], [0.0, 7.0]])
+    grid = draw(Picture((Grid(cells, ("cat", "dog"), ("c", "d"), written=True),)), color=False)
+    assert [line.split() for line in grid.split("\n")] == [["c", "d"], ["cat", "12", "1"], ["dog", "0", "7"]]
+    heat = draw(Picture((Grid(np.eye(3)),)), 40, color=False).split("\n")
+    assert [line[-6:] for line in heat[:3]] == ["██    ", "  ██  ", "    ██"]
+    image = np.zeros((4, 4, 3), np.uint8)
+    image[:, 2:] = 255, 0, 0
+    images = Picture((Images((image, image), ("seven", "one")),))
+    assert "38;2;255;0;0;48;2;255;0;0m▀" in draw(images)
+    assert draw(images, color=False).split("\n")[-1].split() == ["seven", "one"]
+    table = draw(Picture((Table(("layer", "mean"), (("[red]fc[/]", "0.1"),)),)), color=False)
+    assert "[red]fc[/]" in table
+    assert draw(Picture((Text(("old", "new")),)), color=False) == "old\nnew"
+
+
+def test_titles_badges_rules_and_frames_are_words_around_the_picture():
+    picture = Picture(
+        (Line(np.arange(9.0), np.arange(9.0)),), title="loss", rules=(Rule(3, "lr=0.1"),), badges=("one skipped",),
+        frame=(1, 4), guess="taken as a line",
+    )  # fmt: skip
+    lines = draw(picture, 60, 16, color=False).split("\n")
+    assert lines[:2] == ["loss  (frame 2 of 4)", "taken as a line"]
+    assert lines[-2:] == ["| 3: lr=0.1", "! one skipped"]
+    assert len(lines) <= 16
+
+
+def test_several_pictures_stand_in_rows():
+    both = draw_all([Picture((Text(("left",)),)), Picture((Text(("right",)),))], 80, color=False, rows=1)
+    assert both.split() == ["left", "right"]
+    assert "\n" not in both
+
+
+def test_drawing_from_several_threads_does_not_mix():
+    pictures = [Picture((Line(np.arange(9.0), np.arange(9.0) * k),)) for k in (1, 100)]
+    alone = [draw(picture, color=False) for picture in pictures]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda k: draw(pictures[k % 2], color=False), range(24))) == alone * 12

@@ -1,0 +1,258 @@
+"""A client's query that comes to stand in the job: exact at the seam, kept in the file, ended when nobody wants it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from waiting import soon
+
+import looptap
+from looptap.streams.errors import QueryError
+from looptap.testing import pair
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Opens what the only run of this test has stored."""
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "stored"))
+    return lambda: looptap.open(next((tmp_path / "stored").glob("*.looptap")))
+
+
+QUERIES = {
+    "evaluated after its events": ("step, loss", {}),
+    "evaluated at its events": ("step, len(text)", {}),
+    "windows": ("(first(e.step for e in events), len(events))", {"window": 7}),
+    "every third": ("step, loss", {"every": 3}),
+}
+
+
+@pytest.mark.parametrize("form", QUERIES)
+def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loop(directory, stored, form):
+    (query, how), chance, total = QUERIES[form], random.Random(form), 8_000
+    with looptap.Agent("fast", budget=float("inf")) as agent, looptap.attach("fast") as run:
+        going = threading.Event()
+
+        def loop():
+            for step in range(total):
+                agent.emit("batch", step=step, loss=0.5, text="x")
+                if not step % 100:
+                    time.sleep(0.002)
+                    going.set()
+
+        streams = [run.stream(query, on="batch", **how) for _ in range(4)]
+        loops = threading.Thread(target=loop)
+        loops.start()
+        going.wait(20)
+        for n, stream in enumerate(streams):
+            time.sleep(chance.random() * 0.04)
+            while stream.standing is None:
+                with contextlib.suppress(looptap.LimitReached):  # inside an event that takes long: ask again
+                    run.keep(stream, name=f"s{n}")
+        readers = [run.stream(f"s{n}") for n in range(4)]
+        loops.join()
+        expected = {"windows": total // 7, "every third": total // 3}.get(form, total)
+        for stream, reader in zip(streams, readers, strict=True):
+            soon(lambda stream=stream: stream.arrived == expected)
+            soon(lambda reader=reader: reader.records and reader.records[-1].number == expected)
+            assert [r.number for r in stream.records] == list(range(1, expected + 1))
+            assert (stream.gaps, stream.dropped, reader.gaps, reader.dropped) == ([], 0, [], 0)
+            assert not any(r.partial for r in stream.records)
+            begun = reader.records[0].number
+            assert reader.values == stream.values[begun - 1 :]
+        soon(lambda: agent.stats()["store"]["kept"] == sum(len(reader) for reader in readers))
+        file = stored()
+        for n, reader in enumerate(readers):
+            assert file.stream(f"s{n}").values == reader.values
+            assert file.stream(f"s{n}").gaps == []
+
+
+def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
+    agent, run = pair()
+    run.export(run.stream("step, loss", on="batch"), name="loss")
+    run.close()
+    for step in range(3):
+        agent.emit("batch", step=step, loss=0.5)
+    (told,) = agent.stats()["streams"]
+    facts = [told[name] for name in ("name", "values", "exported", "kept", "readers")]
+    assert facts == ["loss", 3, True, False, 0]
+    assert "pid" in told["by"]
+    assert agent._service.sharing.shares == {}
+
+
+@pytest.mark.parametrize("ended", ["closed first", "hidden first"])
+def test_it_ends_when_it_is_neither_exported_nor_kept_nor_read(ended):
+    agent, run = pair()
+    stream = run.stream("step", on="batch")
+    assert run.export(stream, name="steps").exported
+    agent.emit("batch", step=1)
+    if ended == "closed first":
+        stream.close()
+        assert [s.name for s in run.streams] == ["steps"]
+        run.export("steps", False)
+    else:
+        assert not run.export(stream, False).exported
+        agent.emit("batch", step=2)
+        assert stream.values == [1, 2]
+        stream.close()
+    assert run.streams == []
+    assert agent._taps.open("batch").queries == ()
+    assert agent.stats()["history_bytes"] == 0
+
+
+def test_the_host_takes_its_names_from_clients_and_nothing_is_raised_into_the_loop(caplog):
+    agent, run = pair(limits=looptap.Limits(handed_streams=2, standing_streams=2))
+    streams = [run.stream("step", on="batch"), run.stream("2 * step", on="batch")]
+    for stream, name in zip(streams, ("loss", "lr"), strict=True):
+        run.export(stream, name=name)
+    agent.emit("batch", step=1, loss=0.5)
+    agent.stream("loss", "loss")
+    agent.log(lr=0.1)
+    agent.emit("batch", step=2, loss=0.25)
+    assert [stream.state for stream in streams] == ["ended", "ended"]
+    assert "another stream of this name" in streams[0].reason
+    assert (run.stream("loss").values, run.stream("lr").values) == ([0.25], [0.1])
+    assert [s.by for s in run.streams] == ["", ""]
+    assert caplog.records == []
+
+
+def test_what_cannot_be_handed_over_says_so():
+    agent, run = pair(limits=looptap.Limits(handed_streams=1))
+    agent.stream("loss", "loss")
+    with pytest.raises(QueryError, match="flight recorder"):
+        run.export(run.stream("step", on="batch", when="loss > 1"))
+    with pytest.raises(QueryError, match=r"another name.*\n.*name="):
+        run.export(run.stream("step", on="batch"), name="loss")
+    with pytest.raises(QueryError, match="neither exported nor kept"):
+        run.keep(run.stream("step", on="batch"), False)
+    with pytest.raises(QueryError, match=r"no standing stream 'los'.*Did you mean 'loss'"):
+        run.export("los")
+    with pytest.raises(QueryError, match="has no store"):
+        run.keep("loss")
+    with pytest.raises(QueryError, match="no live stream of this run"):
+        run.export(looptap.stream_of([1]))
+    run.export(run.stream("step", on="batch"))
+    with pytest.raises(looptap.LimitReached, match="handed_streams"):
+        run.export(run.stream("2 * step", on="batch"))
+    mine = run.stream("step")
+    assert mine.standing == "step"  # by its name
+    with pytest.raises(QueryError, match="handed over"):
+        mine.grant(0.5)
+
+
+def test_while_the_loop_is_long_inside_an_event_nothing_changes_and_a_client_is_told(directory):
+    with looptap.Agent("stuck") as agent, looptap.attach("stuck") as run:
+        stream = run.stream("step", on="batch")
+        inside, go = threading.Event(), threading.Event()
+        agent.expose(wait=lambda: inside.set() or go.wait(20))
+        blocker = run.stream("wait() or step", on="batch", budget=float("inf"))
+        loop = threading.Thread(target=agent.emit, args=("batch",), kwargs={"step": 1})
+        loop.start()
+        assert inside.wait(20)
+        with pytest.raises(looptap.LimitReached, match="inside an event"):
+            run.export(stream, name="steps")
+        assert run.streams == []
+        go.set()
+        loop.join()
+        blocker.close()
+        run.export(stream, name="steps")
+
+
+def test_a_stream_that_was_handed_over_survives_a_lost_client_and_a_taken_back_one_is_asked_anew(directory):
+    with looptap.Agent("links", listen="tcp") as agent, looptap.attach("links") as run:
+        stream = run.stream("step", on="batch")
+        run.export(stream, name="steps")
+        agent.emit("batch", step=1)
+        stream.wait(1)
+        for exported in (True, False):
+            run.export("steps", exported)
+            step = 2 if exported else 4
+            (client,) = agent._service.clients.values()
+            agent._link.post(lambda client=client: agent._service.gone(client.peer))
+            soon(lambda: not agent._service.clients)
+            agent.emit("batch", step=step)
+            soon(lambda: agent._service.clients and agent._service.delivery.streams)
+            agent.emit("batch", step=step + 1)
+            soon(lambda step=step: stream.latest == step + 1)
+            assert (stream.standing is None) != exported  # the second time nobody wants it any more
+        assert [(r.number, r.value) for r in stream.records] == [(1, 1), (2, 2), (3, 3), (5, 5)]
+        assert [(gap.after, gap.missing) for gap in stream.gaps] == [(3, 1)]
+
+
+# ---------------------------------------------------------------- keeping
+
+
+def test_the_history_of_a_standing_stream_is_kept_too_and_a_pause_of_keeping_leaves_no_gap(directory, stored):
+    with looptap.Agent("kept") as agent, looptap.attach("kept") as run:
+        agent.stream("loss", "step, loss", on="batch", history=50)
+        for step in range(80):
+            agent.emit("batch", step=step, loss=0.5)
+        assert run.keep("loss").kept
+        agent.emit("batch", step=80, loss=0.5)
+        assert not run.keep("loss", False).kept
+        for step in range(81, 100):
+            agent.emit("batch", step=step, loss=0.5)
+        assert run.keep(run.stream("loss")).kept
+        soon(lambda: agent.stats()["store"]["kept"] == 70)
+        with stored() as file:
+            assert file.state == "live"
+            stream = file.stream("loss")
+            agent.emit("batch", step=100, loss=0.25)
+            soon(lambda: stream.latest == (100, 0.25))
+            assert [(r.number, r.value.step) for r in stream.records] == [(n, n - 1) for n in range(31, 102)]
+            assert (stream.gaps, stream.dropped) == ([], 0)
+        run.keep("loss", False)
+        for step in range(101, 161):  # more than the history holds
+            agent.emit("batch", step=step, loss=0.5)
+        run.keep("loss")
+    gaps = stored().stream("loss").gaps
+    assert [(gap.after, gap.missing) for gap in gaps] == [(101, 10)]
+
+
+JOB = """
+    import sys, time, looptap
+    agent = looptap.Agent("killed")
+    agent.stream("declared", "step", on="batch")
+    print("ready", flush=True)
+    step = 0
+    while True:
+        agent.emit("batch", step=step, loss=1 / (step + 1))
+        step += 1
+        time.sleep(0.0005)
+"""
+
+
+def test_streams_kept_while_they_run_are_a_prefix_without_a_gap_after_kill_9(directory, stored):
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
+    with child:
+        child.stdout.readline()
+        with looptap.attach("killed") as run:
+            mine = run.stream("step, loss", on="batch")
+            mine.wait(50)
+            run.keep(mine, name="mine")
+            run.keep("declared")
+            begun = len(mine)
+        with looptap.attach("killed") as run:  # another client, or nobody
+            assert {s.name: (s.kept, s.state) for s in run.streams} == {
+                "declared": (True, "live"), "mine": (True, "live")
+            }  # fmt: skip
+            soon(lambda: min(s["kept"] for s in run.stats()["store"]["streams"]) >= 500)
+            kept = {s["name"]: s["kept"] for s in run.stats()["store"]["streams"]}
+        child.send_signal(signal.SIGKILL)
+    file = stored()
+    for name, count in kept.items():
+        records = file.stream(name).records
+        assert len(records) >= count
+        assert [r.number for r in records] == list(range(records[0].number, records[0].number + len(records)))
+        assert file.stream(name).gaps == []
+    steps = file.stream("declared").values
+    assert steps == list(range(len(steps)))
+    assert 50 <= file.stream("mine").records[0].number <= begun + 1
+    assert [value[0] for value in file.stream("mine").values] == [r.event - 1 for r in file.stream("mine").records]

@@ -1,0 +1,352 @@
+"""Jobs on several ranks: one run to look at, its ranks to ask one by one, together, or as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+from rank_jobs import environment, free_port, ranks, started, until
+
+import looptap
+from looptap.cli import main
+from looptap.client.discover import attach, runs
+from looptap.protocol.connections import ConnectionFile, publish
+from looptap.protocol.errors import NoSuchRun, SeveralRuns
+from looptap.protocol.keys import RoleKeys
+from looptap.protocol.messages import RunInfo
+from looptap.streams.errors import QueryError
+
+# ---------------------------------------------------------------- which files are one job
+
+
+def announced(directory, rank, *, size=4, job="none at node:1", started=1.0, attempt=0, name="many", **process):
+    """Write the connection file of a rank of a job that is not there."""
+    info = RunInfo(
+        f"{name}-{started}-{rank}", name, "host", 1, started, rank=rank, ranks=size, job=job, attempt=attempt
+    )
+    file = ConnectionFile.of(info, RoleKeys.fresh("operator"), ("ipc:///nowhere/socket",))
+    return publish(msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, **process)), directory)
+
+
+def listed():
+    return [(sorted(run.members) or [run.rank], run.missing, run.alive) for run in runs()]
+
+
+def test_the_ranks_of_a_job_are_one_run_and_those_without_an_agent_are_named(directory):
+    for rank in (0, 1, 3):
+        announced(directory, rank)
+    announced(directory, 2, start="0")
+    assert listed() == [([0, 1, 2, 3], (2,), True)]
+    assert "without rank 2" in str(runs()[0])
+
+
+def test_two_jobs_of_one_name_at_once_are_not_mixed(directory):
+    for rank in (0, 1):
+        announced(directory, rank, size=2, job="none at node:1")
+        announced(directory, rank, size=2, job="none at node:2", started=2.0)
+    assert listed() == [([0, 1], (), True)] * 2
+    with pytest.raises(SeveralRuns, match="2 runs match 'many'"):
+        attach("many")
+
+
+def test_a_restart_is_a_run_of_its_own(directory):
+    announced(directory, 0, size=2, start="0", started=1.0)
+    announced(directory, 1, size=2, start="0", started=1.1)
+    announced(directory, 1, size=2, attempt=1, started=5.0)  # rank 0 is not there again yet
+    assert listed() == [([1], (0,), True), ([0, 1], (), False)]
+
+
+def test_files_of_another_machine_whose_place_was_taken_count_as_ended(directory):
+    for rank in (0, 1):
+        announced(directory, rank, size=2, host="far", started=1.0)
+        announced(directory, rank, size=2, host="far", started=9.0)
+    assert listed() == [([0, 1], (), None), ([0, 1], (), False)]
+
+
+def test_the_lowest_rank_with_an_agent_is_meant_unless_one_is_named(directory):
+    from looptap.client.discover import find
+
+    for rank in (1, 3):
+        announced(directory, rank)
+    assert find("many").rank == 1
+    assert find("many", rank=3).rank == 3
+    assert find("many-1.0-3").rank == 3
+    with pytest.raises(NoSuchRun, match="no agent on rank 0; there is one on: ranks 1, 3"):
+        find("many", rank=0)
+
+
+# ---------------------------------------------------------------- over gloo
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where the job of this module announces itself."""
+    place = tmp_path_factory.mktemp("ranks")
+    place.chmod(0o700)
+    before = os.environ.get("LOOPTAP_DIR")
+    os.environ["LOOPTAP_DIR"] = str(place)
+    yield place
+    os.environ.pop("LOOPTAP_DIR") if before is None else os.environ.__setitem__("LOOPTAP_DIR", before)
+
+
+@pytest.fixture(scope="module")
+def job(place):
+    """Two ranks that add up their losses with gloo: 20 batches an epoch; rank 1 comes 3 ms later to each."""
+    with ranks(place, 2, slow="time.sleep(0.003 * rank)") as children:
+        started(place, 2)
+        yield children
+
+
+@pytest.fixture
+def run(job, place):
+    with attach("many", directory=place) as run:
+        yield run
+
+
+def complete(stream):
+    """The records of values that lack no rank."""
+    return [record for record in stream.records if not record.partial]
+
+
+def test_a_job_is_one_run_with_its_ranks(run, place):
+    (found,) = runs(place)
+    assert (sorted(found.members), found.missing) == ([0, 1], ())
+    assert run.info.rank == 0
+    assert list(run.ranks) == [0, 1]
+    assert run.ranks.size == 2
+    assert run.ranks[0] is run
+    assert run.ranks[1].info.rank == 1
+    assert run.ranks[1].ranks[0] is run
+    assert {rank: stats["run"] for rank, stats in run.ranks.each(lambda one: one.stats()).items()} == {
+        0: run.id,
+        1: run.ranks[1].id,
+    }
+    with pytest.raises(NoSuchRun, match=r"no rank 2: the run .* has ranks 0-1"):
+        run.ranks[2]
+
+
+def test_the_values_of_all_ranks_come_in_the_order_of_their_events(run):
+    stream = run.stream("step, loss, rank_twice", ranks="all")
+    stream.wait(60)
+    stream.close()
+    found = [(record.event, record.rank) for record in stream.records]
+    assert found == sorted(found)
+    begin = max(next(event for event, rank in found if rank == r) for r in (0, 1))
+    end = min(next(event for event, rank in reversed(found) if rank == r) for r in (0, 1))
+    inside = [one for one in found if begin <= one[0] <= end]
+    assert inside == [(event, rank) for event in range(begin, end + 1) for rank in (0, 1)]
+    assert stream.dropped == 0
+    assert all(r.value == (r.event - 1, 100 * r.rank + (r.event - 1) % 100, 2 * r.rank) for r in stream.records)
+
+
+def test_values_of_one_event_are_combined(run):
+    how = {"mean": 50, "max": 100, "sum": 100, "list": None}
+    streams = {name: run.stream("loss", ranks="all", combine=name) for name in how}
+    spread = run.stream("loss, step", combine=lambda values: values[-1].loss - values[0].loss)
+    for name, stream in streams.items():
+        until(lambda stream=stream: len(complete(stream)) >= 10, "values of both ranks come")
+        for record in complete(stream):
+            own = (record.event - 1) % 100
+            assert record.value == {
+                "mean": 50 + own, "max": 100 + own, "sum": 100 + 2 * own, "list": [own, 100 + own]
+            }[name]  # fmt: skip
+    until(lambda: complete(spread), "values of both ranks come")
+    assert {record.value for record in complete(spread)} == {100.0}
+    assert all(absent.ranks in ((0,), (1,)) for absent in spread.absent)
+
+
+def test_partial_results_are_merged_over_groups_events_and_seconds(run):
+    query = "sum(e.loss for e in events), len(events), min(e.step for e in events), max(e.step for e in events)"
+    windows = {"group": None, "count": 8, "seconds": looptap.seconds(0.2)}
+    streams = {
+        name: run.stream(query, ranks="all", combine="merge", window=window) for name, window in windows.items()
+    }
+    for name, stream in streams.items():
+        until(lambda stream=stream: len(complete(stream)) >= 3, f"windows of both ranks come ({name})")
+        for record in complete(stream):
+            total, count, first, last = record.value
+            if name != "seconds":
+                size = {"group": 20, "count": 8}[name]
+                assert (count, first % size, last - first) == (2 * size, 0, size - 1)
+                assert total == sum(100 * rank + step % 100 for rank in (0, 1) for step in range(first, last + 1))
+        firsts = [record.value[2] for record in complete(stream)]
+        assert firsts == sorted(set(firsts))
+
+
+def test_reductions_of_the_ranks_are_combined_by_the_number_of_their_window(run):
+    stream = run.stream("max(e.loss for e in events)", ranks=[0, 1], combine="list", window=10)
+    until(lambda: len(complete(stream)) >= 3, "windows of both ranks come")
+    assert all(high - low == 100 and not record.event % 10 for record in complete(stream)
+               for low, high in [record.value])  # fmt: skip
+
+
+def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
+    stream = run.skew()
+    until(lambda: len(complete(stream)) >= 50, "events of both ranks come")
+    late = [record.value for record in complete(stream) if record.value.slowest == 1]
+    assert len(late) > 25
+    assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
+    assert {one.uncertainty for one in late} == {0.0}
+    windows = stream.query("max(v.spread for v in values)", window=20)
+    assert windows.wait(1)[0] > 0
+
+
+def test_a_relay_merges_on_the_way(job, place):
+    query = "sum(e.loss for e in events), len(events), max(e.rank_twice for e in events)"
+    with attach("many", directory=place) as run:
+        direct = run.stream(query, combine="merge")
+        relayed = run.stream(query, combine="merge", relay=True)
+        (part,) = relayed.parts.values()
+
+        def common():
+            ours, theirs = ({r.event: r.value for r in complete(stream)} for stream in (direct, relayed))
+            return [(ours[event], theirs[event]) for event in ours.keys() & theirs.keys()]
+
+        until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
+        assert all(ours == theirs for ours, theirs in common())
+        assert "ranks 0-1 by a relay" in relayed.notes
+        assert relayed.latest.v2 == 2
+        child = part.run._transport._child
+        with pytest.raises(QueryError, match="relay=True merges"):
+            run.stream("loss", combine="mean", relay=True)
+        with pytest.raises(QueryError, match="carries merged values"):
+            part.run.set("a", 1, ranks=0)
+    assert child.poll() is not None
+
+
+def test_what_does_not_fit_together_is_refused(run):
+    for how, why in (
+        ({"combine": "average"}, "it is one of 'mean'"),
+        ({"combine": "merge"}, "yields at each event, and has nothing to merge"),
+        ({"combine": "mean", "throttle": 0.1}, "throttle= picks others"),
+        ({"combine": "mean", "when": "loss > 3"}, "when= picks others"),
+        ({"ranks": [7]}, "the run has ranks 0-1"),
+        ({"ranks": "both"}, "a list of ranks, or 'all'"),
+        ({"ranks": "all", "patience": -1}, "patience=-1"),
+    ):
+        with pytest.raises(QueryError, match=why):
+            run.stream("loss", **how)
+    with pytest.raises(QueryError, match="as text"):
+        run.stream(lambda events: len(events), combine="merge")
+    until(lambda: not run.stats()["queries"], "nothing of them is left")
+
+
+def test_a_stream_that_is_dropped_leaves_no_query_behind(run):
+    def queries():
+        return [len(stats["queries"]) for stats in run.ranks.each(lambda one: one.stats()).values()]
+
+    stream = run.stream("loss", ranks="all", combine="mean")
+    assert queries() == [1, 1]
+    del stream
+    until(lambda: queries() == [0, 0], "the queries are gone")
+
+
+def test_the_stacks_of_all_ranks(run):
+    stacks = run.stacks(ranks="all")
+    assert sorted(stacks) == [0, 1]
+    assert all("all_reduce" in text or "sleep" in text or "emit" in text or "<string>" in text
+               for text in (stacks[rank]["threads"][0]["stack"] for rank in (0, 1)))  # fmt: skip
+
+
+def test_the_ranks_on_the_command_line(job, place, capsys):
+    def printed(*words):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        return capsys.readouterr().out
+
+    watched = printed("watch", "many", "loss", "--ranks", "all", "--combine", "sum", "--count", "3", "--json")
+    values = [json.loads(line) for line in watched.splitlines()][:3]
+    assert all(value["value"] == 100 + 2 * ((value["event"] - 1) % 100) for value in values if not value["without"])
+    assert "  rank 1  " in printed("watch", "many", "step", "--ranks", "0-1", "--count", "9")
+    assert sorted(json.loads(printed("stacks", "many", "--ranks", "all", "--json"))) == ["0", "1"]
+    assert "rank 1\n" in printed("stacks", "many", "--ranks", "all")
+    (listed,) = json.loads(printed("ls", "--json"))
+    assert (listed["ranks"], listed["missing"]) == (2, [])
+
+
+# ---------------------------------------------------------------- stragglers and the dead
+
+LIGHT = """
+import sys, time, looptap
+with looptap.Agent("light", budget=float("inf")) as agent:
+    step, begin = 0, float(sys.argv[1])
+    while not agent.stop_requested:
+        time.sleep(max(0.0, begin + 0.005 * step - time.monotonic()))
+        agent.emit("batch", step=step)
+        step += 1
+"""
+
+
+@pytest.fixture
+def light(directory):
+    """Two ranks without torch, whose n-th events are due at the same moment."""
+    command = [sys.executable, "-c", LIGHT, str(time.monotonic())]
+    port = free_port()
+    children = [subprocess.Popen(command, env=environment(directory, rank, 2, port)) for rank in (0, 1)]
+    started(directory, 2, "light")
+    yield children
+    for child in children:
+        child.send_signal(signal.SIGCONT)
+        child.kill()
+        child.wait()
+
+
+def test_a_straggler_is_waited_for_so_long_and_told(light):
+    with attach("light") as run:
+        stream = run.stream("step", ranks="all", combine="list", patience=0.3)
+        until(lambda: complete(stream), "values of both ranks come")
+        before = stream.arrived
+        light[1].send_signal(signal.SIGSTOP)
+        until(lambda: stream.records[-1].partial and stream.absent[-1].ranks == (1,), "values lack rank 1")
+        until(lambda: 1 in stream.waiting, "it shows who is waited for")
+        assert "lacks rank 1" in repr(stream)
+        light[1].send_signal(signal.SIGCONT)
+        until(lambda: not stream.records[-1].partial, "rank 1 comes up with the other")
+        lacking = [absent.number for absent in stream.absent if absent.ranks == (1,) and absent.number > before]
+        assert lacking == [record.number for record in stream.records if record.partial and record.number > before]
+        assert stream.late[1] == len(lacking)
+        assert stream.dropped == 0
+
+
+def test_without_combine_late_values_are_there_and_counted(light):
+    with attach("light") as run:
+        stream = run.stream("step", ranks="all", patience=0.2)
+        until(lambda: {record.rank for record in stream.records} == {0, 1}, "values of both ranks come")
+        light[1].send_signal(signal.SIGSTOP)
+        until(lambda: 1 in stream.waiting, "rank 1 is waited for")
+        seen = len(stream)
+        until(lambda: len(stream) > seen + 50, "rank 0 goes on")
+        light[1].send_signal(signal.SIGCONT)
+        until(lambda: stream.late.get(1), "late values come")
+        stream.close()
+        events = [record.event for record in stream.records if record.rank == 1]
+        assert events == list(range(events[0], events[-1] + 1))
+        assert stream.dropped == 0
+
+
+def test_a_rank_that_dies_is_told_apart_and_the_rest_goes_on(light):
+    with attach("light") as run:
+        stream = run.stream("step", ranks="all", combine="list")
+        merged = run.stream("len(events)", combine="merge", window=10)
+        until(lambda: complete(stream) and complete(merged), "values of both ranks come")
+        light[1].kill()
+        until(lambda: 1 in stream.gone, "the death is told")
+        assert "gone" in stream.states[1]
+        assert stream.states[0] == "live"
+        seen = stream.arrived
+        until(lambda: stream.arrived > seen + 20 and merged.latest == 10, "the other goes on")
+        assert stream.state == "live"
+        assert stream.records[-1].partial
+        assert run.ranks.missing == (1,)
+        assert runs()[0].missing == (1,)
+        again = run.stream("step", ranks="all")
+        assert any("rank 1" in note for note in again.notes)
+        light[0].kill()
+        until(lambda: stream.state == "failed", "the stream ends with the last")
+        assert "rank 1:" in stream.reason or "gone" in stream.reason

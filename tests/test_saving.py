@@ -1,0 +1,88 @@
+"""Pictures in files: each suffix holds the drawing, and what cannot be written is said in a sentence."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from looptap.visualizers.picture import Axis, Bars, Line, Picture
+from looptap.visualizers.saving import save
+
+X = np.arange(50.0)
+LOSS = Picture((Line(X, np.exp(-X / 10), name="loss <b>$x$</b>", color="#ff0000"),), title="of <i>a run</i>")
+BARS = Picture((Bars(np.array([1.0, 2.0]), ("cats", "dogs"), color="#00ff00"),), x=Axis("animals"))
+
+
+def has(pixels, color):
+    return (np.abs(pixels[..., :3].astype(int) - color).sum(axis=-1) < 60).any()
+
+
+def test_a_png_holds_all_pictures_side_by_side(tmp_path):
+    pixels = np.asarray(Image.open(save([LOSS, BARS], tmp_path / "both.png", rows=1)))
+    left, right = np.array_split(pixels, 2, axis=1)
+    assert has(left, (255, 0, 0))
+    assert not has(left, (0, 255, 0))
+    assert has(right, (0, 255, 0))
+    assert not has(right, (255, 0, 0))
+
+
+def test_an_svg_holds_the_curve_and_no_text_of_the_job_as_markup(tmp_path):
+    text = save(LOSS, tmp_path / "loss.svg").read_text()
+    assert re.search(r'<path d="M[^"]*" clip-path="[^"]*" style="fill: none; stroke: #ff0000', text)
+    assert "<b>" not in text
+    assert "<i>" not in text
+
+
+def test_a_pdf_is_one(tmp_path):
+    assert save(LOSS, tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_a_page_opens_offline_or_loads_its_script(tmp_path):
+    offline = save(LOSS, tmp_path / "offline.html").read_text()
+    small = save([LOSS, BARS], tmp_path / "small.html", script="cdn").read_text()
+    assert len(offline) > 1_000_000
+    assert not re.search(r"<script[^>]* src=", offline)
+    assert len(small) < 100_000
+    assert re.search(r"<script[^>]* src=", small)
+    assert "<b>$x$" not in offline + small
+
+
+def test_text_has_the_labels_and_no_escape_sequence(tmp_path):
+    text = save([LOSS, BARS], tmp_path / "both.txt").read_text()
+    assert re.search(r"cats +█+▌? +1\n", text)
+    assert re.search(r"[⠁-⣿]{3}", text)
+    assert "\x1b" not in text
+
+
+def test_frames_follow_each_other_in_a_gif(tmp_path):
+    frames = [Picture((Line(X[:n], X[:n], color="#ff0000"),), frame=(n, 50)) for n in (10, 30, 50)]
+    with Image.open(save(frames, tmp_path / "frames.gif", seconds=0.5)) as image:
+        assert image.n_frames == 3
+        assert image.info["duration"] == 500
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"'loss\.doc' does not say what to write; end it with one of \.png, .*\."):
+        save(LOSS, tmp_path / "loss.doc")
+    with pytest.raises(FileNotFoundError, match=r"The directory .*nowhere does not exist"):
+        save(LOSS, tmp_path / "nowhere" / "loss.png")
+    with pytest.raises(ValueError, match="There is no picture to write"):
+        save([], tmp_path / "loss.png")
+
+
+def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never(tmp_path):
+    code = (
+        "import sys, numpy as np\n"
+        "from looptap.visualizers.saving import save\n"
+        "from looptap.visualizers.picture import Line, Picture\n"
+        "assert not {'matplotlib', 'plotly', 'plotext', 'PIL'} & set(sys.modules), 'early'\n"
+        "save(Picture((Line(np.arange(3.), np.arange(3.)),)), sys.argv[1])\n"
+        "assert 'matplotlib.figure' in sys.modules\n"
+        "assert not {'matplotlib.pyplot', 'plotly'} & set(sys.modules), 'pyplot'\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=60)

@@ -1,0 +1,633 @@
+"""Viewers: they see what is exported and nothing else, through a socket that is there only while somebody shares."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import msgspec
+import pytest
+import zmq
+from listening import bound
+from relays import Proxy
+from waiting import soon
+
+import looptap
+from looptap.cli import main
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, encode, unpack
+from looptap.protocol.connections import read
+from looptap.protocol.roles import ALLOWED, FROM_CLIENT
+from looptap.streams.errors import QueryError
+
+
+@pytest.fixture
+def job(directory, monkeypatch):
+    """An agent with a stream that is exported and one that is not, and its operator."""
+    monkeypatch.chdir(directory)
+    with looptap.Agent("shared", budget=math.inf) as agent, looptap.attach("shared") as run:
+        agent.stream("loss", "step, loss", on="batch", unit="nats")
+        agent.stream("secret", "secret", on="hidden")
+        agent.log(private=1)
+        for step in range(5):
+            agent.emit("batch", step=step, loss=step / 4)
+            agent.emit("hidden", secret=step)
+        run.export("loss")
+        yield agent, run
+
+
+@pytest.fixture
+def dial():
+    """A bare encrypted socket by the key in a file."""
+    context, made = zmq.Context(), []
+
+    def connect(path, hello=True, **options):
+        file = read(path)
+        dealer = context.socket(zmq.DEALER)
+        made.append(dealer)
+        dealer.linger, dealer.rcvtimeo, dealer.sndtimeo = 0, 20_000, 20_000
+        dealer.curve_serverkey = file.server_public.encode()
+        dealer.curve_publickey, dealer.curve_secretkey = file.client.public, file.client.secret
+        for name, value in options.items():
+            setattr(dealer, name, value)
+        dealer.connect(file.endpoints[0])
+        if hello:
+            dealer.send(encode(m.Hello(m.VERSION, "bare")))
+            assert decode_from_agent(dealer.recv()).role == "viewer"
+        return dealer
+
+    yield connect
+    for dealer in made:
+        dealer.close()
+    context.term()
+
+
+def answer(dealer, request):
+    """What comes back for a request, past whatever else comes."""
+    while True:
+        message = decode_from_agent(dealer.recv())
+        if isinstance(message, m.Done | m.Failed) and message.request == request:
+            return message
+
+
+# ---------------------------------------------------------------- S7: the socket
+
+
+def test_before_a_share_nothing_more_listens_and_after_the_last_nothing_again(job):
+    _, run = job
+    before = bound()
+    first = run.share()
+    (path,) = set(bound()) - set(before)
+    assert first.endpoints == (f"ipc://{path}",)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    second = run.share()
+    assert second.endpoints == first.endpoints
+    third = run.share(endpoint="tcp")
+    (address,) = set(bound()) - {*before, path}
+    assert address.startswith("0100007F:")
+    assert [share.id for share in run.shares] == [first.id, second.id, third.id]
+    first.revoke()
+    third.revoke()
+    soon(lambda: set(bound()) - set(before) == {path})
+    assert run.revoke() == [second.id]
+    soon(lambda: bound() == before)
+    assert not os.path.exists(path)
+    assert run.shares == []
+
+
+def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_server(job, tmp_path):
+    agent, run = job
+    shares = [run.share(), run.share(path=tmp_path), run.share(path=tmp_path / "for-ada.json")]
+    files = [read(share.path) for share in shares]
+    assert shares[2].path.name == "for-ada.json"
+    assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
+    assert len({file.public for file in files}) == 3
+    assert {file.role for file in files} == {"viewer"}
+    secrets = [gate.server.secret.decode() for gate in agent._link.gates]
+    for share, file in zip(shares, files, strict=True):
+        assert not any(secret in share.path.read_text() for secret in secrets)
+        assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"
+    with pytest.raises(looptap.UnsafeFile, match="already something"):
+        run.share(path=shares[0].path)
+    assert len(run.shares) == 3  # a key that nobody has is revoked
+
+
+# ---------------------------------------------------------------- S6, S7, S8: what a viewer may do
+
+CODE = m.Code("__import__('os').environ", b"cos\nabort\n(tR.", sys.version_info[:2])
+REQUESTS = [
+    m.Hello((1, 0)), m.Look(2), m.Read(3, 3, "loss"), m.Detach(4, 3), m.Got(1 << 60), m.Beat(),
+    m.Attach(10, 10, CODE, "batch"), m.Attach(11, 11, m.Code("loss"), "", named=True), m.CloseWindow(12, 3),
+    m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.Ask(16, "stats"),
+    m.Agree(25, "id3", 0),
+    m.Ask(17, "stacks"), m.Ask(18, "controls"), m.Ask(19, "commands"), m.Ask(20, "shares"),
+    m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.Share(23, 60.0), m.Revoke(24),
+    m.Leave(),
+]  # fmt: skip
+METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Role", b"X-user-id"))]
+
+
+@pytest.mark.parametrize("forged", METADATA, ids=lambda forged: str(forged.get("metadata", b"none")))
+def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, dial, forged):
+    agent, run = job
+    assert {type(request) for request in REQUESTS} == set(FROM_CLIENT)
+    operator = agent._link._keys.client.public
+    options = {name: value % operator for name, value in forged.items()}
+    viewer = dial(run.share().path, identity=b"operator", **options)
+    for request in REQUESTS:
+        viewer.send(encode(request))
+        number = getattr(request, "request", None)
+        if number is None:
+            continue
+        said = answer(viewer, number)
+        if "viewer" in ALLOWED[type(request)]:
+            assert isinstance(said, m.Done)
+        else:
+            assert (said.kind, said.text.startswith("A viewer may not ")) == ("role", True)
+    soon(lambda: len(agent._service.clients) == 1)
+    agent.emit("batch", step=5, loss=1.0)
+    assert not agent.stop_requested
+    assert [(s.name, s.exported, s.kept) for s in run.streams] == [
+        ("loss", True, False), ("secret", False, False), ("private", False, False)
+    ]  # fmt: skip
+    assert run.commands == []
+    assert agent._link.faults == 0
+
+
+def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
+    agent, run = job
+    share = run.share()
+    with looptap.attach(share.path) as viewer:
+        assert viewer.role == "viewer"
+        assert viewer.events() == {"batch": 5}
+        assert [(s.name, s.unit) for s in viewer.streams] == [("loss", "nats")]
+        loss = viewer.stream("loss")
+        agent.emit("batch", step=5, loss=2.0)
+        assert loss.wait(6)[-1] == (5, 2.0)
+        assert [r.number for r in loss.records] == [1, 2, 3, 4, 5, 6]
+        highest = loss.query("max(v.loss for v in values)", window=3)
+        agent.emit("batch", step=6, loss=0.0)
+        assert highest.wait(2) == [0.5, 2.0]
+        assert share.viewers == [viewer._client]
+        for name in ("secret", "private", "los", "step"):
+            with pytest.raises(QueryError, match=r"no exported stream .*; there are: 'loss'\.") as error:
+                viewer.stream(name)
+            assert ("secret" in str(error.value)) == (name == "secret")
+        refused = [
+            lambda: viewer.stream("loss", on="batch"), lambda: viewer.stream(lambda e: e.loss), viewer.stats,
+            viewer.stacks, lambda: viewer.call("1"), lambda: viewer.set("lr", 1), viewer.stop, viewer.checkpoint,
+            viewer.pause, viewer.resume, lambda: viewer.controls.look(), lambda: viewer.commands, lambda: viewer.shares,
+            viewer.share, viewer.revoke, lambda: viewer.export("loss"), lambda: viewer.keep(loss), loss.close_window,
+            lambda: loss.grant(0.5),
+        ]  # fmt: skip
+        for ask in refused:
+            with pytest.raises(looptap.NotAllowed, match="A viewer may not"):
+                ask()
+        assert viewer.alive
+
+
+def test_what_is_hidden_again_is_gone_at_once_and_stays_for_operators(job):
+    agent, run = job
+    with looptap.attach(run.share().path) as viewer, looptap.attach("shared") as other:
+        seen, mine = viewer.stream("loss"), other.stream("loss")
+        seen.wait(5)
+        run.export("loss", False)
+        agent.emit("batch", step=5, loss=2.0)
+        assert mine.wait(6)[-1] == (5, 2.0)
+        soon(lambda: seen.state == "ended")
+        assert (len(seen), seen.reason) == (5, "it is no longer exported")
+        assert (viewer.streams, viewer.alive) == ([], True)
+        run.export("loss")
+        assert viewer.stream("loss").wait(6)[-1] == (5, 2.0)
+
+
+def test_of_an_error_a_viewer_gets_a_line_and_not_the_code_around_it(job):
+    agent, run = job
+    agent.expose(pick=lambda table: table["a name of the job"])
+    run.export(run.stream("[pick(e.table) for e in events]", on="batch", window=1), name="broken")
+    with looptap.attach(run.share().path) as viewer:
+        broken = viewer.stream("broken")
+        agent.emit("batch", table={})
+        soon(lambda: broken.errors)
+        assert "KeyError" in broken.errors[0].error
+        assert "\n" not in broken.errors[0].error + broken.traceback
+
+
+def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_others_go_on(job, dial):
+    agent, run = job
+    mine, other = run.share(), run.share()
+    viewer = dial(mine.path)
+    viewer.send(encode(m.Read(1, 1, "loss")))
+    answer(viewer, 1)
+    with looptap.attach(other.path) as friend:
+        seen = friend.stream("loss")
+        mine.revoke()
+        for step in range(5, 50):
+            agent.emit("batch", step=step, loss=0.5)
+        assert len(seen.wait(50)) == 50
+        for number in range(2, 22):
+            viewer.send(encode(m.Look(number)))
+        soon(lambda: agent._link.denied == 20)
+        said = []
+        viewer.rcvtimeo = 0
+        with contextlib.suppress(zmq.Again):
+            while True:
+                said.append(decode_from_agent(viewer.recv()))
+        assert said[-1] == m.Goodbye("the operator of the run has ended this share", dismissed=True)
+        values = sum(len(message.times) // 8 for message in said if isinstance(message, m.Values))
+        assert values <= 5
+        assert other.viewers == [friend._client]
+        with pytest.raises(looptap.RefusedKey, match="has been ended"):
+            looptap.attach(mine.path, timeout=5)
+
+
+def test_a_share_ends_when_its_time_is_over(job):
+    agent, run = job
+    before = bound()
+    share = run.share(expires=0.3)
+    with looptap.attach(share.path) as viewer:
+        loss = viewer.stream("loss")
+        soon(lambda: viewer.state == "ended")
+        assert "expired" in viewer.reason
+        assert loss.state == "ended"
+    soon(lambda: bound() == before)
+    assert (run.shares, agent._link.alarm) == ([], math.inf)
+    with pytest.raises(looptap.RefusedKey, match=r"expired .* ago; ask for a new file"):
+        looptap.attach(share.path)
+
+
+def test_what_cannot_be_shared_says_so(job):
+    agent, run = job
+    for expires in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(QueryError, match="lasts for a number of seconds"):
+            run.share(expires=expires)
+    with pytest.raises(looptap.BadEndpoint, match="everywhere"):
+        run.share(endpoint="tcp://*:5555")
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(looptap.EndpointBusy):
+        run.share(endpoint=f"tcp://127.0.0.1:{other.getsockname()[1]}")
+    with pytest.raises(QueryError, match="no share 'none'"):
+        run.revoke("none")
+    assert len(agent._link.gates) == 1
+    from looptap.testing import pair
+
+    with pytest.raises(looptap.RemoteError, match="no sockets"):
+        pair()[1].share()
+
+
+def test_a_share_that_was_ended_or_is_of_elsewhere_is_told_apart(job, tmp_path):
+    _, run = job
+    share = run.share(endpoint="tcp")
+    assert "through ssh" in share.reach
+    assert "your own user" in run.share().reach
+    file = read(share.path)
+    share.revoke()
+    with pytest.raises(looptap.RunEnded, match="has been ended"):
+        looptap.attach(share.path)
+    elsewhere = msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, host="node7"))
+    (tmp_path / "far.json").write_bytes(msgspec.json.encode(elsewhere))
+    (tmp_path / "far.json").chmod(0o600)
+    with pytest.raises(looptap.NoAnswer, match=r"ssh -N -L \d+:127.0.0.1:\d+ node7"):
+        looptap.attach(tmp_path / "far.json", timeout=2)
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_viewers_shares_and_their_streams_have_bounds_of_their_own(directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    limits = looptap.Limits(clients=2, viewers=2, shares=1, streams=3)
+    with looptap.Agent("bounded", limits=limits) as agent, looptap.attach("bounded") as run:
+        agent.stream("loss", "loss", on="batch")
+        run.export("loss")
+        share = run.share()
+        with pytest.raises(looptap.LimitReached, match=r"Limits\.shares"):
+            run.share()
+        with looptap.attach(share.path) as first, looptap.attach(share.path) as second:
+            with pytest.raises(looptap.LimitReached, match=r"Limits\.viewers"):
+                looptap.attach(share.path)
+            held = [first.stream("loss"), first.stream("loss"), second.stream("loss")]
+            with pytest.raises(looptap.LimitReached, match=r"Limits\.streams"):
+                second.stream("loss")
+            with looptap.attach("bounded") as other:
+                held += [other.stream("loss", on="batch") for _ in range(3)]
+            assert len(held) == 6
+
+
+BLOB = b"x" * 10_000
+
+
+def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(job, dial):
+    agent, run = job
+    agent.stream("blob", "step, blob", on="big", history=100)
+    run.export("blob")
+    path = run.share().path
+    liars = [dial(path) for _ in range(8)]
+    for viewer in liars:
+        viewer.send(encode(m.Read(1, 1, "blob")))
+        viewer.send(encode(m.Got(1 << 60)))
+    mine = run.stream("step, blob", on="big")
+    over, sent = threading.Event(), [0]
+    flooder = dial(path)
+
+    def flood():
+        flooder.sndtimeo = 100
+        while not over.is_set():
+            with contextlib.suppress(zmq.Again):
+                flooder.send(encode(m.Got(1 << 60)))
+                flooder.send(encode(m.Attach(sent[0], 1, CODE, "batch")))
+                sent[0] += 2
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    began, heard = time.monotonic(), agent._link.frames_in
+    for step in range(3000):
+        agent.emit("big", step=step, blob=BLOB)
+        if step % 100 == 99:
+            soon(lambda step=step: mine.arrived >= step - 300)
+    assert len(mine.wait(3000, timeout=20)) == 3000
+    asked = time.monotonic()
+    run.stats()
+    assert time.monotonic() - asked < 2.0
+    soon(lambda: time.monotonic() - began > 1.0)
+    per_second = (agent._link.frames_in - heard) / (time.monotonic() - began)
+    over.set()
+    flooding.join(20)
+    assert (mine.dropped, mine.gaps) == (0, [])
+    assert per_second < 64 / 0.05 + 2000  # what viewers are heard for, and the operator's own
+    assert sent[0] > 1000
+    by_role = [c for c in agent.stats()["clients"] if c["role"] == "viewer"]
+    assert len(by_role) == 9
+    # A liar has what libzmq and the kernel hold for it, not what it says to have taken in.
+    assert max(c["sent_bytes"] for c in by_role) < 16 << 20
+    assert agent._link.faults == 0
+
+
+# ---------------------------------------------------------------- S8: hostile bytes
+
+HOSTILE = """
+    import os, random, sys, threading
+    import zmq, looptap
+    from looptap.protocol import messages as m
+    from looptap.protocol.codec import decode_from_agent, encode
+    from looptap.protocol.connections import read
+
+    agent = looptap.Agent("hostile")
+    agent.stream("loss", "loss", on="batch")
+    run = looptap.attach("hostile")
+    run.export("loss")
+    file = read(run.share().path)
+    context = zmq.Context()
+    viewer = context.socket(zmq.DEALER)
+    viewer.linger, viewer.rcvtimeo = 0, 20000
+    viewer.curve_serverkey = file.server_public.encode()
+    viewer.curve_publickey, viewer.curve_secretkey = file.client.public, file.client.secret
+    viewer.connect(file.endpoints[0])
+    hello = encode(m.Hello(m.VERSION))
+    viewer.send(hello)
+    viewer.recv()
+    evil = b"cposix\\nsystem\\n(S'true'\\ntR."
+    code = m.Code("__import__('os').system('true')", evil, sys.version_info[:2])
+    samples = [encode(x) for x in (
+        m.Attach(1, 1, code, "batch"), m.Call(1, "x", code, "batch"), m.Read(1, 1, "loss"), m.Look(2), m.Detach(3, 1),
+        m.Stand(4, 0, "loss", False, True), m.Share(5, 1.0), m.Revoke(6), m.Ask(7, "stats"), m.Got(9),
+    )] + [evil]
+    rng, events = random.Random(7), set()
+
+    def hook(event, arguments):
+        if watching and threading.current_thread().name == "looptap-io" and event.split(".")[0] in (
+            "exec", "compile", "import", "pickle", "os", "subprocess", "open", "marshal", "code",
+        ):
+            events.add(event)
+
+    def round(count):
+        for _ in range(count):
+            data = bytearray(rng.choice(samples))
+            for _ in range(rng.randrange(3)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            viewer.send(bytes(data))
+        viewer.send(hello)
+        viewer.send(encode(m.Look(987_654)))
+        while getattr(decode_from_agent(viewer.recv()), "request", 0) != 987_654:
+            pass
+
+    watching = False
+    round(200)  # imports at first use
+    sys.addaudithook(hook)
+    watching = True
+    for _ in range(10):
+        round(60)
+    watching = False
+    agent.emit("batch", loss=0.5)
+    print(sorted(events), agent._link.faults, [(s.name, s.exported, s.kept) for s in run.streams], len(run.shares))
+    run.close()
+    agent.close()
+"""
+
+
+def test_hostile_bytes_of_a_viewer_execute_import_and_open_nothing(directory):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(HOSTILE)], capture_output=True, text=True, cwd=directory, timeout=60
+    )
+    assert done.stdout == "[] 0 [('loss', True, False)] 1\n", done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------- links and processes
+
+OPERATOR = """
+    import sys, looptap
+    run = looptap.attach("shared")
+    run.export(run.stream("step", on="batch"), name="steps")
+    print(run.share().path, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_an_operator_exports_goes_on_when_he_is_killed_while_a_viewer_reads(job):
+    agent, _ = job
+    command = [sys.executable, "-c", textwrap.dedent(OPERATOR)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as operator:
+        path = operator.stdout.readline().strip()
+        with looptap.attach(path) as viewer:
+            steps = viewer.stream("steps")
+            for step in range(100):
+                agent.emit("batch", step=step)
+            steps.wait(100)
+            operator.send_signal(signal.SIGKILL)
+            operator.wait(20)
+            for step in range(100, 200):
+                agent.emit("batch", step=step)
+            assert steps.wait(200, timeout=20) == list(range(200))
+            assert (steps.dropped, steps.gaps) == (0, [])
+
+
+def test_a_viewers_lost_link_is_restored_without_a_gap(job):
+    agent, run = job
+    share = run.share(endpoint="tcp")
+    with Proxy(share.endpoints[0]) as proxy:
+        file = msgspec.structs.replace(read(share.path), endpoints=(proxy.endpoint,))
+        share.path.write_bytes(msgspec.json.encode(file))
+        with looptap.attach(share.path) as viewer:
+            loss = viewer.stream("loss")
+            for turn in range(3):
+                proxy.cut()
+                agent.emit("batch", step=5 + turn, loss=0.5)
+                soon(lambda turn=turn: len(loss) == 6 + turn)
+            assert [r.number for r in loss.records] == list(range(1, 9))
+            assert loss.gaps == []
+
+
+def test_a_viewers_file_works_through_a_command_too(job):
+    _, run = job
+    path = run.share().path
+    with looptap.attach(f"command:{sys.executable} -m looptap.cli bridge {path}", timeout=20) as viewer:
+        assert viewer.role == "viewer"
+        assert len(viewer.stream("loss").wait(5, timeout=20)) == 5
+
+
+def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
+    agent, run = job
+    for number in range(3):
+        viewer = dial(run.share().path, hello=False)
+        viewer.send(encode(m.Hello(m.VERSION, "\x1b[2Jviewer\n", token=f"{number:032}")))
+        viewer.recv()
+        viewer.send(encode(m.Read(1, 1, "loss", latency="low")))
+        answer(viewer, 1)
+        assert agent._service.linger() == 0.02
+        assert run.shares[-1].who == ["[2Jviewer"]
+        viewer.send(encode(m.Leave()))
+        soon(lambda: len(agent._service.clients) == 1)
+    assert agent._service.guests._reached == {}
+
+
+def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):
+    _, run = job
+    shares = run.share(), run.share()
+    first, second = (dial(share.path, hello=False) for share in shares)
+    hello = encode(m.Hello(m.VERSION, "bare", token="a" * 32))
+    first.send(hello)
+    first.recv()
+    first.send(encode(m.Read(1, 1, "loss")))
+    answer(first, 1)
+    second.send(hello)
+    assert decode_from_agent(second.recv()).streams == ()
+
+
+FORKED = """
+    import os, socket, sys, looptap
+    agent = looptap.Agent("forked")
+    run = looptap.attach("forked")
+    share = run.share(endpoint="tcp")
+    port = int(share.endpoints[0].rpartition(":")[2])
+    inside, outside = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(outside)
+        os.read(inside, 1)
+        os._exit(0)
+    share.revoke()
+    for _ in range(1000):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            print("free", flush=True)
+            break
+    os.close(outside)
+    os.waitpid(child, 0)
+    run.close()
+    agent.close()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forked_child_keeps_no_port_of_a_share(directory):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKED)], capture_output=True, text=True, cwd=directory,
+        timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "free\n", done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------- the shell
+
+
+def looptap_says(capsys, *arguments):
+    """The exit code, and what a command prints."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    said = capsys.readouterr()
+    return ended.value.code, said.out + said.err
+
+
+def test_the_shell_shows_two_curves_to_a_colleague_and_ends_it(job, capsys, tmp_path):
+    agent, _ = job
+    file = str(tmp_path / "for-ada.json")
+    code, said = looptap_says(
+        capsys, "share", "shared", "--stream", "loss", "--stream", "mean(e.loss for e in events)",
+        "--expires", "2h", "--tcp", "127.0.0.1", "-o", file,
+    )  # fmt: skip
+    assert (code, "2 h" in said or "120 min" in said) == (0, True), said
+    assert "'loss', 'mean(e.loss for e in events)'" in said
+    agent.emit("batch", step=5, loss=1.0)
+    agent.emit("epoch")
+    code, said = looptap_says(capsys, "watch", file, "loss", "mean(e.loss for e in events)", "--count", "1", "--json")
+    assert (code, json.loads(said.splitlines()[0])["value"]) == (0, {"step": 0, "loss": 0.0})
+    code, said = looptap_says(capsys, "streams", file, "--json")
+    assert [(s["name"], s["exported"]) for s in json.loads(said)] == [
+        ("loss", True), ("mean(e.loss for e in events)", True)
+    ]  # fmt: skip
+    code, said = looptap_says(capsys, "ls", file)
+    assert (code, "viewer" in said, "secret" in said) == (0, True, False)
+    code, said = looptap_says(capsys, "call", file, "1")
+    assert (code, "A viewer may not run code" in said) == (1, True)
+    code, said = looptap_says(capsys, "share", "shared", "--list", "--json")
+    assert [share["viewers"] for share in json.loads(said)["shares"]] == [[]]
+    code, said = looptap_says(capsys, "share", "shared", "--hide", "loss")
+    assert (code, "'loss'" in said) == (0, False)
+    code, said = looptap_says(capsys, "share", "shared", "--revoke")
+    assert (code, bool(re.match(r"1 share ended: [0-9a-f]{8}\n", said))) == (0, True)
+    code, said = looptap_says(capsys, "watch", file, "loss")
+    assert (code, "ask for a new file" in said) == (1, True)
+    code, said = looptap_says(capsys, "share", "shared", "--expires", "soon")
+    assert (code, "Write 30m, 8h or 2d" in said) == (1, True)
+
+
+def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
+    agent, run = job
+    code, said = looptap_says(capsys, "keep", "shared", "step * 2", "--name", "double", "--json")
+    assert (code, json.loads(said)["kept"]) == (0, True)
+    agent.emit("batch", step=4, loss=0.5)
+    code, said = looptap_says(capsys, "streams", "shared")
+    assert re.search(r"double .*kept, handed over by", said.replace("\n", " "))
+    soon(lambda: agent.stats()["store"]["kept"] == 1)
+    code, said = looptap_says(capsys, "keep", "shared", "double", "--end")
+    assert (code, "no more" in said) == (0, True)
+    assert looptap.open(agent.stats()["store"]["file"]).stream("double").values == [8]
+    assert [s.name for s in run.streams] == ["loss", "secret", "private"]
+
+
+def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job, dial):
+    agent, run = job
+    viewer = dial(run.share().path, hello=False)
+    viewer.send(encode(m.Hello(m.VERSION, "bare")))
+    said = [viewer.recv()]
+    for number, request in enumerate((m.Look(1), m.Read(2, 1, "loss"), m.Read(3, 2, "none"), m.Ask(4, "stats")), 1):
+        viewer.send(encode(request))
+        said.append(viewer.recv())
+        while getattr(decode_from_agent(said[-1]), "request", 0) != number:
+            said.append(viewer.recv())
+    agent.emit("batch", step=9, loss=1.0)
+    while not isinstance(decode_from_agent(said[-1]), m.Beat):
+        said.append(viewer.recv())
+    assert [frame for frame in said if b"hidden" in frame or b"private" in frame or b"secret" in frame] == []
+    told = unpack(decode_from_agent(said[1]).value)
+    assert [stream["name"] for stream in told] == ["loss"]

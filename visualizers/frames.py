@@ -1,0 +1,86 @@
+"""`Frames`: the newest pictures of one stream, to look back at."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import Any, NamedTuple
+
+from looptap.streams.snapshots import weight
+
+KEEP = 100
+"""Frames of a stream that are kept."""
+KEEP_BYTES = 64_000_000
+"""Bytes that the frames of a stream may take, about; the newest is always kept."""
+TRAIL = 8
+"""Frames that are drawn behind the one of now, lighter."""
+
+
+class Frame(NamedTuple):
+    """One picture, the event it comes from, and when."""
+
+    value: Any
+    event: int
+    wall: float
+    nbytes: int
+
+
+class Frames:
+    """At most ``keep`` frames within ``nbytes``; `aim` says which is shown.
+
+    >>> frames = Frames(2)
+    >>> for number in range(3):
+    ...     frames.append(number, event=number, wall=0.0)
+    >>> len(frames), frames.given_up, frames.aim(None), list(frames.shown)
+    (2, 1, 1, [1, 2])
+    """
+
+    def __init__(self, keep: int = KEEP, nbytes: int = KEEP_BYTES) -> None:
+        self.keep, self.nbytes = max(1, keep), nbytes
+        self.given_up = 0
+        """How many frames made room for newer ones."""
+        self._frames: deque[Frame] = deque()
+        self._held = 0
+        self._index = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def append(self, value: Any, event: int, wall: float) -> None:
+        """Keep one more; the oldest give way."""
+        frame = Frame(value, event, wall, weight(value))
+        self._frames.append(frame)
+        self._held += frame.nbytes
+        while len(self._frames) > 1 and (len(self._frames) > self.keep or self._held > self.nbytes):
+            self._held -= self._frames.popleft().nbytes
+            self.given_up += 1
+        self._index = len(self._frames) - 1
+
+    def aim(self, number: int | None) -> int:
+        """Show the frame of that number since the first, None the newest; returns its index among those kept."""
+        last = len(self._frames) - 1
+        self._index = last if number is None else min(max(0, number - self.given_up), last)
+        return self._index
+
+    def aim_at(self, leader: Frames, *, newest: bool) -> None:
+        """Show the frame of the moment that another stream shows."""
+        if not self._frames:
+            return
+        wall = leader._frames[leader._index].wall
+        walls = [frame.wall for frame in self._frames]
+        if newest or walls[0] == walls[-1]:  # the clock does not tell
+            back = 0 if newest else len(leader) - 1 - leader._index
+            self._index = max(0, len(walls) - 1 - back)
+        else:
+            self._index = max(0, bisect_right(walls, wall) - 1)
+
+    @property
+    def shown(self) -> list[Any]:
+        """The frame to draw, last, and up to `TRAIL` before it; none if there is none."""
+        start = max(0, self._index - TRAIL)
+        return [self._frames[index].value for index in range(start, self._index + 1)] if self._frames else []
+
+    @property
+    def event(self) -> int:
+        """The number of the event that the shown frame comes from; 0 if there is none."""
+        return self._frames[self._index].event if self._frames else 0

@@ -1,0 +1,161 @@
+"""`Marks`: commands and restarts as vertical lines of a chart."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from looptap.streams.stream import Stream
+from looptap.visualizers.picture import Rule
+from looptap.visualizers.runs import run_of
+
+if TYPE_CHECKING:
+    from looptap.visualizers.series import Series
+
+MOST = 200
+"""Vertical lines that a chart shows; of more, the newest."""
+_LOOK = 1.0  # seconds between two questions for the commands of a run
+
+
+class Command(NamedTuple):
+    """What a vertical line says, and where it stands: at the event ``number`` of type ``event``, or at a time."""
+
+    text: str
+    event: str
+    number: int
+    wall: float
+    run: Any = None
+    """The run that it was for, if that is known: other runs have other events and times."""
+
+
+class Watched:
+    """The commands of one run, asked for at most once a second, without ever waiting for the answer."""
+
+    def __init__(self) -> None:
+        self.known: list[Command] = []
+        self._asked: Future[Any] | None = None
+        self._looked = -_LOOK
+
+    def look(self, run: Any) -> None:
+        """Take in the answer, if it is there, and ask again if it is time."""
+        if self._asked is not None and self._asked.done():
+            answer, self._asked = self._asked, None
+            if answer.exception() is None:
+                self.known = commands(answer.result())[-MOST:]
+        if self._asked is not None or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            if hasattr(run, "commands_soon"):
+                self._asked = run.commands_soon()
+                if self._asked is not None and self._asked.done():
+                    self.look(run)
+            else:
+                self.known = commands(run.commands)[-MOST:]
+        except Exception:  # the run is gone or its file closed: what is known stays
+            return
+
+
+_watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()  # charts of a run ask it once
+
+
+class Marks:
+    """What is known of commands, from streams, lists and runs."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[Stream, int]] = {}
+        self._runs: list[tuple[Any, Watched]] = []
+        self._fixed: list[Command] = []
+        self._shown: list[Command] = []
+
+    def add(self, source: Any) -> None:
+        """Show the commands of a run, or those in a stream or a list of mappings."""
+        if isinstance(source, Stream):
+            self._streams.setdefault(id(source), (source, 0))
+        elif hasattr(type(source), "commands"):
+            if not any(run is source for run, _ in self._runs):
+                try:
+                    self._runs.append((source, _watched.setdefault(source, Watched())))
+                except TypeError:  # it cannot be a key
+                    self._runs.append((source, Watched()))
+        else:
+            self._fixed += commands(source)
+
+    def pull(self) -> bool:
+        """Look for new commands; whether there are any."""
+        for key, (stream, taken) in self._streams.items():
+            if stream.newest > taken:
+                self._streams[key] = (stream, stream.newest)
+                for record in stream.records_after(taken):
+                    for command in commands([record.value]):
+                        placed = command.number or command.wall
+                        here = command._replace(event=stream.on, number=record.event, wall=record.wall)
+                        self._fixed.append(command if placed else here)
+        del self._fixed[:-MOST]
+        known = list(self._fixed)
+        for run, watched in self._runs:
+            watched.look(run)
+            known += [command._replace(run=run) for command in watched.known]
+        changed, self._shown = known != self._shown, known
+        return changed
+
+    def rules(self, series: list[Series]) -> tuple[Rule, ...]:
+        """A vertical line for each command, and for each place where one run of a name gave way to the next."""
+        found = []
+        for command in self._shown:
+            at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
+            if at is not None:
+                found.append(Rule(at, command.text))
+        for one in series:
+            for seam in one.stream.seams:
+                at = one.layer.place(one, "number", seam.after + 1)
+                if at is not None:
+                    found.append(Rule(at, f"restart: {seam.new}"))
+        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
+
+
+def _place(command: Command, series: list[Series]) -> float | None:
+    """Where a command stands on the axis x: by the number of its event if a stream is of that type, else by time."""
+    for one in series:
+        if command.number and command.event in ("", one.stream.on):
+            at = one.layer.place(one, "event", command.number)
+            if at is not None:
+                return at
+    for one in series:
+        if command.wall:
+            at = one.layer.place(one, "wall", command.wall)
+            if at is not None:
+                return at
+    return None
+
+
+def commands(source: Iterable[Any]) -> list[Command]:
+    """The commands in mappings, or in rows of a store; what is neither is left out.
+
+    >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
+    'lr 0.1 → 0.01'
+    """
+    found = []
+    for one in source:
+        if not isinstance(one, Mapping):
+            if not hasattr(one, "_asdict"):
+                continue
+            one = one._asdict()
+        get = one.get
+        what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
+        old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
+        text = what if new is None else f"{what} {old!r:.20} → {new!r:.20}"
+        text = text if outcome == "done" else f"{text} ({outcome:.40})"
+        number, wall = get("number"), get("wall") or get("time") or get("start")
+        found.append(
+            Command(
+                text[:120],
+                str(get("event") or ""),
+                number if isinstance(number, int) else 0,
+                float(wall) if isinstance(wall, int | float) else 0.0,
+            )
+        )
+    return found

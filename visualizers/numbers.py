@@ -1,0 +1,176 @@
+"""What arrives in a stream, as float64 numbers: of Python, numpy and torch, of any dtype.
+
+A complex number counts as its magnitude; None is NaN. Nothing here imports torch: whoever sends a tensor has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.streams.tensors import is_tensor
+
+Floats: TypeAlias = NDArray[np.float64]
+_PLAIN = frozenset({float, int, bool})
+_NUMERIC = "biufc"
+
+
+def is_array(value: Any) -> bool:
+    """Whether the value is an array or a tensor, of any number of dimensions."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether the value is one number: of Python or numpy, or an array or tensor without dimensions.
+
+    >>> is_number(True), is_number(np.float32(1)), is_number("1"), is_number(np.zeros(1))
+    (True, True, False, False)
+    """
+    if isinstance(value, bool | int | float | complex):
+        return True
+    if isinstance(value, np.generic | np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in _NUMERIC
+    return is_tensor(value) and value.ndim == 0
+
+
+def number(value: Any) -> float:
+    """The value as a float; raises TypeError if it is no number.
+
+    >>> number(3 + 4j), number(10**400)
+    (5.0, inf)
+    """
+    if value is None:
+        return math.nan
+    if not is_number(value):
+        raise TypeError(f"expected number, got {describe(value)}")
+    if not isinstance(value, bool | int | float | complex):
+        value = value.item()
+    try:
+        return abs(value) if isinstance(value, complex) else float(value)
+    except OverflowError:
+        return math.inf if not isinstance(value, int) or value > 0 else -math.inf
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """An array, a tensor or nested lists as a numpy array of numbers; raises TypeError if there are none in it.
+
+    Of a tensor that numpy has no dtype for, such as bfloat16, single precision is made.
+    """
+    if is_tensor(value):
+        value = _of_tensor(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind == "O" and isinstance(value, list | tuple) and value and all(map(is_number, value)):
+        return scalars(value)  # integers beyond 64 bits, numbers of torch
+    if array.dtype.kind not in _NUMERIC:
+        raise TypeError(f"expected an array of numbers, got {describe(value)}")
+    return array
+
+
+def _of_tensor(tensor: Any) -> Any:
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    try:
+        return tensor.numpy()
+    except TypeError:  # bfloat16 and the 8-bit floats
+        return tensor.float().numpy()
+
+
+def floats(value: Any) -> Floats:
+    """The numbers of an array, a tensor or nested lists, in its shape; raises TypeError if there are none in it.
+
+    >>> floats([1, 2.5])
+    array([1. , 2.5])
+    """
+    array = as_array(value)
+    if array.dtype.kind == "c":
+        array = np.abs(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(np.float64)
+
+
+def scalars(values: Sequence[Any]) -> Floats:
+    """The values as an array (n,); raises TypeError at the first that is no number.
+
+    >>> scalars([1, None, True])
+    array([ 1., nan,  1.])
+    """
+    if _PLAIN.issuperset(map(type, values)):
+        try:
+            return np.fromiter(values, np.float64, len(values))
+        except OverflowError:
+            pass
+    return np.fromiter(map(number, values), np.float64, len(values))
+
+
+def rows(values: Sequence[Sequence[Any]], width: int) -> Floats:
+    """Rows of ``width`` numbers as an array (width, n); raises TypeError at the first that is none.
+
+    >>> rows([(1, 0.5), (2, 0.25)], 2)[1]
+    array([0.5 , 0.25])
+    """
+    if {width}.issuperset(map(len, values)) and all(issubclass(kind, tuple) for kind in set(map(type, values))):
+        if _PLAIN.issuperset(map(type, chain.from_iterable(values))):
+            try:
+                flat = np.fromiter(chain.from_iterable(values), np.float64, width * len(values))
+                return flat.reshape(len(values), width).T
+            except OverflowError:
+                pass
+        if all(map(_numeric, chain.from_iterable(values))):
+            return np.array([[number(part) for part in value] for value in values], np.float64).reshape(-1, width).T
+    found = [_row(value, width) for value in values]
+    return np.array(found, np.float64).reshape(len(values), width).T
+
+
+def _numeric(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+def _row(value: Any, width: int) -> list[float]:
+    fits = isinstance(value, tuple | list) and len(value) == width and all(map(_numeric, value))
+    if not fits:
+        raise TypeError(f"expected ({', '.join(['number'] * width)}), got {describe(value)}")
+    return [number(part) for part in value]
+
+
+def describe(value: Any) -> str:
+    """What a value is, in the words of messages.
+
+    >>> describe((1, "a")), describe(np.zeros((2, 3))), describe({"a": 1})
+    ('(number, str)', 'an array of float64 (2, 3)', 'a dict of number')
+    """
+    if value is None:
+        return "None"
+    if is_number(value):
+        return "number"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} {value.shape}"
+    if is_tensor(value):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, tuple):
+        shown = ", ".join(map(_short, value[:6]))
+        return f"({shown}{', …' if len(value) > 6 else ''})"
+    if isinstance(value, list):
+        return f"a list of {_kinds(value)}"
+    if isinstance(value, Mapping):
+        return f"a dict of {_kinds(value.values())}"
+    return type(value).__name__
+
+
+def _short(value: Any) -> str:
+    return describe(value) if is_number(value) or is_array(value) or value is None else type(value).__name__
+
+
+def _kinds(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({_short(value) for value in values})[:4]) or "nothing"

@@ -1,0 +1,109 @@
+"""What the names of a value's parts say: which is the step, which are quantiles of one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+STEPS = ("step", "global_step", "iteration", "iter", "it", "batch", "batch_idx", "batch_index", "event_number")
+"""Names of a part that counts steps."""
+EPOCHS = ("epoch", "current_epoch")
+"""Names of a part that counts epochs."""
+_OVER = ("x", "time", "event_time", "seconds", "tokens", "samples", "examples")
+_LOW = ("lo", "low", "lower", "min", "minimum")
+_MIDDLE = ("mid", "middle", "median", "mean", "average", "estimate", "value")
+_HIGH = ("hi", "high", "upper", "max", "maximum")
+_QUANTILE = re.compile(r"[qp]_?(\d{1,2}|0?\.\d+)$")
+
+
+class Band(NamedTuple):
+    """Which parts of a value are a band: the position of x, of the middle, and pairs (low, high), the widest first."""
+
+    x: int | None
+    middle: int | None
+    pairs: tuple[tuple[int, int], ...]
+
+
+def counts(name: str) -> bool:
+    """Whether a part of that name is what others are drawn over: a step, an epoch, a time, x."""
+    return name.lower() in (*STEPS, *EPOCHS, *_OVER)
+
+
+def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
+    """The names of the parts of a value: the keys of a dict, the fields, the quantiles that the query asks for."""
+    if isinstance(value, Mapping):
+        return tuple(map(str, value))
+    parts = len(value) if isinstance(value, tuple | list) else 0
+    if fields and len(fields) == parts:
+        return tuple(fields)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return tuple(value._fields)
+    if "quantile" in query and parts and len(found := _quantiles(query)) == parts:
+        return found
+    return ()
+
+
+def band_of(names: Sequence[str]) -> Band | None:
+    """The band that names such as lo, mid, hi or step, q10, q50, q90 mean; None if they mean none.
+
+    >>> band_of(("step", "lo", "mid", "hi"))
+    Band(x=0, middle=2, pairs=((1, 3),))
+    >>> band_of(("q90", "q50", "q10"))
+    Band(x=None, middle=1, pairs=((2, 0),))
+    >>> band_of(("loss", "accuracy")) is None
+    True
+    """
+    plain = [name.lower() for name in names]
+    x = 0 if plain and counts(plain[0]) else None
+    parts = {name: index for index, name in enumerate(plain) if index != x}
+    ranks = {index: rank for name, index in parts.items() if (rank := _rank(name)) is not None}
+    if len(ranks) == len(parts) and len(set(ranks.values())) == len(parts) > 1:
+        ordered = sorted(ranks, key=ranks.__getitem__)
+        half = len(ordered) // 2
+        pairs = tuple((ordered[i], ordered[-1 - i]) for i in range(half))
+        return Band(x, ordered[half] if len(ordered) % 2 else None, pairs)
+    stems = {name: name.rsplit("_", 1)[-1] for name in parts}
+    low = [parts[name] for name, stem in stems.items() if stem in _LOW]
+    high = [parts[name] for name, stem in stems.items() if stem in _HIGH]
+    rest = [index for index in parts.values() if index not in (*low, *high)]
+    if len(low) == len(high) == 1 and len(rest) <= 1:
+        return Band(x, rest[0] if rest else None, ((low[0], high[0]),))
+    return None
+
+
+def _rank(name: str) -> float | None:
+    """The rank in 0..1 that a name such as q10, p_90 or median stands for."""
+    if name.rsplit("_", 1)[-1] == "median":
+        return 0.5
+    found = _QUANTILE.search(name)
+    if found is None or (found.start() and name[found.start() - 1] not in "_."):
+        return None
+    digits = found[1]
+    return float(digits) if "." in digits else int(digits) / 10 ** len(digits) if len(digits) > 1 else int(digits) / 10
+
+
+def x_of(names: Sequence[str]) -> int | None:
+    """The position of the part that is the step of the others, else that of the epoch; None if there is none."""
+    for wanted in (STEPS, EPOCHS):
+        for index, name in enumerate(names):
+            if name.lower() in wanted:
+                return index
+    return None
+
+
+def _quantiles(query: str) -> tuple[str, ...]:
+    """The names of what ``quantile(xs, [0.1, 0.5, 0.9])`` yields."""
+    try:
+        tree = ast.parse(query.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    call = tree.body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "quantile":
+        return ()
+    asked = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "q")]
+    if len(asked) != 1 or not isinstance(asked[0], ast.List | ast.Tuple):
+        return ()
+    ranks = [one.value for one in asked[0].elts if isinstance(one, ast.Constant) and isinstance(one.value, float)]
+    return tuple(f"q{100 * rank:02.0f}" for rank in ranks) if len(ranks) == len(asked[0].elts) else ()
