@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from clocks import Clock, trained
@@ -116,6 +118,11 @@ def test_a_long_pause_leaves_the_speed_as_it_was():
         clock.now += 1.0
     assert progress._ledger.rate(TRAIN, 60.0) == pytest.approx(4, rel=0.1)
     assert progress.elapsed == 20 * 12 + 1
+
+
+def test_what_the_page_shows_runs():
+    page = Path(__file__).parent.parent / "docs" / "progress.md"
+    assert doctest.testfile(str(page), module_relative=False) == (0, 8)
 
 
 # ---------------------------------------------------------------- the command

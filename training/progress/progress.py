@@ -26,6 +26,7 @@ from looptap.training.progress.shown import Shown
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
+_TOGETHER = 0.02  # seconds of training that are counted as one, so that a step of a millisecond costs little
 _NEVER = 0.05  # the same while there is none
 _PACE = 250  # times as long as the last estimate took passes before the next
 
@@ -111,6 +112,7 @@ class Progress(Shown):
             self.patience = patience
         self.metric = Metric(metric)
         self._in_epoch = self._resumed = 0
+        self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
@@ -164,7 +166,10 @@ class Progress(Shown):
         """A step of training on so many instances is done; `train` calls this."""
         self.steps += 1
         self._in_epoch += 1
-        self._estimator.count(TRAIN, instances)
+        self._pending += instances
+        if self._insert is None and self._clock() - self._ledger.now < _TOGETHER:
+            return
+        self._flush()
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
         self._update()
@@ -172,6 +177,7 @@ class Progress(Shown):
     def validated(self, value: float) -> bool:
         """A validation yielded ``value``; whether the rule says that training stops here."""
         number = number_of(value)
+        self._flush()
         if not math.isfinite(number):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
         self._estimator.plan.validation = self._checked_since() or self._validation
@@ -230,6 +236,7 @@ class Progress(Shown):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
+        self._flush()
         plan = self._estimator.plan
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
@@ -256,7 +263,14 @@ class Progress(Shown):
 
     # ------------------------------------------------------------ inside
 
+    def _flush(self) -> None:
+        """Count what was trained since the last time."""
+        if self._pending:
+            instances, self._pending = self._pending, 0.0
+            self._estimator.count(TRAIN, instances)
+
     def _phase(self, phase: int) -> None:
+        self._flush()
         self._estimator.phase(phase)
 
     def _checked_since(self) -> float:
@@ -280,6 +294,7 @@ class Progress(Shown):
 
     def _refresh(self) -> None:
         estimator, plan = self._estimator, self._estimator.plan
+        self._flush()
         self._looked = self._ledger.elapsed()
         left = self._left()
         batches = self._every_batches or self._length
