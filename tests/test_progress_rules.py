@@ -34,7 +34,7 @@ def test_ten_thousand_random_histories_stop_where_the_trainer_itself_stopped(lik
 
 
 @given(history=st.lists(errors, max_size=6), paths=st.lists(st.lists(errors, min_size=5, max_size=5), min_size=1))
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_many_paths_stop_where_each_would_by_itself(rule, history, paths):
     if rule.stops(history):
         return

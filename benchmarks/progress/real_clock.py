@@ -51,7 +51,7 @@ def jobs(short: bool = False) -> list[str]:
     lines = ["\n## Real jobs on a real clock\n"]
     lines.append(
         "A CNN trained to early stopping, its data augmented while it runs; from about halfway on another process "
-        "compete for the processors.\n"
+        "competes for the processors.\n"
     )
     lines += [f"| job | stops after | seconds | {' | '.join(_METHODS)} |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for name, workers in track(list(_JOBS.items())[: 1 if short else 3], "real jobs"):
