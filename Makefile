@@ -16,10 +16,14 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup test soak lint types check demo bench gallery clean
+=======
+.PHONY: help setup test soak lint types check demo bench bench-progress clean
+>>>>>>> 201a9021ddeeffab8d5d9d56133bf092d5049d52
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the virtual environment in .venv
 
@@ -47,8 +51,13 @@ demo: $(READY) ## a small training run to attach to
 bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
 
+<<<<<<< HEAD
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py
+=======
+bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
+	@$(VENV)/bin/python benchmarks/progress/run.py
+>>>>>>> 201a9021ddeeffab8d5d9d56133bf092d5049d52
 
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

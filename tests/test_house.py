@@ -28,6 +28,7 @@ MAY_IMPORT = {
         *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
+    "training": {"streams", "numpy"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
@@ -38,6 +39,7 @@ ON_DEMAND = {
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
     "visualizers": {"pandas", "rich"},  # Plot.summary
+    "training": {"torch"},
 }
 """What a folder may import besides, inside a function only."""
 
