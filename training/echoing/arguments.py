@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -22,7 +21,7 @@ class Factor(Control):
 
     def __set__(self, instance: Any, value: Any) -> None:
         value = self.checked(value, self.name)
-        if value != "auto" and not callable(value) and value == instance.__dict__.get(self.name):
+        if value != "auto" and not callable(value) and value == self.__get__(instance):
             return  # set back after a resume: what drives it drives on
         instance.auto = value == "auto"
         instance.__dict__["schedule"] = value if callable(value) else None
@@ -43,8 +42,8 @@ class Automatic(Control):
     def __set__(self, instance: Any, value: Any) -> None:
         if self.checked(value, self.name) and instance.apart:
             raise ControlError(
-                "factor = 'auto': it is measured on each rank by itself, and ranks would take unequal numbers of steps. "
-                "Give broadcast=, so that all take what rank 0 says."
+                "factor = 'auto': it is measured on each rank by itself, and ranks would take unequal numbers of "
+                "steps. Give broadcast=, so that all take what rank 0 says."
             )
         super().__set__(instance, value)
 
@@ -66,11 +65,11 @@ def impossible(
     if mode in (BATCH, SHUFFLED):
         return ""
     if not hasattr(loader, "collate_fn"):
-        return f"examples are echoed before they are batched, by a DataLoader; a {type(loader).__name__} yields batches."
+        return f"examples are echoed before a DataLoader batches them; a {type(loader).__name__} yields batches."
     if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
-        return "the loader does not say how many examples its batches have (batch_size), so examples cannot be put together."
+        return "the loader does not say how many examples a batch has (batch_size), so none can be put together."
     if mode == BEFORE and augment is None and augment_batch is None:
-        return "there is no augmentation to be echoed before: give augment= (or augment_batch=), and take it out of the data set."
+        return "there is no augmentation to come after it: give augment= or augment_batch=, not in the data set."
     if mode == AFTER and augment_batch is not None:
         return "augment_batch= works on what comes out of the echo, so the echo comes before it."
     return ""
@@ -89,7 +88,7 @@ def checked_loader(loader: Any) -> Any:
 
 def positive(name: str, value: Any, *, whole: bool = False) -> Any:
     """``value`` if it is above 0 (from 1, if whole). Raises ValueError."""
-    fine = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value) and value > 0
+    fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
     if not fine or (whole and value != int(value)):
         raise ValueError(f"{name}={value!r:.60}: it is a {'whole ' * whole}number above 0.")
     return value

@@ -31,6 +31,7 @@ class Meter:
         self._steps: deque[float] = deque(maxlen=64)
         self._mains: deque[float] = deque(maxlen=64)
         self._waits: deque[float] = deque(maxlen=64)
+        self._weighed: deque[float] = deque(maxlen=64)
         self._stages: dict[str, deque[float]] = {}
         self._intervals: deque[float] = deque(maxlen=32)
         self._serial: deque[float] = deque(maxlen=32)
@@ -41,6 +42,7 @@ class Meter:
         self._steps.append(step)
         self._mains.append(main)
         self._waits.append(wait)
+        self._weighed.append(step + main + wait)
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
         """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
@@ -54,13 +56,13 @@ class Meter:
 
     def changed(self) -> None:
         """The factor was changed: how long was waited before says nothing of now."""
-        for one in (self._waits, self._mains, self._steps, self._intervals):
-            one.clear()
+        self._waits.clear()
+        self._weighed.clear()
 
     @property
     def count(self) -> int:
-        """Batches that the newest figures rest on."""
-        return len(self._steps)
+        """Batches since the factor was changed, up to 64."""
+        return len(self._waits)
 
     @property
     def down(self) -> float:
@@ -86,9 +88,8 @@ class Meter:
     @property
     def starved(self) -> float:
         """The share of the time in which the consumer waits for data, 0 to 1."""
-        waits = list(self._waits)
-        whole = sum(waits) + sum(list(self._steps)) + sum(list(self._mains))
-        return sum(waits) / whole if whole > 0 else 0.0
+        whole = sum(list(self._weighed))
+        return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
 
     def stages(self) -> dict[str, float]:
         """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""
@@ -144,7 +145,7 @@ def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str
     'read'
     """
     costs, ratio = meter.costs(factor), meter.ratio
-    if not meter.count or math.isnan(ratio):
+    if math.isnan(ratio):
         return "", ""
     slowest = max(costs, key=lambda name: costs[name])
     fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
@@ -154,13 +155,13 @@ def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str
     gain = f"R = {ratio:.2g}"
     if not meter.workers:
         return slowest, (
-            f"{gain}, and reading and steps take turns: num_workers=1 or more overlaps them, which helps with fresh data."
+            f"{gain}, and reading and steps take turns: num_workers=1 or more overlaps them, and brings fresh data."
         )
     spare = (os.cpu_count() or 1) - meter.workers
     if spare >= meter.workers:
         return slowest, (
-            f"{gain}: the stage {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms in each of "
-            f"{meter.workers} workers, and {spare} processors have none: more workers help more than echoing, with fresh data."
+            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in each of "
+            f"{meter.workers} workers, and {spare} processors have none: more workers help more, with fresh data."
         )
     if dearest == "augment" and mode == "example_before_augment":
         return slowest, f"{gain}, most of it augmentation, which is done anew for each copy: echo after it."
@@ -168,4 +169,4 @@ def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str
         return slowest, f"{gain}, most of it collating: echo batches."
     if dearest == "read" and mode.startswith("batch") and augmented:
         return slowest, f"{gain}, most of it reading: echo examples, before they are augmented."
-    return slowest, f"{gain}: a factor up to that costs no time. A faster way to read and decode would help with fresh data."
+    return slowest, f"{gain}: a factor up to that costs no time. Faster reading and decoding would help more."

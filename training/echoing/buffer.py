@@ -1,4 +1,4 @@
-"""The shuffle buffer after the echo stage: bounded in count and in bytes, O(1) for an item, references and no copies."""
+"""The shuffle buffer after the echo stage: bounded in count and bytes, O(1) for an item, references and no copies."""
 
 from __future__ import annotations
 

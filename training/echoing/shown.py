@@ -33,7 +33,7 @@ class Shown:
 
     @property
     def ratio(self) -> float:
-        """R: the seconds between fresh batches, by those between uses of one. A factor up to R costs no time. Or NaN."""
+        """R: `up` / `down`. A factor up to that costs no time. NaN while unknown."""
         return self._meter.ratio
 
     @property

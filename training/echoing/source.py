@@ -1,16 +1,28 @@
-"""Where fresh data comes from: a loader like the host's, told batch by batch what to read, so that it can be resumed."""
+"""Where fresh data comes from: a loader like the host's, told batch by batch what to read, so it can be resumed."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, kept_random
+from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn, kept_random
 from looptap.training.echoing.trees import leaves
 
 Key = tuple[int, int, int]
 """Which item it is: the number of its fresh batch, its place (in the epoch; of a stream, in the batch), its copy."""
+
+
+class Copies:
+    """How often an example is copied where it is read: as the factor says, which is 1 where that is not the place."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator, self.factor = generator, 1.0
+
+    def __call__(self) -> int:
+        """The copies of the next example."""
+        return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
 
 
 class Fresh(NamedTuple):
@@ -20,7 +32,7 @@ class Fresh(NamedTuple):
     payload: Any
     keys: list[Key]
     entries: list[tuple[Entry, ...]]
-    count: int
+    examples: int
     seconds: dict[str, float]
     again: bool
     """It was there before the checkpoint from which this epoch goes on."""
@@ -56,14 +68,14 @@ class Tickets:
     def __init__(self, loader: Any) -> None:
         self._sampler = loader.batch_sampler if loader.batch_sampler is not None else _Singles(loader.sampler)
         holders = (loader, self._sampler, getattr(self._sampler, "sampler", None), loader.sampler)
-        found = [getattr(holder, "generator", None) for holder in holders]
+        found: list[Any] = [getattr(holder, "generator", None) for holder in holders]
         self._generators = list({id(one): one for one in found if hasattr(one, "get_state")}.values())
         self.outstanding: dict[int, Ticket] = {}
         """Asked for, and not arrived."""
         self.again: dict[int, Ticket] = {}
-        self.begin(0, True, lambda: 1)
+        self.begin(0, True, Copies(random.Random(0)))
 
-    def begin(self, epoch: int, whole: bool, copies: Callable[[], int]) -> None:
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """The next epoch begins. ``copies`` tells of each example how many a worker makes."""
         self.epoch, self._whole, self._copies = epoch, whole, copies
         self.outstanding.clear()
@@ -111,7 +123,8 @@ class Tickets:
             yield from self._sampler
             return
         with kept_random():
-            for set_state, raw in zip([torch.set_rng_state, *(g.set_state for g in self._generators)], self.started, strict=True):
+            setters = [torch.set_rng_state, *(one.set_state for one in self._generators)]
+            for set_state, raw in zip(setters, self.started, strict=True):
                 set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
             batches = iter(self._sampler)
             for _ in range(self.asked):
@@ -142,11 +155,11 @@ class Indexed:
         self._tickets = Tickets(loader)
         self._loader = _like(loader, reads, stage, batch_sampler=self._tickets)
 
-    def begin(self, epoch: int, whole: bool, copies: Callable[[], int], factor: float) -> None:
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """The next epoch begins."""
         self._tickets.begin(epoch, whole, copies)
 
-    def turned(self, factor: float) -> None:
+    def turned(self) -> None:
         """Nothing to do: tickets are drawn with the factor of their time."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
@@ -212,16 +225,17 @@ class Streamed:
         self._taken = self._skip = 0
         self._needed: set[int] = set()
 
-    def begin(self, epoch: int, whole: bool, copies: Callable[[], int], factor: float) -> None:
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """The next epoch begins."""
         self._shared[1], self._shared[2] = float(whole), float(epoch)
-        self.turned(factor)
+        self._copies = copies
+        self.turned()
         self._taken = self._skip = 0
         self._needed = set()
 
-    def turned(self, factor: float) -> None:
-        """What a worker reads next is copied with this factor."""
-        self._shared[0] = factor
+    def turned(self) -> None:
+        """What a worker reads next is copied with the factor of now."""
+        self._shared[0] = self._copies.factor
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
         """Called after `begin`: go on inside the epoch."""
@@ -266,12 +280,12 @@ class Iterated(Streamed):
     def _arriving(self) -> Iterator[Delivered]:
         return (Delivered(None, True, batch, batch_length(batch), {}) for batch in self._batches)
 
-    def begin(self, epoch: int, whole: bool, copies: Callable[[], int], factor: float) -> None:
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """The next epoch begins."""
         self._taken = self._skip = 0
         self._needed = set()
 
-    def turned(self, factor: float) -> None:
+    def turned(self) -> None:
         """Nothing to do: no copy is made where it reads."""
 
 

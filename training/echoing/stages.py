@@ -62,7 +62,7 @@ class Reads:
         object.__setattr__(self, "_dataset", dataset)
         object.__setattr__(self, "_seconds", 0.0)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance asks for it
         return type(self._dataset)
 
@@ -117,6 +117,7 @@ class Stage:
         self._epoch, self._place = -1, 0
 
     def __call__(self, given: Any) -> Delivered:
+        """What the loader's own function would have done to the items, copied, augmented and timed."""
         if self.shared is None:
             ticket, items, seconds = given
         else:
@@ -125,7 +126,7 @@ class Stage:
         times = {"read": seconds}
         examples = self._augmented(ticket, items, times)
         begun = time.perf_counter()
-        payload = (self.collate(examples[0]) if self.single else self.collate(examples)) if ticket.whole else Packed(examples)
+        payload = self.collate(examples[0] if self.single else examples) if ticket.whole else Packed(examples)
         times["collate"] = time.perf_counter() - begun
         return Delivered(ticket.number, ticket.whole, payload, len(items), times)
 
@@ -143,7 +144,7 @@ class Stage:
         return found
 
     def _ticket(self, count: int) -> Ticket:
-        """What shared memory asks of this batch of a stream; its copies are drawn here, from a generator of this worker."""
+        """What shared memory asks of this batch of a stream; its copies are drawn here, by a generator of its own."""
         from torch.utils.data import get_worker_info
 
         factor, whole, epoch = self.shared.tolist()
@@ -170,7 +171,7 @@ def drawn(factor: float, u: float) -> int:
 
 @contextlib.contextmanager
 def kept_random() -> Iterator[None]:
-    """The global random numbers go on afterwards as if nothing had been drawn: torch (CPU, this device), numpy, random."""
+    """The global random numbers of torch (CPU, this device), numpy and random go on as if nothing had been drawn."""
     import torch
 
     cuda = torch.cuda.is_initialized()

@@ -44,7 +44,7 @@ def given(echo: Echo, state: dict[str, Any]) -> None:
     """Take over a state; what is inside an epoch is read again at the next ``iter``."""
     kind = type(echo._source).__name__
     if state.get("kind") != kind:
-        raise ValueError(f"The state is that of a loader of another kind ({state.get('kind')!r}); this one is {kind!r}.")
+        raise ValueError(f"The state is that of a loader of another kind, {state.get('kind')!r}; this one is {kind!r}.")
     for name in _COUNTERS:
         setattr(echo, name, state[name])
     echo.mode, echo.buffer, echo._guard = state["mode"], state["buffer"], state["guard"]
@@ -63,7 +63,8 @@ def filled(echo: Echo, state: dict[str, Any], arriving: Iterator[Fresh]) -> None
     echo._factor, echo._capacity = state["agreed"]
     needed = {number: [Entry(i, place, tuple(c)) for i, place, c in entries] for number, entries in state["needed"]}
     echo._source.resume(state["source"], needed)
-    pending, items = [(tuple(key), u, done) for key, u, done in state["pending"]], [tuple(key) for key in state["items"]]
+    pending = [(tuple(key), u, done) for key, u, done in state["pending"]]
+    items = [tuple(key) for key in state["items"]]
     wanted = {*items, *(key for key, _, _ in pending)}
     found: dict[tuple[int, ...], Example] = {}
     for _ in needed:
@@ -84,4 +85,4 @@ def filled(echo: Echo, state: dict[str, Any], arriving: Iterator[Fresh]) -> None
             echo._buffer.add(found[key])
     if lost := sum(key not in found for key in items):
         echo.dropped += lost
-        echo._say(f"{lost} echoes that waited at the checkpoint are not there any more: the stream did not repeat itself.")
+        echo._say(f"{lost} echoes that waited at the checkpoint are gone: the stream did not repeat itself.")
