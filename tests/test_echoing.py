@@ -232,9 +232,19 @@ def test_where_batches_are_not_cloned_the_echoes_of_a_changed_one_are_left_out()
 
 
 def test_a_worker_that_fails_is_told_as_by_the_loader():
-    for mode in MODES:
+    for mode, workers in ((BEFORE, 1), (AFTER, 0), (BATCH, 0)):
         with pytest.raises(KeyError, match="item 7 is broken"):
-            list(Echo(loader(Numbers(bad=7), workers=1), 2, mode, augment=jitter))
+            list(Echo(loader(Numbers(bad=7), workers=workers), 2, mode, augment=jitter))
+
+
+def test_an_epoch_that_the_loop_leaves_is_over_and_the_next_is_whole():
+    for mode in MODES:
+        echo = Echo(loader(), 2, mode, augment=jitter, buffer=20)
+        for _ in echo:
+            if echo.steps == 3:
+                break
+        assert items(list(echo)) == {i: 2 for i in range(40)}
+        assert (echo.epoch, len(echo)) == (2, 10)
 
 
 def test_the_buffer_keeps_no_more_memory_alive_than_it_may():
