@@ -64,7 +64,9 @@ def impossible(
     """Why this insertion point cannot work with this loader; empty if it can."""
     if mode in (BATCH, SHUFFLED):
         return ""
-    if not hasattr(loader, "collate_fn"):
+    from torch.utils.data import DataLoader
+
+    if not isinstance(loader, DataLoader):
         return f"examples are echoed before a DataLoader batches them; a {type(loader).__name__} yields batches."
     if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
         return "the loader does not say how many examples a batch has (batch_size), so none can be put together."

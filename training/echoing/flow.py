@@ -59,7 +59,7 @@ class Flow(Shown):
         rest *= factor
         if self._inside:
             rest += self._source.expected() * (1.0 if self._in_workers else factor) + len(self._buffer)
-            rest += sum(max(0, self._promised(one) - one.done) for one in list(self._pending))
+            rest += sum(max(0, self._promised(one, factor) - one.done) for one in list(self._pending))
         if self._end == "drop" and self._mode_now != BATCH:
             rest = max(0.0, rest - self._most(self.buffer))
         left = round(rest) if whole else int(rest / size) if self._drops_last else math.ceil(rest / size - 1e-9)
@@ -211,9 +211,9 @@ class Flow(Shown):
     def _augments(self) -> bool:
         return self._augment is not None or self._augment_batch is not None
 
-    def _promised(self, example: Example) -> int:
-        """How often this item is to appear, with the factor of now."""
-        return 1 if self._in_workers else drawn(self._factor, example.u)
+    def _promised(self, example: Example, factor: float | None = None) -> int:
+        """How often this item is to appear, by default with the factor that the loop has."""
+        return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
 
     def _most(self, examples: int) -> int:
         """What the buffer may hold, if that is so many examples."""
