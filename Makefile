@@ -16,20 +16,19 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup test soak lint types check demo bench gallery clean
-=======
-.PHONY: help setup test soak lint types check demo bench bench-progress clean
->>>>>>> 201a9021ddeeffab8d5d9d56133bf092d5049d52
+.PHONY: help setup browsers test soak lint types check demo bench bench-charts gallery clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the virtual environment in .venv
 
 # pytest as a program, not as `python -m pytest`: that would put this folder on sys.path, and `import agent`
 # would load looptap.agent under a second name.
-test: $(READY) ## the tests
+browsers: ## the programs for the tests of notebooks, windows and the terminal, where they may be installed
+	@tests/support/programs.sh
+
+test: $(READY) browsers ## the tests
 	@$(VENV)/bin/pytest
 
 soak: $(READY) ## the long counts of docs/safety.md
@@ -51,13 +50,11 @@ demo: $(READY) ## a small training run to attach to
 bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
 
-<<<<<<< HEAD
+bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, measured in a browser
+	@$(VENV)/bin/python benchmarks/charts.py
+
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py
-=======
-bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
-	@$(VENV)/bin/python benchmarks/progress/run.py
->>>>>>> 201a9021ddeeffab8d5d9d56133bf092d5049d52
 
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -276,11 +276,15 @@ class Agent(Steered, Resumable):
             self._leaving.stop(timeout=EXIT)
 
     def _drain(self) -> None:
-        """Have what waits sent, in half the time that an exit may take."""
-        deadline = time.monotonic() + EXIT / 2
-        while self._service.post.waiting() and time.monotonic() < deadline:
+        """Have what waits arrive, in half the time that an exit may take: what libzmq holds is lost if nobody waits."""
+        deadline, service, link = time.monotonic() + EXIT / 2, self._service, self._link
+        while service.post.waiting() and time.monotonic() < deadline:
             self._hurry()
             time.sleep(0.005)
+        if link is not None and not service.confirmed():
+            link.post(service.ask_for_confirmation)
+            while not service.confirmed() and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def _kept(self, store: str | os.PathLike[str] | None) -> Keeper | None:
         return Keeper(self.run, store)

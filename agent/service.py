@@ -109,7 +109,7 @@ class Service:
         client = self.clients.get(peer)
         if client is None:
             self.refused += 1
-            self._reply(peer, m.Refused("say hello first.", m.VERSION))
+            self._reply(peer, m.Refused("say hello first.", m.VERSION, stranger=True))
             return
         client.heard, client.role = time.monotonic(), role
         try:
@@ -156,16 +156,28 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        idle, paused = self.pulse.idle(), self.steering.pause.seconds()
+        self._give_sign()
         for peer, client in list(self.clients.items()):
-            if not client.away:
-                self._reply(peer, m.Beat(self.figures.events(client), idle, paused))
-            elif self.guests.given_up(client):
+            if client.away and self.guests.given_up(client):
                 self.gone(peer)
         for stream in list(self._streams):
             stream.touch()
         self.taps.quiet.drain()
         self.flush()
+
+    def _give_sign(self, confirm: bool = False) -> None:
+        idle, paused = self.pulse.idle(), self.steering.pause.seconds()
+        for peer, client in list(self.clients.items()):
+            if not client.away:
+                self._reply(peer, m.Beat(self.figures.events(client), idle, paused, confirm))
+
+    def ask_for_confirmation(self) -> None:
+        """Have all clients say what has reached them; see `confirmed`."""
+        self._give_sign(confirm=True)
+
+    def confirmed(self) -> bool:
+        """Whether all that was sent has reached whom it was for."""
+        return all(client.away or client.got_bytes >= client.sent_bytes for client in list(self.clients.values()))
 
     def alarmed(self) -> None:
         """End the shares that have expired."""

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, sharing
-from looptap.cli.names import RUN_HELP, Name, Ranks, ranks_of
+from looptap.cli import guarding, knobs, looking, sharing
+from looptap.cli.names import RUN_HELP, Name, OnRanks, Ranks, ranks_of, which_of
 
 File = Annotated[
     str,
@@ -206,6 +206,7 @@ def call(
         str | None,
         Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it does not run again."),
     ] = None,
+    ranks: OnRanks = "all",
     as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,
 ) -> int:
     """Run code once inside a run, on its training thread at the next event, and print the result.
@@ -216,12 +217,14 @@ def call(
       looptap call digits-cnn "torch.save(model.state_dict(), 'now.pt')" --on epoch
 
     The code can change the job: that is what it is for. An error in it is printed here, and the job goes on.
+    In a job of several ranks the results of all are printed, by rank.
     """
     from looptap.cli import calling
 
-    return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
+    return calling.call(run, code, on=on, timeout=timeout, id=id, ranks=which_of(ranks), as_json=as_json)
 
 
+looking.install(app)
 knobs.install(app)
 guarding.install(app)
 sharing.install(app)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-from looptap.cli.formats import json_of, text_of
+from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.start import DONE, FAILED, complain
 from looptap.client.discover import attach
 from looptap.protocol.errors import RemoteError
 
 
-def call(name: str, code: str, *, on: str, timeout: float, id: str | None, as_json: bool) -> int:
+def call(name: str, code: str, *, on: str, timeout: float, id: str | None, ranks: Any, as_json: bool) -> int:
     """Run ``code`` in the run ``name`` and print what comes of it; returns the exit code."""
     try:
         with attach(name) as run:
-            result = run.call(code, on=on, timeout=timeout, id=id)
+            result = run.call(code, on=on, timeout=timeout, id=id, ranks=ranks)
     except RemoteError as error:
         return _failed(error, as_json)
     if as_json:
         print(json_of({"result": result, "error": None, "traceback": ""}))
     elif result is not None:
-        print(result if isinstance(result, str) else text_of(result))
+        print(printable(result, keep="\n\t") if isinstance(result, str) else text_of(result))
     return DONE
 
 
@@ -29,5 +30,5 @@ def _failed(error: RemoteError, as_json: bool) -> int:
         print(json_of({"result": None, "error": str(error), "traceback": error.traceback}))
         return FAILED
     if error.traceback:
-        print(error.traceback.rstrip(), file=sys.stderr)
+        print(printable(error.traceback.rstrip(), keep="\n\t"), file=sys.stderr)
     return complain(f"The command failed in the job: {error}")

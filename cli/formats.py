@@ -26,14 +26,23 @@ def text_of(value: Any, width: int = 0) -> str:
     elif isinstance(value, Mapping):
         text = _pairs(value.items())
     elif isinstance(value, str):
-        text = " ".join(value.split())
+        text = printable(" ".join(value.split()))
     else:
         text = _text(value, _DEPTH)
     return text if not width or len(text) <= width else text[: width - 1] + "…"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """``text`` with its control characters written out: what a job says shall not steer a terminal.
+
+    >>> printable("loss\\x1b[2J")
+    'loss\\\\x1b[2J'
+    """
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
 def _pairs(items: Iterable[tuple[Any, Any]]) -> str:
-    return "  ".join(f"{name}={_text(value, _DEPTH - 1)}" for name, value in items)
+    return "  ".join(f"{_name(name)}={_text(value, _DEPTH - 1)}" for name, value in items)
 
 
 def _text(value: Any, depth: int) -> str:
@@ -61,7 +70,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _name(key: Any) -> str:
-    return key if isinstance(key, str) else repr(key)
+    return printable(key) if isinstance(key, str) else repr(key)
 
 
 def _is_array(value: Any) -> bool:
@@ -120,7 +129,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Row):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {_name(key): _plain(part) for key, part in value.items()}
+        return {key if isinstance(key, str) else repr(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(part) for part in value]
     if isinstance(value, bytes):

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import cost, duration, json_of, several, size
+from looptap.cli.formats import cost, duration, json_of, printable, several, size
 from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
 from looptap.client.jobs import numbered
@@ -79,7 +79,7 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         return
     rank = f", rank {report['rank']} of {report['ranks']}" if report["ranks"] > 1 else ""
     style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
-    head = Text.assemble((report["name"], "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+    head = Text.assemble((printable(report["name"]), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
     if state == ENDED:
         gone = f", process {report['pid']} is gone; its file is still there: {report['path']}"
         yield Text.assemble(head, (f"  {report['id']}{gone}", "dim"))
@@ -126,8 +126,9 @@ def _query(query: dict[str, Any]) -> Text:
         facts.append(several(query["errors"], "error"))
     if query["state"] != "live":
         facts.append(query["state"])
-    return Text.assemble((query["name"], "cyan"), f" on {query['on']}: {', '.join(facts)}")
+    name, on = printable(str(query["name"])), printable(str(query["on"]))
+    return Text.assemble((name, "cyan"), f" on {on}: {', '.join(facts)}")
 
 
 def _fact(name: str, text: str | Text) -> Text:
-    return Text.assemble((f"  {name:<9}", "dim"), text)
+    return Text.assemble((f"  {name:<9}", "dim"), printable(text) if isinstance(text, str) else text)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from looptap.cli.following import News, Tail
-from looptap.cli.formats import cost, several, text_of
+from looptap.cli.formats import cost, printable, several, text_of
 from looptap.visualizers.drawing.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from
@@ -51,8 +51,8 @@ class LiveView:
         parts = list(self._parts.values())
         run = parts[0].tail.stream.run
         events = ", ".join(f"{name} {count:,}" for name, count in run.events().items() if count) or "no event yet"
-        link = (f"  {run.state}: {run.reason}", "red") if run.state in ("lost", "failed") else ("", "")
-        yield Text.assemble((run.id, "bold"), f"  {events}", link)
+        link = (f"  {run.state}: {printable(run.reason)}", "red") if run.state in ("lost", "failed") else ("", "")
+        yield Text.assemble((printable(run.id), "bold"), f"  {printable(events)}", link)
         for part in parts:
             yield from part.draw(options.max_width)
 
@@ -73,9 +73,10 @@ class Part:
             if missing != 0:
                 self._newest.append(Text(f"  -- {'?' if missing is None else f'{missing:,}'} missing here --", "red"))
             if run:
-                self._newest.append(Text(f"  -- run {run} --", "yellow"))
+                self._newest.append(Text(f"  -- run {printable(run)} --", "yellow"))
             if record.error is not None:
-                self._newest.append(Text(f"{record.event:>9}  {record.error.strip().splitlines()[-1]}", "red"))
+                last = printable((record.error.strip().splitlines() or [""])[-1])
+                self._newest.append(Text(f"{record.event:>9}  {last}", "red"))
                 continue
             place, marks = f"  {self.tail.place(record)}".rstrip(), " (partial)" * record.partial
             self._newest.append(Text(f"{record.event:>9}{place}{marks}  {text_of(record.value, 1000)}"))
@@ -95,7 +96,7 @@ class Part:
     def _lines(self, width: int) -> Iterator[Text]:
         stream = self.tail.stream
         yield Text("")
-        over = f"  {stream.state}: {stream.reason}" if stream.state != "live" else ""
+        over = f"  {stream.state}: {printable(stream.reason)}" if stream.state != "live" else ""
         yield Text.assemble((stream.name.replace("\n", " "), "bold cyan"), (f"  on {stream.on}", "dim"), over)
         losses = f", {stream.dropped:,} missing" if stream.dropped else ""
         errors = f", {several(stream.error_count, 'error')}" if stream.error_count else ""
@@ -105,9 +106,9 @@ class Part:
             yield Text("  " + sparkline(list(self._numbers), width - 4), "green")
         yield from (text.copy() for text in self._newest)
         for note in stream.notes:
-            yield Text(f"  note: {note}", "yellow")
+            yield Text(f"  note: {printable(note)}", "yellow")
         for line in self._failure.rstrip().splitlines()[-5:]:
-            yield Text(f"  {line}", "red")
+            yield Text(f"  {printable(line)}", "red")
 
     def _rate(self) -> float:
         (start, before), (end, now) = self._counts[0], self._counts[-1]

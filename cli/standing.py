@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import cost, json_of, several, size
+from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.cli.start import DONE
 from looptap.client.discover import attach
 from looptap.client.standing import StandingStream
@@ -40,8 +40,8 @@ def plain(stream: StandingStream) -> dict[str, Any]:
 
 def described(stream: dict[str, Any]) -> Text:
     """What there is to say of one stream, as its run tells it."""
-    unit = f" [{stream['unit']}]" if stream["unit"] else ""
-    source = f" {stream['query']} on {stream['on']}" if stream["on"] else " logged"
+    unit = f" [{printable(stream['unit'])}]" if stream["unit"] else ""
+    source = printable(f" {stream['query']} on {stream['on']}" if stream["on"] else " logged")
     facts = [
         several(stream["values"], "value"),
         f"{stream['held']:,} held ({size(stream['bytes'])})",
@@ -55,4 +55,4 @@ def described(stream: dict[str, Any]) -> Text:
         facts.append(several(stream["errors"], "error"))
     if stream["state"] != "live":
         facts.append(stream["state"])
-    return Text.assemble((stream["name"], "cyan"), unit, (source, "dim"), f": {', '.join(facts)}")
+    return Text.assemble((printable(stream["name"]), "cyan"), unit, (source, "dim"), f": {', '.join(facts)}")

@@ -56,6 +56,8 @@ def _run(arguments: list[str]) -> int:
 
 def complain(text: str) -> int:
     """Print one sentence to stderr; returns the exit code of a failure."""
+    from looptap.cli.formats import printable
+
     sys.stdout.flush()
-    print(f"looptap: {text}", file=sys.stderr, flush=True)
+    print("looptap:", printable(text, keep="\n\t"), file=sys.stderr, flush=True)
     return FAILED

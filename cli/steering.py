@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.cli.formats import json_of
+from looptap.cli.formats import json_of, printable
 from looptap.cli.start import DONE, FAILED, complain
 from looptap.client.controls import Outcome
 from looptap.client.discover import attach
@@ -44,9 +44,10 @@ def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
             print(json_of({"outcome": type(error).__name__, "error": str(error), "traceback": trace, "id": id}))
             return FAILED
         if getattr(error, "traceback", ""):
-            print(error.traceback.rstrip(), file=sys.stderr)  # type: ignore[union-attr]  # it has one
+            told = printable(error.traceback.rstrip(), keep="\n\t")  # type: ignore[union-attr]  # it has one
+            print(told, file=sys.stderr)
         return complain(str(error))
-    print(json_of(dataclasses.asdict(outcome)) if as_json else outcome)
+    print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
 
 
@@ -58,7 +59,7 @@ def controls(name: str, as_json: bool) -> int:
         print(json_of([dataclasses.asdict(info) for info in found.values()]))
         return DONE
     for info in found.values():
-        print(info)
+        print(printable(str(info)))
     if not found:
         print(
             "This job has no controls. It has them once it calls agent.control(...), or exposes an optimizer or an "
@@ -76,7 +77,7 @@ def commands(name: str, as_json: bool, as_yaml: bool) -> int:
     elif as_json:
         print(json_of(list(records)))
     else:
-        print(records if records else "No commands so far.")
+        print(printable(str(records), keep="\n") if records else "No commands so far.")
     return DONE
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import duration, json_of, several, text_of
+from looptap.cli.formats import duration, json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
@@ -73,7 +73,7 @@ def _described(stream: StoredStream) -> dict[str, Any]:
 def _lines(run: StoredRun) -> Iterator[Text]:
     """A paragraph about the run, with a line for each stream and each command."""
     state = f"{run.state}: {run.reason}" if run.reason else run.state
-    yield Text.assemble((run.name, "bold"), "  ", (state, "bold green" if run.alive else "dim"))
+    yield Text.assemble((printable(run.name), "bold"), "  ", (printable(state), "bold green" if run.alive else "dim"))
     yield _fact("id", run.id)
     if run.started is not None:
         took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
@@ -91,7 +91,8 @@ def _lines(run: StoredRun) -> Iterator[Text]:
             facts.append(several(stream.error_count, "error"))
         query = f" = {stream.text}" if stream.text not in ("", stream.name) else ""
         on = f" on {stream.on}" if stream.on else ""
-        yield _fact("stream", Text.assemble((stream.name, "cyan"), f"{query}{on}: {', '.join(facts)}"))
+        about = printable(f"{query}{on}: {', '.join(facts)}")
+        yield _fact("stream", Text.assemble((printable(stream.name), "cyan"), about))
     commands = run.commands
     for command in commands[-_MOST:]:
         change = f" from {text_of(command.old, 60)} to {text_of(command.new, 60)}" if command.new is not None else ""
@@ -102,4 +103,4 @@ def _lines(run: StoredRun) -> Iterator[Text]:
 
 
 def _fact(name: str, text: str | Text) -> Text:
-    return Text.assemble((f"  {name:<9} ", "dim"), text)
+    return Text.assemble((f"  {printable(name):<9} ", "dim"), printable(text) if isinstance(text, str) else text)

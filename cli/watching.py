@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looptap.cli.following import News, Tail, follow
-from looptap.cli.formats import cost, json_of, several, text_of
+from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.start import DONE, complain
 from looptap.client.discover import attach
 from looptap.client.rankstream import RankStream
@@ -139,9 +139,9 @@ class Lines:
                 lost = "an unknown number of values is" if missing is None else _are(missing)
                 print(f"{source}-- {lost} missing here --")
             if run:
-                print(f"{source}-- run {run} --")
+                print(f"{source}-- run {printable(run)} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
-            text = text_of(record.value) if record.error is None else f"error: {_last_line(record.error)}"
+            text = text_of(record.value) if record.error is None else f"error: {printable(_last_line(record.error))}"
             place = f"  {tail.place(record)}".rstrip()
             print(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
@@ -168,7 +168,7 @@ class Lines:
         kind = _EVERY.sub("", text)  # said once, though the number changes with the machine's load
         if kind not in self._notes:
             self._notes.add(kind)
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 class Json:

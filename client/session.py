@@ -195,8 +195,11 @@ class Session:
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
-                self._told = self._got
-                self._transport.send(encode(m.Got(self._got)))
+                self._confirm()
+
+    def _confirm(self) -> None:
+        self._told = self._got
+        self._transport.send(encode(m.Got(self._got)))
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
@@ -228,6 +231,8 @@ class Session:
                 self._attach_again(living)
         self._events = message.events
         self._idle, self._paused, self._beaten = max(0.0, message.idle), max(0.0, message.paused), time.monotonic()
+        if message.confirm:
+            self._confirm()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:
@@ -252,11 +257,11 @@ class Session:
     def _on_refused(self, message: m.Refused) -> None:
         if message.version[0] != m.VERSION[0]:
             self._refuse(_mismatch(message.version))
-        elif self._greeted:  # it has forgotten us, and answers something else than a hello
+        elif not message.stranger:
+            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
+        elif self._greeted:  # it has forgotten us; what it says of further messages from before the hello is no news
             self._on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
             self._on_back()
-        else:
-            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
 
     def _refuse(self, error: LinkError) -> None:
         if self._welcomed.is_set():

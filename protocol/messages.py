@@ -260,10 +260,11 @@ class Welcome(Message, tag="welcome", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The agent will not talk to this client; one sentence why."""
+    """The agent will not talk to this client; one sentence why. A ``stranger`` is one whose hello it has not had."""
 
     reason: str
     version: tuple[int, int]
+    stranger: bool = False
 
 
 class Done(Message, tag="done", frozen=True):
@@ -329,11 +330,15 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began."""
+    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began.
+
+    With ``confirm`` it is answered at once with `Got`.
+    """
 
     events: dict[str, int] = {}
     idle: float = 0.0
     paused: float = 0.0
+    confirm: bool = False
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):

@@ -8,6 +8,7 @@ import tempfile
 import time
 
 import pytest
+from programs import UNTESTED
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and whatever that starts inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,3 +40,10 @@ def directory(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     return tmp_path
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in a line of its own what was skipped because a program is missing."""
+    reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()) if report.longrepr}
+    for reason in sorted(reason for reason in reasons if UNTESTED in reason):
+        terminalreporter.write_line(reason.removeprefix("Skipped: "), red=True, bold=True)

@@ -131,11 +131,27 @@ def objects(out):
 STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "call", "open", "export", "demo", *STEERING])
+@pytest.mark.parametrize("name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "demo", *STEERING])
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0
     assert f"    looptap {name}" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["watch", "small", "chr(27) + '[2J' + chr(155)", "--count", "1"],
+        ["watch", "small", "{chr(27) + '[2J': 1}", "--count", "1"],
+        ["call", "small", "chr(27) + '[2J'"],
+        ["call", "small", "int(chr(27) + '[2J')"],
+        ["call", "small", "exec('raise ValueError(chr(27) + chr(91) + chr(50) + chr(74))')"],
+    ],
+)
+def test_what_a_job_says_does_not_steer_the_terminal(job, here, arguments):
+    _, out, err = here(*arguments)
+    assert "\\x1b[2J" in out + err
+    assert not {"\x1b", "\x9b"} & set(out + err)
 
 
 def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():

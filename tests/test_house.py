@@ -25,10 +25,10 @@ MAY_IMPORT = {
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {
         *("streams", "client", "numpy", "tsdownsample", "PIL"),
-        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets"),
+        *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
     },
-    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich"},
-    "training": {"streams", "numpy"},
+    "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
+    "training": {"torch"},
     "examples": {"looptap", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""

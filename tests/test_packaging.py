@@ -109,6 +109,11 @@ def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
     assert sources | {"pyproject.toml", "README.md", "LICENSE"} <= names
 
 
+def test_the_wheel_holds_the_code_of_a_notebooks_page_and_the_licence_of_what_is_not_ours(wheel):
+    static = {Path(name).name for name in wheel.namelist() if "/notebook/static/" in name}
+    assert static >= {"stub.js", "chart.js", "chart.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"}
+
+
 def test_an_installed_wheel_imports_without_the_source_tree(installed, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(installed)!r}); import looptap.agent as a; print(a.__file__)"
     place = python(code, cwd=tmp_path).strip()

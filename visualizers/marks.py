@@ -75,7 +75,7 @@ class Marks:
         """Show the commands of a run, or those in a stream or a list of mappings."""
         if isinstance(source, Stream):
             self._streams.setdefault(id(source), (source, 0))
-        elif hasattr(source, "commands"):
+        elif hasattr(type(source), "commands"):
             if not any(run is source for run, _ in self._runs):
                 try:
                     self._runs.append((source, _watched.setdefault(source, Watched())))

@@ -150,7 +150,7 @@ class Cell:
 
     def _mark_commands(self, stream: Stream) -> None:
         run = run_of(stream)
-        if run is not None and self.chart is not None and hasattr(run, "commands"):
+        if run is not None and self.chart is not None and hasattr(type(run), "commands"):
             self.chart.marks(run)
 
     def _waits(self) -> tuple[str, ...]:

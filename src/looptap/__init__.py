@@ -6,6 +6,7 @@ Beside it:      run = looptap.attach("name"); stream = run.stream("step, loss", 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
     from looptap.visualizers.chart import IncompatibleStreams
+    from looptap.visualizers.notebook.overview import overview
+    from looptap.visualizers.notebook.panel import panel
     from looptap.visualizers.plots import Plot, compare, plot
 
 _ROOMS = {
@@ -116,6 +119,8 @@ _ROOMS = {
     "guard": "client.guard",
     "lazy": "streams.events",
     "open": "store.reader",
+    "overview": "visualizers.notebook.overview",
+    "panel": "visualizers.notebook.panel",
     "plot": "visualizers.plots",
     "runs": "client.discover",
     "seconds": "streams.windows",
@@ -177,6 +182,8 @@ __all__ = [
     "guard",
     "lazy",
     "open",
+    "overview",
+    "panel",
     "plot",
     "runs",
     "seconds",
@@ -196,3 +203,26 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _show_in_notebook(what: Any) -> None:
+    """Show what ended a cell as a live chart; without the libraries for it, as text that says how to get them."""
+    try:
+        show = import_module("looptap.visualizers.notebook.display").show
+    except ImportError as error:
+        print(f"{what!r}\nIt would be a live chart here, but {error.name} is missing: pip install 'looptap[notebook]'")
+        return
+    show(what)
+
+
+def _register_display() -> None:
+    """Have streams and plots show themselves where a notebook's kernel is at hand; nothing is imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        shown = shell.display_formatter.ipython_display_formatter
+        for room, name in (("streams.stream", "Stream"), ("visualizers.plots", "Plot")):
+            shown.for_type_by_name(f"looptap.{room}", name, _show_in_notebook)
+
+
+_register_display()

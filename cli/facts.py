@@ -1,0 +1,185 @@
+"""What `looptap top` tells of a run: its events and their rates, what looptap costs it, streams, controls, commands."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from looptap.client.controls import ControlInfo
+from looptap.client.discover import runs
+from looptap.client.run import Run
+from looptap.client.standing import StandingStream
+from looptap.streams.errors import LooptapError
+
+PATIENCE = 3.0
+"""Seconds that the agent has to answer a question."""
+_MOST = 200  # entries of a list that an agent tells
+
+
+@dataclass(frozen=True)
+class EventRate:
+    """One type of event: how many there were, and how many come in a second (None: not known yet)."""
+
+    name: str
+    count: int
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of the run as its connection file tells; ``alive`` is None where nobody here can say."""
+
+    rank: int
+    host: str
+    pid: int
+    alive: bool | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run at one moment. Numbers are from the agent, and are zero or empty where it has not told them."""
+
+    id: str
+    host: str
+    pid: int
+    rank: int
+    state: str
+    reason: str
+    idle: float
+    """Seconds since the last event."""
+    silence: float
+    """Seconds since the agent was last heard."""
+    paused: float = 0.0
+    """Seconds for which the loop has paused."""
+    events: tuple[EventRate, ...] = ()
+    queries: int = 0
+    share: float = 0.0
+    """Of the loop's time, what all queries and standing streams take."""
+    io_share: float = 0.0
+    """Of the loop's time, what the I/O thread takes."""
+    budget: float | None = None
+    """What they may take together; None without a limit."""
+    clients: int = 0
+    dropped: int = 0
+    outbox: int = 0
+    """Bytes that wait to be sent."""
+    streams: tuple[StandingStream, ...] = ()
+    controls: Mapping[str, ControlInfo] = field(default_factory=dict)
+    commands: tuple[Mapping[str, Any], ...] = ()
+    """The newest commands, the oldest first."""
+    ranks: tuple[Rank, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What could not be asked, and why."""
+
+
+class Watcher:
+    """Asks a run how it is, again and again. A question that fails leaves what is known, and is told of."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._seen = self._now()
+        self._counts: tuple[str, float, Mapping[str, int]] = (run.id, time.monotonic(), {})
+
+    def look(self) -> Facts:
+        """Ask all there is to ask; takes as long as the agent takes to answer, at most a few seconds."""
+        seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
+        problems: list[str] = []
+        for ask in (self._stats, self._streams, self._controls, self._commands, self._ranks):
+            if self.run.state != "live":  # nobody is there who could answer
+                break
+            try:
+                seen = ask(seen)
+            except LooptapError as error:
+                problems.append(str(error))
+        self._seen = replace(seen, **_own(self.run), problems=tuple(dict.fromkeys(problems)))
+        return self._seen
+
+    def _now(self) -> Facts:
+        seen = getattr(self, "_seen", None)
+        return Facts(**_own(self.run)) if seen is None else replace(seen, **_own(self.run))
+
+    def _stats(self, seen: Facts) -> Facts:
+        told = self.run.stats(PATIENCE)
+        queries, standing = _dicts(told.get("queries")), _dicts(told.get("streams"))
+        return replace(
+            seen,
+            events=self._rates(told.get("events")),
+            queries=len(queries) + len(standing),
+            share=math.fsum(_number(one.get("share_of_time")) for one in queries + standing),
+            io_share=_number(told.get("io_share")),
+            budget=_number(told.get("budget"), math.inf) if _number(told.get("budget"), math.inf) < 1 else None,
+            clients=len(_dicts(told.get("clients"))) - 1,  # this process is one of them
+            dropped=int(_number(told.get("dropped"))),
+            outbox=int(_number(told.get("outbox_bytes"))),
+        )
+
+    def _rates(self, told: Any) -> tuple[EventRate, ...]:
+        now, events = time.monotonic(), told if isinstance(told, dict) else {}
+        counts = {str(name): int(_number(count)) for name, count in list(events.items())[:_MOST]}
+        run, then, before = self._counts
+        if run != self.run.id:
+            before = {}
+        self._counts = (self.run.id, now, counts)
+        span = now - then
+        return tuple(
+            EventRate(name, count, (count - before[name]) / span if name in before and span > 0 else None)
+            for name, count in counts.items()
+        )
+
+    def _streams(self, seen: Facts) -> Facts:
+        return replace(seen, streams=tuple(self.run.streams[:_MOST]))
+
+    def _controls(self, seen: Facts) -> Facts:
+        return replace(seen, controls=dict(list(self.run.controls.look().items())[:_MOST]))
+
+    def _commands(self, seen: Facts) -> Facts:
+        return replace(seen, commands=tuple(self.run.commands[-20:]))
+
+    def _ranks(self, seen: Facts) -> Facts:
+        if self.run.info.ranks < 2:
+            return seen
+        with contextlib.suppress(OSError):
+            found = {one.rank: one for one in runs() if one.id == self.run.id and not one.problem}
+            ranks = tuple(Rank(n, one.host, one.pid, one.alive) for n, one in sorted(found.items())[:_MOST])
+            return replace(seen, ranks=ranks)
+        return seen
+
+
+def _own(run: Run) -> dict[str, Any]:
+    """What the client knows without asking."""
+    info = run.info
+    return {
+        "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "state": run.state, "reason": run.reason,
+        "idle": run.idle, "silence": run.silence, "paused": run.paused,
+    }  # fmt: skip
+
+
+def _dicts(told: Any) -> list[dict[str, Any]]:
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list | tuple) else []
+
+
+def _number(told: Any, otherwise: float = 0.0) -> float:
+    """A number as an agent tells it; it may tell anything."""
+    return float(told) if isinstance(told, int | float) and math.isfinite(told) else otherwise
+
+
+def report(seen: Facts) -> dict[str, Any]:
+    """The facts as plain data, for JSON."""
+    plain = asdict(replace(seen, streams=()))
+    streams = [{**one._asdict(), "cost": None} for one in seen.streams]
+    for shown, one in zip(streams, seen.streams, strict=True):
+        del shown["cost"]
+        shown |= {"nanoseconds_per_event": one.cost.nanoseconds, "share_of_time": one.cost.share}
+    return {**plain, "streams": streams, "controls": list(plain["controls"].values())}
+
+
+def measured(run: Run, pause: Callable[[float], object] = time.sleep) -> Facts:
+    """The facts with the rates of the events, which takes a second to measure."""
+    watcher = Watcher(run)
+    watcher.look()
+    pause(1.0)
+    return watcher.look()

@@ -1,0 +1,124 @@
+"""The commands of `looptap` that open a screen or a window, with their options and their help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from looptap.cli.names import RUN_HELP, Name
+
+On = Annotated[
+    str | None,
+    Option(
+        "--on", metavar="EVENT", show_default=False,
+        help="The type of event of the queries; batch if not given.",
+    ),
+]  # fmt: skip
+Window = Annotated[
+    str | None,
+    Option(
+        metavar="SIZE", show_default=False,
+        help="What a reduction goes over: 100 (events), 30s (seconds), sliding:100. Without it: a group of the job.",
+    ),
+]  # fmt: skip
+Every = Annotated[int, Option(metavar="N", help="Look at each N-th event only.")]
+Follow = Annotated[bool, Option("--follow", help="When the run has ended, go on with the next of its name.")]
+
+
+def install(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("plot", short_help="Show queries, or the streams of a stored run, as charts in a window.")(plot)
+    app.command("top", short_help="A run on one screen: rates, costs, streams, controls, commands.")(top)
+
+
+def top(
+    run: Name,
+    queries: Annotated[
+        list[str] | None, Argument(metavar="[QUERY]...", help="Shown beside the streams that the job declares.")
+    ] = None,
+    on: On = None,
+    window: Window = None,
+    every: Every = 1,
+    follow: Follow = False,
+    as_json: Annotated[bool, Option("--json", help="Print how the run is now as one JSON object, and end.")] = False,
+) -> int:
+    """Show a run on one screen: how fast its loop is, what looptap costs it, its streams, controls and last commands.
+
+    \b
+      looptap top digits-cnn
+      looptap top digits-cnn "step, loss" "mean(e.loss for e in events)"
+      looptap top digits-cnn --json | jq .events
+
+    The streams that the job declares are there from the start. Keys: a adds a query, d drops the stream that was
+    chosen with Tab; e goes to the controls, where Enter asks for a new value; p pauses and resumes, s stops the job,
+    both after a question; q or Ctrl-C leaves. The job goes on.
+
+    A link that is lost is said in the first line, and restored by itself. Where there is no terminal, how the run is
+    now is printed once. It needs the package textual: pip install 'looptap[terminal]'.
+    """
+    from looptap.cli import top as screen
+    from looptap.cli.watching import window_of
+
+    how = {"on": on, "window": window_of(window), "every": every}
+    return screen.top(run, queries or [], how, as_json=as_json, go_on=follow)
+
+
+def plot(
+    run: Annotated[
+        str,
+        Argument(
+            metavar="RUN", show_default=False,
+            help=f"{RUN_HELP} Or the file of a stored run, or a directory of TensorBoard's.",
+        ),
+    ],
+    queries: Annotated[
+        list[str] | None,
+        Argument(metavar="[QUERY]...", help="Queries, each in quotes, or names of streams. Without: all there are."),
+    ] = None,
+    on: On = None,
+    window: Window = None,
+    every: Every = 1,
+    chart: Annotated[
+        str, Option(metavar="KIND", help="The kind of chart, where the first value does not tell.", show_default=False)
+    ] = "",
+    x: Annotated[
+        str,
+        Option("--x", metavar="WHAT", show_default=False, help="Over step, epoch, event, time, wall, or a field."),
+    ] = "",
+    rows: Annotated[int, Option(metavar="N", help="In how many rows the charts stand.", show_default=False)] = 0,
+    together: Annotated[bool, Option("--together", help="All on one chart.")] = False,
+    place: Annotated[
+        str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal; else the first that works.")
+    ] = "",
+    save: Annotated[
+        str, Option(metavar="FILE", help="Open nothing; write the charts to FILE: .png, .svg, .pdf or .html.")
+    ] = "",
+    after: Annotated[float, Option(metavar="S", help="With --save: once values have come for S seconds.")] = 5.0,
+    follow: Follow = False,
+) -> int:
+    """Show what queries yield as charts that move, until you close the window or press Ctrl-C. The job goes on.
+
+    \b
+      looptap plot digits-cnn "step, loss" "mean(e.loss for e in events)"
+      looptap plot digits-cnn "layer_norms(model, 'grad')" --every 20
+      looptap plot digits-cnn loss lr --together
+      looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
+      looptap plot digits-cnn loss --save loss.png --after 10
+
+    The kind of chart follows from the first value; --chart says another. Keys: space lets the pictures stand, s saves
+    them here, the arrows and End go through earlier frames and Enter plays them, h shows the whole again after a zoom,
+    q closes.
+
+    The window is one of Tk, else of Qt; where there is no display, it is a page in the browser, or the terminal, and a
+    line says why. A window needs matplotlib: pip install 'looptap[window]'.
+    """
+    from looptap.cli import plotting
+    from looptap.cli.watching import window_of
+
+    how = {"on": on, "window": window_of(window), "every": every}
+    look = {"chart": chart, "x": x, "rows": rows}
+    return plotting.plot(
+        run, queries or [], how, look, together=together, place=place, save=save, after=after, go_on=follow
+    )

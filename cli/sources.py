@@ -1,0 +1,51 @@
+"""What a command shows streams of: a live run, a viewer's connection file, a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from looptap.client.discover import attach
+from looptap.client.run import Run
+from looptap.store.reader import open as open_stored
+from looptap.store.run import StoredRun
+from looptap.streams.errors import QueryError
+from looptap.streams.stream import Stream
+
+STREAMS = 12
+"""Streams that are shown where none is named."""
+
+
+def source(name: str, *, follow: bool = False) -> Run | StoredRun:
+    """The stored run if ``name`` is the path of one, or of TensorBoard's event files, else the live run."""
+    if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
+        return attach(name, follow=follow)
+    return open_stored(name)
+
+
+def _is_stored(path: Path) -> bool:
+    if path.is_dir():
+        return any(path.rglob("*tfevents*"))
+    return path.suffix == ".looptap" or (path.is_file() and path.suffix != ".json")
+
+
+def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:
+    """The streams that ``queries`` ask for; without queries those that the run declares or has kept.
+
+    Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
+    """
+    if isinstance(run, StoredRun):
+        given = [name for name, value in how.items() if value not in (None, 1)]
+        if given:
+            raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
+        stored = [run.stream(name) for name in queries] or run.streams[:STREAMS]
+        if not stored:
+            raise QueryError(f"{run.path} has no stream: this run kept none.")
+        return list(stored)
+    names = list(queries) or [one.name for one in run.streams[:STREAMS]]
+    if not names:
+        raise QueryError(
+            f"The run {run.id} declares no stream. Say what to show, as in: looptap plot {run.name} 'step, loss'"
+        )
+    return [run.stream(query, **how) for query in names]

@@ -1,0 +1,357 @@
+"""The screen of `looptap top`. What takes time is asked in threads; the screen never waits for the job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Footer, OptionList, Static
+
+from looptap.cli.facts import Facts, Watcher
+from looptap.cli.formats import printable
+from looptap.cli.steering import value_of
+from looptap.cli.top_asking import AskText, AskWhether
+from looptap.cli.top_views import CHART, Shown, commands, heading, vitals
+from looptap.client.controls import ControlInfo
+from looptap.client.live import LiveStream
+from looptap.client.run import Run
+from looptap.streams.errors import LooptapError
+from looptap.streams.feed import LIVE
+
+ASK = 1.0
+"""Seconds between two rounds of questions to the agent."""
+DRAW = 0.5
+"""Seconds between two drawings of the streams."""
+STANDING = 12
+"""Standing streams that are shown unasked."""
+_LOW, _HIGH = 16, 28  # lines from which a terminal is low, not flat, and high
+_BUFFER = 20_000  # values of a stream that are kept here
+
+
+class Told(Message):
+    """A round of questions is answered."""
+
+    def __init__(self, seen: Facts) -> None:
+        super().__init__()
+        self.seen = seen
+
+
+class Done(Message):
+    """What was asked of the job in a thread has come to ``what``; ``then`` takes its value, if all went well."""
+
+    def __init__(self, what: str, failed: bool, value: Any, then: Callable[[Any], None] | None) -> None:
+        super().__init__()
+        self.what, self.failed, self.value, self.then = what, failed, value, then
+
+
+class StreamView(Static, can_focus=True):
+    """A stream in the list; it can be chosen, to be dropped, or to be drawn large."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "enlarge", "Larger")]
+
+    def __init__(self, shown: Shown) -> None:
+        super().__init__()
+        self.shown = shown
+        self.large = False
+
+    def refresh_stream(self, room: int = 1) -> None:
+        """Look for new values, and draw on that many lines."""
+        self.shown.look()
+        self.update(self.shown.draw(max(1, self.content_size.width), room))
+
+    def action_enlarge(self) -> None:
+        """Give this stream all the room that there is, or take it back."""
+        self.large = not self.large
+        for other in self.app.query(StreamView):
+            other.large = other.large and other is self
+        self.scroll_visible()
+
+
+class Top(App[None]):
+    """A run on one screen: its events, what looptap costs, streams, controls, commands."""
+
+    TITLE = "looptap top"
+    ENABLE_COMMAND_PALETTE = False
+    # not ClassVar, which ruff would have: textual declares them as variables of the instance
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
+        Binding("a", "add", "Add a query"),
+        Binding("d", "drop", "Drop the stream"),
+        Binding("e", "edit", "Set a control"),
+        Binding("p", "pause", "Pause or resume"),
+        Binding("s", "stop", "Stop the job"),
+    ]
+    CSS = """
+    #head, #vitals, #outcome { height: auto; max-height: 5; padding: 0 1; }
+    #head, #vitals, #outcome, #commands, StreamView { text-wrap: nowrap; text-overflow: ellipsis; }
+    #head, #outcome { height: 1; }
+    #body { height: 1fr; }
+    #streams { width: 2fr; height: 1fr; border: round $primary; }
+    #side { width: 1fr; min-width: 36; height: 1fr; }
+    #controls { height: 1fr; border: round $primary; }
+    #commands { height: auto; max-height: 50%; border: round $primary; padding: 0 1; }
+    .-narrow #body { layout: vertical; }
+    .-narrow #streams, .-narrow #side { width: 1fr; min-width: 0; }
+    .-narrow #side { height: 8; }
+    .-narrow #commands, .-flat #commands, .-flat #side { display: none; }
+    .-low.-narrow #side { height: 5; }
+    .-narrow #side.empty { display: none; }
+    .-flat #vitals { display: none; }
+    .-flat #streams { border: none; }
+    StreamView { height: auto; padding: 0 1; margin: 0 0 1 0; }
+    .-flat StreamView, .-low StreamView { margin: 0; }
+    StreamView:focus { background: $boost; }
+    """
+
+    def __init__(self, run: Run, streams: Sequence[LiveStream] = ()) -> None:
+        super().__init__()
+        self.job = run
+        self.seen = Facts(id=run.id, host="", pid=0, rank=0, state=run.state, reason=run.reason, idle=0.0, silence=0.0)
+        self._first = list(streams)
+        self._over = threading.Event()
+        self._standing: set[str] = set()  # standing streams that were opened once; who drops one does not want it back
+        self._opening = False
+        self._controls: list[ControlInfo] = []
+        self._told = False
+
+    def compose(self) -> ComposeResult:
+        """The parts from top to bottom."""
+        yield Static(id="head")
+        yield Static(id="vitals")
+        with Horizontal(id="body"):
+            yield VerticalScroll(id="streams", can_focus=False)
+            with Vertical(id="side"):
+                yield OptionList(id="controls", markup=False)
+                yield Static(id="commands")
+        yield Static(id="outcome")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to ask and to draw."""
+        for name, title in (("streams", "streams"), ("controls", "controls"), ("commands", "last commands")):
+            self.query_one(f"#{name}").border_title = title
+        for stream in self._first:
+            self._show(stream)
+        self._say("a adds a query; Tab goes to streams and controls, Enter there enlarges and changes", "dim")
+        threading.Thread(target=self._ask, name="looptap-top", daemon=True).start()
+        self.set_interval(DRAW, self._draw)
+        loop = asyncio.get_running_loop()
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # so that the terminal is given back as it was
+            with contextlib.suppress(AttributeError, ValueError, RuntimeError, NotImplementedError):
+                loop.add_signal_handler(getattr(signal, name), self.exit)
+
+    def on_unmount(self) -> None:
+        """Ask no more."""
+        self._over.set()
+
+    # ------------------------------------------------------------ what is shown
+
+    def _ask(self) -> None:
+        """Ask how the run is until the screen is left; runs in a thread of its own."""
+        watcher = Watcher(self.job)
+        while not self._over.is_set():
+            seen = watcher.look()
+            if not self._over.is_set():
+                self.post_message(Told(seen))
+            self._over.wait(ASK)
+
+    def _leaving(self) -> bool:
+        """Whether the screen is being left: its parts go one by one, while timers and answers still come."""
+        there = all(self.query(f"#{name}") for name in ("head", "vitals", "streams", "controls", "commands", "outcome"))
+        return self._over.is_set() or not there
+
+    def on_told(self, message: Told) -> None:
+        """Show how the run is."""
+        if self._leaving():
+            return
+        self.seen = seen = message.seen
+        lines = list(vitals(seen))
+        self.query_one("#vitals", Static).update(Text("\n").join(lines))
+        self.query_one("#commands", Static).update(commands(seen, 8 if self.size.height >= _HIGH else 4))
+        self._show_controls(seen)
+        new = [one.name for one in seen.streams if one.name not in self._standing]
+        room = STANDING - len(self._standing)
+        if new and room > 0 and not self._opening and self.job.state == LIVE:
+            self._opening = True
+            names = new[:room]
+            self._standing.update(names)
+            self._do("", lambda: [self.job.stream(name, buffer=_BUFFER) for name in names], self._opened)
+        left = len(seen.streams) - len(self._standing)
+        more = f", {left} more by name with a" if left > 0 and not self._opening else ""
+        self.query_one("#streams").border_title = f"streams{more}"
+        self._draw_head()
+
+    def _opened(self, streams: Sequence[LiveStream]) -> None:
+        for stream in streams:
+            self._show(stream)
+
+    def _show_controls(self, seen: Facts) -> None:
+        options = self.query_one("#controls", OptionList)
+        found = list(seen.controls.values())
+        same = [info.name for info in found] == [info.name for info in self._controls]
+        before, self._controls = self._controls, found
+        if not same or not self._told:
+            self._told = True
+            options.clear_options()
+            options.add_options([Text(printable(str(info)), no_wrap=True) for info in found])
+            options.border_title = "controls" if found else "controls: this job has none"
+            self.query_one("#side").set_class(not found, "empty")
+            return
+        for index, (old, new) in enumerate(zip(before, found, strict=True)):
+            if str(old) != str(new):
+                options.replace_option_prompt_at_index(index, Text(printable(str(new)), no_wrap=True))
+
+    def _show(self, stream: LiveStream) -> None:
+        view = StreamView(Shown(stream))
+        self.query_one("#streams").mount(view)
+        view.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        if self._leaving():
+            return
+        self._draw_head()
+        views = list(self.screen_stack[0].query(StreamView))
+        height = self.query_one("#streams").content_size.height if views else 0
+        gap = self.size.height >= _HIGH
+        small = 3 if self.size.height >= _LOW else 1
+        each = height // max(1, len(views)) - gap
+        room = max(small, each if each >= CHART else 0)
+        if any(view.large for view in views):
+            room = small
+        for view in views:
+            view.refresh_stream(max(small, height - gap) if view.large else room)
+
+    def _draw_head(self) -> None:
+        run, seen = self.job, self.seen  # the state is known at once, the rest when it was asked for
+        if (run.state, run.reason) != (seen.state, seen.reason):
+            self.seen = seen = replace(seen, state=run.state, reason=run.reason)
+        self.query_one("#head", Static).update(heading(seen))
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.query_one("#outcome", Static).update(Text(printable(" ".join(text.split())), style))
+
+    # ------------------------------------------------------------ what is done
+
+    def _do(self, what: str, action: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
+        """Have the job do something, in a thread, and tell what came of it."""
+
+        def work() -> None:
+            try:
+                value = action()
+                told = Done(what and f"{what}: {value}", False, value, then)
+            except LooptapError as error:
+                told = Done(f"{what}: {error}" if what else str(error), True, None, then)
+            if not self._over.is_set():
+                self.post_message(told)
+
+        if what:
+            self._say(f"{what} …", "dim")
+        threading.Thread(target=work, name="looptap-top-command", daemon=True).start()
+
+    def on_done(self, message: Done) -> None:
+        """Tell what came of it."""
+        if self._leaving():
+            return
+        self._opening = False
+        if message.failed or message.what:
+            self._say(message.what, "bold red" if message.failed else "bold green")
+        if message.then is not None and not message.failed:
+            message.then(message.value)
+
+    def action_add(self) -> None:
+        """Ask for a query, and show what it yields."""
+
+        def add(told: list[str] | None) -> None:
+            if not told or not told[0]:
+                return
+            query, on = told
+
+            def attach() -> LiveStream:
+                return self.job.stream(query, on=on or None, buffer=_BUFFER)
+
+            def show(stream: LiveStream) -> None:
+                self._say(f"Added: {stream.name}", "bold green")
+                self._show(stream)
+
+            self._do("", attach, show)
+
+        self.push_screen(
+            AskText(
+                "A query, or the name of a stream that the job declares.",
+                ("query", ""), ("type of event (batch if it is empty)", ""),
+            ),
+            add,
+        )  # fmt: skip
+
+    def action_drop(self) -> None:
+        """Close the stream that was chosen, and take it off the screen."""
+        views = list(self.query(StreamView))
+        chosen = next((view for view in views if view.has_focus), None)
+        if chosen is None:
+            self._say("Choose a stream with Tab first; d then drops it.", "yellow")
+            return
+        stream = chosen.shown.stream
+        chosen.remove()
+        self._do("", lambda: stream.close(0.5), lambda _: self._say(f"Dropped: {stream.name}", "bold green"))
+
+    def action_edit(self) -> None:
+        """Go to the controls."""
+        if not self._controls:
+            self._say("This job has no controls, or has not told of them yet.", "yellow")
+            return
+        options = self.query_one("#controls", OptionList)
+        options.focus()
+        if options.highlighted is None:
+            options.highlighted = 0
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Ask for the new value of a control, and set it."""
+        info = self._controls[event.option_index]
+
+        def change(told: list[str] | None) -> None:
+            if told is None or not told[0]:
+                return
+            value, schedule = value_of(told[0]), told[1] if info.driven else ""
+            self._do(
+                f"set {info.name} {told[0]}",
+                lambda: self.job.set(info.name, value, expected=info, schedule=schedule),
+            )
+
+        fields = [("new value", f"{info.value}")]
+        if info.driven:
+            fields.append(("its schedule: scale (goes on from the new value) or freeze (the new value stays)", "scale"))
+        self.push_screen(AskText(printable(str(info)), *fields), change)
+
+    def action_pause(self) -> None:
+        """Pause the loop or end its pause, if that is meant."""
+        if self.job.paused:
+            self._confirmed("Let the job go on?", "resume", self.job.resume)
+        else:
+            question = "Have the job wait, until it is resumed or for as long as it allows?"
+            self._confirmed(question, "pause", self.job.pause)
+
+    def action_stop(self) -> None:
+        """Ask the job to stop, if that is meant."""
+        self._confirmed(f"Ask {printable(self.job.name)} to stop at its next event?", "stop", self.job.stop)
+
+    def _confirmed(self, question: str, what: str, action: Callable[[], Any]) -> None:
+        def act(meant: bool | None) -> None:
+            if meant:
+                self._do(what, action)
+            else:
+                self._say(f"Left as it is: no {what}.", "dim")
+
+        self.push_screen(AskWhether(question), act)

@@ -1,0 +1,178 @@
+"""The parts of the screen of `looptap top`: what each shows of a run, as text that a terminal may have."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rich.text import Text
+
+from looptap.cli.facts import Facts
+from looptap.cli.formats import cost, duration, printable, several, size, text_of
+from looptap.client.controls import line_of
+from looptap.client.live import LiveStream
+from looptap.streams.feed import LIVE
+from looptap.streams.rows import Row
+from looptap.visualizers.drawing.blocks import sparkline
+from looptap.visualizers.drawing.with_text import draw
+from looptap.visualizers.plots import Plot
+
+CHART = 11
+"""Lines from which a stream is drawn as a chart."""
+_CURVE = 2000  # values that a curve is drawn from
+_RATE = 2.0  # seconds over which the rate of values is measured
+_LARGEST = 1e300  # larger ones, infinities among them, are drawn as this: their differences have to be numbers
+_STILL = 5.0  # seconds without an event or a sign of life that are worth a word
+
+
+def heading(seen: Facts) -> Text:
+    """Which run it is and how it is; the first line of the screen."""
+    state = "paused" if seen.paused and seen.state == LIVE else seen.state
+    style = {LIVE: "bold green", "paused": "bold yellow", "ended": "bold"}.get(state, "bold red")
+    rank = f", rank {seen.rank}" if len(seen.ranks) > 1 else ""
+    line = Text.assemble((printable(seen.id), "bold"), "  ", (state, style))
+    if seen.reason:
+        line.append(f"  {printable(seen.reason)}", "red" if state != "ended" else "")
+    elif seen.paused:
+        line.append(f"  for {duration(seen.paused)}")
+    elif seen.silence > _STILL:
+        line.append(f"  no sign of life for {duration(seen.silence)}", "red")
+    elif seen.events and seen.idle > _STILL:
+        line.append(f"  no event for {duration(seen.idle)}", "yellow")
+    return line.append(f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
+
+
+def vitals(seen: Facts) -> Iterator[Text]:
+    """The lines below: the loop's rate, what looptap costs it, its ranks, what could not be asked."""
+    events = Text("events   ", "dim")
+    for index, event in enumerate(seen.events[:8]):
+        rate = "" if event.rate is None else f" ({_rate(event.rate)})"
+        events.append(f"{', ' * bool(index)}{printable(event.name)} {event.count:,}", "").append(rate, "cyan")
+    if len(seen.events) > 8:
+        events.append(f" and {len(seen.events) - 8} more types")
+    yield events if seen.events else events.append("none yet", "")
+    budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} that they may take"
+    queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
+    line = Text.assemble(
+        ("looptap  ", "dim"), f"{queries} {_share(seen.share)} of the loop's time ({budget}), "
+        f"I/O thread {_share(seen.io_share)}; {several(seen.clients, 'other client')}, {size(seen.outbox)} waiting",
+    )  # fmt: skip
+    if seen.dropped:
+        line.append(f", {several(seen.dropped, 'value')} dropped", "red")
+    yield line
+    if seen.ranks:
+        line = Text("ranks    ", "dim")
+        for one in seen.ranks[:64]:
+            state, style = {True: ("alive", "green"), False: ("gone", "red"), None: ("elsewhere", "dim")}[one.alive]
+            line.append(f"{one.rank} ").append(state, style).append(f" ({printable(one.host)}, pid {one.pid})  ", "dim")
+        yield line
+    for problem in seen.problems:
+        yield Text.assemble(("asked    ", "dim"), (printable(" ".join(problem.split())), "red"))
+
+
+def commands(seen: Facts, most: int) -> Text:
+    """The newest commands of all clients, the newest last."""
+    lines = [printable(line_of(one)) for one in seen.commands[-most:]] if most > 0 else []
+    return Text("\n".join(lines) or "none so far", "" if lines else "dim")
+
+
+class Shown:
+    """One stream on the screen: its newest value, its rate, and a curve of its numbers, or a chart if there is room."""
+
+    def __init__(self, stream: LiveStream) -> None:
+        self.stream = stream
+        self._taken = 0
+        self._numbers: deque[float] = deque(maxlen=_CURVE)
+        self._counts = deque([(time.monotonic(), 0)])
+        self._plot: Plot | None = None
+        self._chart, self._size = Text(), (0, 0)
+
+    def look(self) -> None:
+        """Take in what has come since the last look."""
+        new = self.stream.columns(self._taken)
+        if len(new.numbers):
+            self._taken = int(new.numbers[-1])
+            self._numbers.extend(number for value in new.values[-_CURVE:] for number in number_of(value))
+        now = time.monotonic()
+        self._counts.append((now, self.stream.arrived))
+        while now - self._counts[0][0] > _RATE:
+            self._counts.popleft()
+
+    def draw(self, width: int, height: int) -> Text:
+        """What it is and what came last, and as far as ``height`` goes a curve, or a chart."""
+        stream = self.stream
+        line = Text.assemble((printable(stream.name), "bold cyan"), (f"  on {printable(stream.on)}", "dim"))
+        if stream.state != LIVE:
+            style = "red" if stream.state == "failed" else "yellow"
+            line.append(f"  {stream.state}: {printable(stream.reason)}", style)
+        if stream.arrived:
+            unit = f" {printable(stream.unit)}" if stream.unit else ""
+            line.append(f"  {text_of(stream.latest, 200)}{unit}").append(f"  {_rate(self.rate())}", "dim")
+        if stream.dropped:
+            line.append(f"  {stream.dropped:,} missing", "red")
+        if stream.error_count:
+            line.append(f"  {several(stream.error_count, 'error')}", "red")
+        line.append(f"  {cost(*stream.cost)}", "dim")
+        line.truncate(max(1, width), overflow="ellipsis")
+        numbers = list(self._numbers)
+        if height >= CHART:
+            return Text.assemble(line, "\n", self._charted(width, height - 1))
+        if height > 2 and len(numbers) > 1:
+            line.append("\n" + sparkline(numbers, max(1, width)), "green")
+            line.append("\n" + self._span(numbers), "dim")
+        elif height > 1 and (last := stream.traceback.strip().splitlines()[-1:]):
+            line.append("\n" + printable(last[0])[: max(1, width)], "red")
+        return line
+
+    def _charted(self, width: int, height: int) -> Text:
+        """The chart that suits the values; drawn anew if something has changed."""
+        if self._plot is None:
+            self._plot = Plot(self.stream)
+        (cell,) = self._plot.cells
+        if cell.pull() or self._size != (width, height):
+            self._size = width, height
+            try:
+                picture = replace(cell.draw(), title="")  # the line above has it
+                self._chart = Text.from_ansi(draw(picture, width, height), no_wrap=True)
+            except Exception as error:  # a value of anybody's: the screen shows the other streams
+                self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
+        return self._chart
+
+    def rate(self) -> float:
+        """Values in a second, over the last two."""
+        (start, before), (end, now) = self._counts[0], self._counts[-1]
+        return (now - before) / (end - start) if end > start else 0.0
+
+    def _span(self, numbers: list[float]) -> str:
+        known = [number for number in numbers if math.isfinite(number)]
+        odd = f", {len(numbers) - len(known)} not finite" if len(known) < len(numbers) else ""
+        return f"the last {len(numbers):,}: {min(known):.4g} to {max(known):.4g}{odd}" if known else odd.strip(", ")
+
+
+def number_of(value: Any) -> list[float]:
+    """The number that a curve shows of a value: itself, or the last number of a row; none of anything else.
+
+    >>> number_of((3, 0.5)), number_of("a")
+    ([0.5], [])
+    """
+    if isinstance(value, Row | tuple):
+        value = next((part for part in reversed(value) if _plain(part)), None)
+    if not _plain(value):
+        return []
+    return [float(value) if not abs(value) > _LARGEST else math.copysign(_LARGEST, value > 0 or -1)]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.2g} %"

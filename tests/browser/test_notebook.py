@@ -1,0 +1,202 @@
+"""Charts and controls in JupyterLab, in a real browser, as a person sees them."""
+
+import json
+import time
+
+import pytest
+from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
+from programs import need
+from waiting import soon
+
+import looptap
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+BLUE = [31, 119, 180]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A JupyterLab, a browser, and a job that can be attached to."""
+    chromium = need("chromium", "NOTEBOOKS ARE")
+    with beside_a_job(tmp_path_factory.mktemp("runs")), laboratory(tmp_path_factory.mktemp("lab"), chromium) as lab:
+        yield lab
+
+
+@pytest.fixture
+def job(lab):
+    with looptap.attach("job") as run:
+        yield run
+
+
+@pytest.fixture
+def opened(lab, request):
+    """Opens notebooks, and closes them after the test; a failed test leaves a screenshot."""
+    books = []
+
+    def open(*cells):
+        books.append(lab.open(f"{request.node.name}.ipynb", *cells))
+        return books[-1]
+
+    yield open
+    for index, book in enumerate(books):
+        book.shot(f"{request.node.name}-{index}" if index else request.node.name)
+        book.close()
+    for name in ("busy", "enough", "over"):
+        (lab.root / name).unlink(missing_ok=True)
+
+
+def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell_runs(lab, opened):
+    book = opened(ATTACH, f"s = run.stream('step, loss', on='batch', name={HOSTILE!r})\ns", BUSY)
+    book.run(0)
+    book.run(1)
+    book.charts(1)
+    book.grows()
+    soon(lambda: book.inked(BLUE) > 100, 30)
+    busy(lab, book, 2)
+    for _ in range(3):
+        book.grows()
+    enough(lab)
+    assert HOSTILE in book.texts(".looptap .legend span")[0]
+    assert book.page.locator(".looptap script, .looptap img").count() == 0
+    assert book.dialogs == book.errors == []
+
+
+def test_a_control_reaches_the_job_while_a_cell_runs(lab, opened, job):
+    book = opened(ATTACH, "from looptap import panel\nshown = panel(run)\nshown", BUSY)
+    book.run(0)
+    book.run(1)
+    slider = book.page.locator(".widget-slider [role=slider], .widget-slider .noUi-handle").first
+    slider.wait_for(timeout=PATIENCE)
+    before = job.controls["echo.factor"].value
+    busy(lab, book, 2)
+    slider.focus()
+    slider.press("ArrowRight")
+    begun = time.monotonic()
+    soon(lambda: job.controls["echo.factor"].value == before + 1, 30)
+    took = time.monotonic() - begun
+    said = f"set echo.factor: {before} → {before + 1}"
+    book.wait(f"document.body.textContent.includes({json.dumps(said)})")
+    book.page.get_by_role("button", name="trigger evaluate").click()
+    book.wait("document.body.textContent.includes('trigger evaluate: 0.75')")
+    enough(lab)
+    assert took < 10  # about 0.3 s on a quiet machine
+    job.set("echo.factor", 9, expected=None)  # somebody else
+    book.wait("document.querySelector('.widget-slider .widget-readout').textContent === '9'")
+    job.set("echo.factor", 2, expected=None)
+
+
+def test_streams_come_and_go_while_a_chart_lives(opened):
+    book = opened(
+        ATTACH + "\nfrom looptap.visualizers.plots import Plot",
+        "a, b = run.stream('step, loss', name='a'), run.stream('step, 2 * loss', name='b')\nplot = Plot(a)\nplot",
+        "plot.add(b, to=0)",
+        "plot.add(run.stream('step, -loss', name='c'))",
+        "plot.remove(a, b)",
+    )
+    book.run(0)
+    book.run(1)
+    book.charts(1)
+    book.run(2)
+    book.wait("document.querySelectorAll('.looptap .legend span').length === 2")
+    soon(lambda: book.inked([255, 127, 14]) > 100, 30)
+    book.run(3)
+    book.charts(2)
+    book.run(4)
+    book.charts(1)
+    book.wait("document.querySelector('.looptap .title').textContent === 'c'")
+    book.grows()
+    assert book.errors == []
+
+
+def test_a_chart_comes_back_after_a_reload_and_on_a_second_page(lab, opened):
+    book = opened(ATTACH, "run.stream('loss')", "1 + 1")
+    book.run(0)
+    book.run(1)
+    book.charts(1)
+    book.grows(by=50)
+    before = book.last()
+    book.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    book.wait("!jupyterapp.shell.currentWidget.context.model.dirty")
+    book.page.reload()
+    book.wait("window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel")
+    book.charts(1)
+    assert book.last() >= before
+    points = book.page.evaluate(
+        "[...document.querySelector('.looptap').looptap.columns.values()].map((column) => column.view.length)"
+    )
+    assert min(points[:2]) > before  # its history is there too, not only what came since
+    second = opened()
+    second.charts(1)
+    second.grows()
+    book.grows()
+    assert book.errors == second.errors == []
+
+
+def test_a_query_that_fails_says_so_on_the_chart(opened):
+    book = opened(ATTACH, "run.stream('step, 1 / 0 if step % 2 else loss', on='batch')")
+    book.run(0)
+    book.run(1)
+    book.charts(1)
+    book.wait("document.querySelector('.looptap .badge')?.textContent.includes('ZeroDivisionError')")
+
+
+def test_a_saved_notebook_with_ten_charts_is_small_and_opens_with_the_last_pictures(lab, opened):
+    book = opened(ATTACH, *[f"s = run.stream('step, loss + {i}', on='batch')\ns" for i in range(10)])
+    book.run_all()
+    pictures = "jupyterapp.shell.currentWidget.content.model.sharedModel.cells.filter((cell) => " \
+        "cell.toJSON().outputs.some((output) => output.data?.['image/png'])).length === 10"  # fmt: skip
+    book.wait(pictures, timeout=2 * PATIENCE)
+    assert book.page.locator(".jp-OutputArea-output img:visible").count() == 0
+    book.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    book.wait("!jupyterapp.shell.currentWidget.context.model.dirty")
+    size = (lab.root / book.name).stat().st_size
+    assert size < 1_000_000
+    book.page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
+    book.load()
+    book.page.evaluate("document.querySelector('.jp-OutputArea-output img').scrollIntoView()")
+    first = book.page.locator(".jp-OutputArea-output img").first
+    first.wait_for(state="visible", timeout=PATIENCE)
+    colored = book.page.evaluate(
+        "(img) => { const canvas = document.createElement('canvas'); canvas.width = img.naturalWidth; "
+        "canvas.height = img.naturalHeight; const ctx = canvas.getContext('2d'); ctx.drawImage(img, 0, 0); "
+        "const { data } = ctx.getImageData(0, 0, canvas.width, canvas.height); let found = 0; "
+        "for (let p = 0; p < data.length; p += 4) if (data[p + 2] - data[p] > 80) found++; return found }",
+        first.element_handle(),
+    )
+    assert colored > 50  # the blue line
+
+
+KINDS = """
+import numpy as np
+from looptap.visualizers.plots import Plot
+grid = np.random.default_rng(0).random((6, 8))
+shown = [
+    ("space", looptap.stream_of([(np.cos(t), np.sin(t), t) for t in np.linspace(0, 9, 60)], name="helix")),
+    ("grid", looptap.stream_of([grid, grid.T], name="matrix")),
+    ("images", looptap.stream_of([np.full((8, 8, 3), 200, np.uint8)], name="picture")),
+    ("plane", looptap.stream_of([("a", 3), ("b", 5)], name="bars")),
+    ("plane", looptap.stream_of([np.random.default_rng(1).normal(size=999)], name="histogram")),
+    ("text", looptap.stream_of(["one <b>line</b>", "two"], name="log")),
+    ("table", looptap.stream_of([{"name": "x <i>", "value": [1]}], name="table")),
+]
+Plot(*(stream for _, stream in shown))
+"""
+
+
+def test_every_kind_of_picture_is_drawn(opened):
+    book = opened("import looptap", KINDS)
+    book.run(0)
+    book.run(1)
+    book.charts(7)
+    kinds = book.page.evaluate(
+        "[...document.querySelectorAll('.looptap .panel')].map((el) => el.className.split(' ')[1])"
+    )
+    assert kinds == ["space", "grid", "images", "plane", "plane", "text", "table"]
+    assert book.inked(BLUE, chart=0) > 100
+    assert book.inked([200, 200, 200], chart=2) == 64
+    assert "one <b>line</b>" in book.texts(".looptap pre")[0]
+    assert "x <i>" in "".join(book.texts(".looptap td"))
+    slider = book.page.locator(".looptap .frames input[type=range]:visible").first
+    slider.press("ArrowLeft")
+    book.wait("[...document.querySelectorAll('.looptap .frames span')].some((el) => el.textContent === '1 / 2')")
+    assert book.errors == []

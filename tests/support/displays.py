@@ -1,0 +1,44 @@
+"""A display of its own for windows, and what is to be seen on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+
+@contextlib.contextmanager
+def display(width: int = 1000, height: int = 800) -> Iterator[str]:
+    """An X server without a screen; its name, as in DISPLAY. Skips the test where there is no Xvfb."""
+    if shutil.which("Xvfb") is None:
+        pytest.skip("WINDOWS ARE NOT TESTED: there is no Xvfb (Debian: apt install xvfb)")
+    read, write = os.pipe()
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+    command.append("-noreset")  # else it begins anew, and refuses who comes, whenever the last client leaves
+    server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(write)
+    try:
+        with os.fdopen(read) as said:
+            number = said.readline().strip()  # written when it listens; empty if it died
+        assert number, "Xvfb did not start"
+        yield f":{number}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def screenshot(name: str) -> np.ndarray:
+    """What is on the display, (height, width, 3)."""
+    image_grab = pytest.importorskip("PIL.ImageGrab")
+    return np.asarray(image_grab.grab(xdisplay=name).convert("RGB"))
+
+
+def pixels(shot: np.ndarray, color: str) -> np.ndarray:
+    """Where about this colour (#rrggbb) is: pairs (row, column)."""
+    wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+    return np.argwhere(np.abs(shot.astype(int) - wanted).max(axis=2) < 30)

@@ -1,0 +1,316 @@
+"""What a notebook shows, without a browser: who gets which frame, what is sent, what a panel asks for."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from waiting import soon
+
+import looptap
+from looptap.client.run import Run
+from looptap.streams.stream import Seam, Stream, stream_of
+from looptap.testing import pair
+from looptap.visualizers.notebook import kernels
+from looptap.visualizers.notebook.driver import Driver
+from looptap.visualizers.notebook.frames import Column, Growing, Sent, frame_of
+from looptap.visualizers.notebook.growing import growing
+from looptap.visualizers.notebook.overview import overview, table
+from looptap.visualizers.notebook.pages import GONE, IN_FLIGHT, Pages
+from looptap.visualizers.notebook.panel import panel
+from looptap.visualizers.notebook.stills import png
+from looptap.visualizers.picture import Images, Line, Picture, Text
+from looptap.visualizers.plots import Plot
+
+# ------------------------------------------------------------ pages
+
+
+def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
+    pages = Pages()
+    pages.heard("a", 0, now=0.0)
+    for frame in range(1, IN_FLIGHT + 1):
+        assert pages.ready(frame - 1)
+        pages.sent(frame, now=0.1)
+    assert not pages.ready(IN_FLIGHT)
+    pages.heard("a", 2, now=0.2)
+    assert pages.ready(IN_FLIGHT)
+
+
+def test_the_slowest_of_two_pages_decides_until_it_is_gone():
+    pages = Pages()
+    pages.heard("quick", 0, now=0.0)
+    pages.heard("slow", 0, now=0.0)
+    pages.sent(1, now=0.0)
+    pages.heard("quick", IN_FLIGHT, now=0.1)
+    assert not pages.ready(IN_FLIGHT)
+    assert pages.there(IN_FLIGHT, now=GONE + 1)
+    assert pages.ready(IN_FLIGHT)
+
+
+def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
+    pages = Pages()
+    pages.heard("a", 3, now=0.0)
+    assert pages.there(3, now=1e6)
+    pages.sent(4, now=1e6)
+    assert pages.there(4, now=1e6 + GONE / 2)
+    assert not pages.there(4, now=1e6 + GONE + 0.1)
+
+
+def test_nobody_sees_a_chart_that_is_scrolled_away_on_all_pages():
+    pages = Pages()
+    pages.heard("a", 0, now=0.0, hidden=True)
+    assert pages.hidden
+    pages.heard("b", 0, now=0.0)
+    assert not pages.hidden
+    pages.left("b")
+    assert pages.hidden
+
+
+# ------------------------------------------------------------ frames
+
+
+def received(held, message, buffers):
+    """What a page makes of a message: its columns."""
+    for (key, fresh, most, pixels), buffer in zip(message["data"], buffers, strict=True):
+        new = np.frombuffer(buffer, np.uint8 if pixels else np.float64)
+        held[key] = (new if fresh else np.concatenate([held[key], new]))[-most:]
+    return held
+
+
+def test_what_slides_is_sent_once_and_arrives_whole():
+    plot = Plot(source := Stream("loss"), chart="line")
+    held, sent, bytes_sent = {}, Sent(), []
+    rng = np.random.default_rng(0)
+    whole = []
+    for round_ in range(20):
+        new = rng.normal(size=50).tolist()
+        whole += new
+        push(source, new)
+        plot.pull()
+        cell = plot.cells[0]
+        frame = frame_of(cell.draw(), growing(cell.chart, cell.draw()))
+        message, buffers = sent.update(frame, full=round_ == 0)
+        bytes_sent.append(sum(map(len, buffers)))
+        assert ("layout" in message) == (round_ == 0)
+        held = received(held, message, buffers)
+    x, y = held.values()
+    np.testing.assert_array_equal(y, whole)
+    np.testing.assert_array_equal(x, np.arange(1, 1001))
+    assert set(bytes_sent) == {2 * 50 * 8}
+
+
+def push(stream, values):
+    from array import array
+
+    from looptap.streams.buffers import Batch
+
+    first = stream.arrived + 1
+    events = array("q", range(first, first + len(values)))
+    stream._push(Batch(first, events, array("d", [0.0] * len(values)), values))
+
+
+def test_a_full_frame_says_everything_and_a_coarse_one_little():
+    x = np.arange(100_000.0)
+    line = Picture((Line(x[:2], x[:2], name="a", color="#1f77b4"),))
+    frame = frame_of(line, {0: Growing("k", Column(x, len(x), 200_000), Column(x, len(x), 200_000))})
+    sent = Sent()
+    whole, buffers = sent.update(frame, full=True)
+    assert whole["full"]
+    assert [len(buffer) for buffer in buffers] == [800_000, 800_000]
+    _, buffers = sent.update(frame, full=False)
+    assert [len(buffer) for buffer in buffers] == [0, 0]
+    _, buffers = sent.update(frame, full=True, coarse=True)
+    assert max(map(len, buffers)) <= 50_000
+    after, buffers = sent.update(frame, full=False)
+    assert "layout" in after
+    assert [len(buffer) for buffer in buffers] == [800_000, 800_000]
+
+
+def test_pixels_travel_as_bytes():
+    image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    frame = frame_of(Picture((Images((image,), ("a caption",)),)))
+    message, buffers = Sent().update(frame, full=True)
+    assert frame.layout["panels"][0]["marks"][0]["images"] == [(4, 4, 3)]
+    (held,) = received({}, message, buffers).values()
+    np.testing.assert_array_equal(held, image.ravel())
+
+
+def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
+    plot = Plot(stream_of([(1.0, 2.0), (2.0, 3.0)], fields=("step", "loss"), name="a"))
+    plot.pull()
+    cell = plot.cells[0]
+    assert list(growing(cell.chart, cell.draw())) == [0]
+    cell.streams[0]._seams.append(Seam(1, "old", "new"))
+    assert growing(cell.chart, cell.draw()) == {}
+
+
+def test_a_still_is_a_small_png_that_says_its_name_at_the_start():
+    line = Picture((Line(np.arange(9.0), np.arange(9.0), name="a"),))
+    made = png([line, Picture((Text(("waiting",)),))], 1, "looptap-x")
+    assert made.startswith(b"\x89PNG")
+    assert b"looptap-x" in made[:300]
+    assert len(made) < 60_000
+
+
+# ------------------------------------------------------------ the thread
+
+
+class Counting:
+    def __init__(self, most, fails=False):
+        self.most, self.fails, self.times = most, fails, []
+
+    def step(self, now):
+        self.times.append(now)
+        if self.fails:
+            raise RuntimeError("a chart of the user's own")
+        return 0.001 if len(self.times) < self.most else None
+
+
+def test_one_chart_that_fails_leaves_the_others_moving(caplog):
+    driver = Driver("looptap-test")
+    good, bad = Counting(50), Counting(50, fails=True)
+    driver.add(bad)
+    driver.add(good)
+    soon(lambda: len(good.times) == 50)
+    assert len(bad.times) == 1  # and again some seconds later
+    assert "tried again" in caplog.text
+
+
+def test_a_kernel_that_takes_messages_only_between_cells_says_so(monkeypatch):
+    monkeypatch.setattr(kernels, "pulse", kernels.Pulse())
+    monkeypatch.setattr(kernels, "shell", lambda: Shell(able=False))
+    assert "when the running cell ends" in kernels.note()
+    monkeypatch.setattr(kernels, "shell", lambda: Shell(able=True))
+    assert kernels.note() == ""
+    kernels.pulse.hear()  # on the thread of the cells, in spite of it
+    assert "when the running cell ends" in kernels.note()
+    threading_hear = threading.Thread(target=kernels.pulse.hear)
+    threading_hear.start()
+    threading_hear.join()
+    assert kernels.note() == ""
+
+
+class Shell:
+    def __init__(self, able):
+        self.kernel = self
+        self._supports_kernel_subshells = able
+
+
+def test_a_pulse_that_does_not_come_back_is_a_busy_kernel(monkeypatch):
+    calls = []
+
+    class Busy(Shell):
+        io_loop = type("Loop", (), {"add_callback": staticmethod(calls.append)})
+
+    monkeypatch.setattr(kernels, "shell", lambda: Busy(True))
+    pulse = kernels.Pulse()
+    now = time.monotonic()
+    pulse.beat(now)
+    assert not pulse.deaf(now + 0.1)
+    assert pulse.deaf(now + 0.5)
+    calls[0]()
+    assert not pulse.deaf(now + 0.5)
+
+
+# ------------------------------------------------------------ panel and overview
+
+
+class Echo:
+    factor = looptap.Control(int, default=2, minimum=1, maximum=16, unit="times", doc="how often")
+    rate = looptap.Control(float, default=0.01, minimum=1e-5, maximum=1.0)
+    mode = looptap.Control(str, default="a", choices=("a", "b"))
+    on = looptap.Control(bool, default=True)
+    free = looptap.Control(float, default=1.0)
+
+
+@pytest.fixture
+def steered():
+    agent, run = pair("<b>run", may_pause=1.0)
+    echo = Echo()
+    agent.expose(echo=echo)
+    agent.trigger("evaluate", lambda: 3)
+    over = threading.Event()
+
+    def loop():
+        while not over.wait(0.002):
+            agent.emit("batch", loss=1.0)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    yield echo, run
+    over.set()
+    thread.join()
+    agent.close()
+
+
+def test_each_control_gets_the_widget_that_admits_what_it_admits(steered):
+    shown = panel(steered[1])
+    kinds = {name: type(row.widget).__name__ for name, row in shown.rows.items()}
+    shown.close()
+    assert kinds == {
+        "echo.factor": "IntSlider", "echo.rate": "FloatLogSlider", "echo.mode": "Dropdown", "echo.on": "Checkbox",
+        "echo.free": "FloatText", "trigger evaluate": "Button", "pause": "Button", "resume": "Button", "stop": "Button",
+    }  # fmt: skip
+    slider = shown.rows["echo.factor"].widget
+    assert (slider.min, slider.max, slider.tooltip) == (1, 16, "how often")
+
+
+def test_a_panel_turns_says_what_came_of_it_and_follows_others(steered):
+    echo, run = steered
+    shown = panel(run)
+    row = shown.rows["echo.factor"]
+    row.widget.value = 5
+    soon(lambda: "2 → 5" in row.outcome.value)
+    assert echo.factor == 5
+    shown.rows["trigger evaluate"].widget.click()
+    soon(lambda: "evaluate: 3" in shown.rows["trigger evaluate"].outcome.value)
+    run.set("echo.factor", 9, expected=None)
+    soon(lambda: row.widget.value == 9)
+    assert echo.factor == 9
+    shown.close()
+
+
+def test_what_is_refused_is_said_and_the_control_shows_what_is(steered):
+    echo, run = steered
+    shown = panel(run)
+    row = shown.rows["echo.free"]
+    echo.__class__.free.maximum = 2.0
+    try:
+        row.widget.value = 99.0
+        soon(lambda: "b00020" in row.outcome.value)
+        assert echo.free == 1.0
+        soon(lambda: row.widget.value == 1.0)
+    finally:
+        echo.__class__.free.maximum = None
+        shown.close()
+
+
+def test_a_viewer_sees_a_disabled_panel_with_the_reason(steered, monkeypatch):
+    shown = panel(steered[1])
+    monkeypatch.setattr(steered[1], "role", "viewer")
+    soon(lambda: all(row.widget.disabled for row in shown.rows.values()))
+    assert "only an operator" in shown._head.value
+    shown.close()
+
+
+def test_a_run_that_is_over_says_so_on_its_panel(steered):
+    shown = panel(steered[1])
+    steered[1].close()
+    soon(lambda: "ended" in shown._head.value)
+    assert all(row.widget.disabled for row in shown.rows.values())
+
+
+def test_an_overview_tells_of_rates_cost_and_commands_and_escapes_what_the_job_says(steered):
+    run: Run = steered[1]
+    run.set("echo.factor", 4)
+    shown = overview(run)
+    text = shown._facts.value
+    shown.close()
+    assert "&lt;b&gt;run" in text
+    assert "<b>run" not in text
+    for part in ("Events", "per second", "What looptap costs", "Last commands", "2 → 4", "rank 0 of 1"):
+        assert part in text
+
+
+def test_a_table_escapes_its_cells():
+    assert "<script>" not in table("t", ("a",), [("<script>",)])

@@ -1,0 +1,281 @@
+"""`looptap top` as its user meets it: a real run, keys, what stands on the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from relays import Proxy
+from waiting import soon
+
+import looptap
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.protocol.connections import read
+
+pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
+from looptap.cli import main
+from looptap.cli.top_app import StreamView, Top
+
+WAIT = 20.0
+JOB = """
+import threading, sys, looptap
+agent = looptap.Agent("small")
+agent.stream("loss", "1 / (step + 1)")
+over, step = threading.Event(), 0
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+while not over.wait(0.003):
+    agent.emit("batch", step=step)
+    step += 1
+"""
+EVIL = "\x1b[2J[red]<script>"
+
+
+class Echo:
+    factor = looptap.Control(int, default=2, minimum=1, maximum=16, doc="how often a batch is used", at="batch")
+
+
+@pytest.fixture
+def job(directory):
+    """A loop of a real agent, reached by its socket."""
+    with looptap.Agent("small", may_pause=20.0) as agent:
+        agent.expose(echo=Echo())
+        agent.stream("loss", "step, 1 / (step + 1)", unit="nats")
+        over = threading.Event()
+
+        def train():
+            step = 0
+            while not over.wait(0.003):
+                agent.emit("batch", step=step, evil=EVIL)
+                step += 1
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        yield agent
+        over.set()
+        agent._service.steering.pause.resume()
+        thread.join(10)
+
+
+def shown(app):
+    """What stands on the screen, as text."""
+    return "\n".join("".join(segment.text for segment in line) for line in app.screen._compositor.render_strips())
+
+
+async def until(pilot, condition, what):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}; the screen:\n{shown(pilot.app)}"
+        await pilot.pause(0.02)
+
+
+def screen(scenario, size=(120, 40), queries=()):
+    """Play ``scenario(app, pilot)`` against the run, as a user at a terminal of this size."""
+
+    async def play():
+        with looptap.attach("small") as run:
+            app = Top(run, [run.stream(query) for query in queries])
+            async with app.run_test(size=size) as pilot:
+                await scenario(app, pilot)
+        return app
+
+    return asyncio.run(play())
+
+
+def test_a_run_stands_on_the_screen_with_rates_costs_streams_and_controls(job):
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "/s)" in shown(app) and "nats" in shown(app), "rates and the standing stream")
+        text = shown(app)
+        assert job.run.id in text
+        for part in ("live", "events   batch", "of the loop's time", "I/O thread", "loss  on batch", "echo.factor = 2",
+                     "none so far", "step * 2"):
+            assert part in text
+        await until(pilot, lambda: "┌─" in shown(app) and "⣀" in shown(app), "charts")
+        app.query(StreamView).last().focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: "▁" in shown(app), "the other as a curve on one line")
+        assert app.query(StreamView).last().size.height > 20
+
+    screen(scenario, queries=["step * 2"])
+
+
+def test_a_control_is_set_by_keys_and_the_outcome_shown(job):
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "echo.factor = 2" in shown(app), "the control")
+        await pilot.press("e", "enter")
+        await until(pilot, lambda: "new value" in shown(app), "the question")
+        await pilot.press("backspace", "5", "enter")
+        await until(pilot, lambda: "set echo.factor: 2 → 5, at batch" in shown(app), "the outcome")
+        await until(pilot, lambda: "echo.factor = 5" in shown(app) and "set echo.factor 2 → 5" in shown(app), "both")
+        await pilot.press("e", "enter")
+        await until(pilot, lambda: "new value" in shown(app), "the question")
+        await pilot.press("9", "9", "enter")
+        await until(pilot, lambda: "it is a whole number from 1 to 16" in shown(app), "the refusal")
+
+    screen(scenario)
+
+
+def test_queries_are_added_and_dropped_by_keys(job):
+    async def scenario(app, pilot):
+        await pilot.press("a")
+        await until(pilot, lambda: "A query, or the name" in shown(app), "the question")
+        await pilot.press(*"step ** 2".replace(" ", ""), "enter")
+        await until(pilot, lambda: "Added: step**2" in shown(app), "the query")
+        await until(pilot, lambda: len(app.query(StreamView)) == 2, "both streams")
+        await pilot.press("a")
+        await until(pilot, lambda: "A query, or the name" in shown(app), "the question")
+        await pilot.press(*"foo(", "enter")
+        await until(pilot, lambda: "not a Python expression" in shown(app), "the error")
+        app.query(StreamView).last().focus()
+        await pilot.press("d")
+        await until(pilot, lambda: "Dropped: " in shown(app) and len(app.query(StreamView)) == 1, "one is gone")
+        assert {query.state for query in app.job.attached} <= {"live", "ended"}
+
+    screen(scenario)
+
+
+def test_pause_resume_and_stop_only_after_a_yes(job):
+    async def scenario(app, pilot):
+        await pilot.press("s")
+        await until(pilot, lambda: "to stop at its next event?" in shown(app), "the question")
+        await pilot.press("n")
+        await until(pilot, lambda: "Left as it is" in shown(app), "no")
+        await pilot.press("p", "y")
+        await until(pilot, lambda: app.job.paused and "paused  for" in shown(app), "the pause")
+        await pilot.press("p")
+        await until(pilot, lambda: "Let the job go on?" in shown(app), "the other question")
+        await pilot.press("y")
+        await until(pilot, lambda: "resume: " in shown(app), "the outcome")
+        assert not job.stop_requested
+        await pilot.press("s", "y")
+        await until(pilot, lambda: job.stop_requested and "stop, at batch" in shown(app), "the stop")
+
+    screen(scenario)
+
+
+@pytest.mark.parametrize("size", [(40, 8), (80, 24), (200, 60)])
+def test_it_adapts_to_the_size_of_the_terminal(job, size):
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "step * 2  on batch" in shown(app), "the stream")
+        assert app.job.id[:20] in shown(app)
+        await pilot.resize_terminal(60, 12)
+        await until(pilot, lambda: "loss  on batch" in shown(app), "the stream")
+        await pilot.resize_terminal(*size)
+        await pilot.pause(0.5)
+
+    screen(scenario, size=size, queries=["step * 2"])
+
+
+def test_hostile_names_and_values_are_shown_as_text(job):
+    job.stream("evil [blink]", "evil")
+
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "\\x1b[2J[red]<script>" in shown(app), "the value, written out")
+        assert "evil [blink]" in shown(app)
+        assert "\x1b" not in shown(app)
+
+    screen(scenario, queries=["[step, float('nan'), float('inf'), 10 ** 400]", "-1e308 if step % 2 else 1e308"])
+
+
+def test_a_lost_link_is_said_and_comes_back(directory):
+    with looptap.Agent("far", listen="tcp") as agent:
+        agent.stream("loss", "step")
+        (path,) = directory.glob("*.json")
+        file = read(path)
+
+        async def play():
+            with Proxy(file.endpoints[0]) as proxy:
+                run = Run(Link([proxy.endpoint], file.server_public.encode(), file.client), run=file.run)
+                app = Top(run)
+                async with app.run_test(size=(120, 30)) as pilot:
+                    await until(pilot, lambda: "live" in shown(app), "the run")
+                    proxy.shut = True
+                    proxy.cut()
+                    await until(pilot, lambda: "lost" in shown(app), "the loss")
+                    proxy.shut = False
+                    await until(pilot, lambda: "live" in shown(app).split("\n")[0], "the link")
+                    agent.emit("batch", step=1)
+                    await until(pilot, lambda: "batch 1" in shown(app), "what happened since")
+                run.close()
+
+        asyncio.run(play())
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_a_run_that_ends_is_said_and_the_screen_left_by_a_key(job, key):
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "live" in shown(app), "the run")
+        job.close("all epochs are done")
+        await until(pilot, lambda: "ended" in shown(app) and "all epochs are done" in shown(app), "the end")
+        await pilot.press(key)
+
+    app = screen(scenario)
+    assert app.return_code == 0
+    assert not app.is_running
+
+
+# ---------------------------------------------------------------- in a real terminal, and in none
+
+
+def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(directory, tmp_path):
+    if shutil.which("tmux") is None:
+        pytest.skip("LOOPTAP TOP IS NOT TESTED IN A TERMINAL: there is no tmux (Debian: apt install tmux)")
+    job = subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
+    soon(lambda: any(run.pid == job.pid for run in looptap.runs()))
+    tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
+
+    def screen():
+        return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True).stdout
+
+    def sees(*texts):
+        try:
+            soon(lambda: all(text in screen() for text in texts), 40)
+        except AssertionError:
+            raise AssertionError(f"not all of {texts} came:\n{screen()}") from None
+
+    top = f"{sys.executable} -m looptap.cli top small"
+    try:
+        command = f"{top}; echo first $?; read x; {top}; echo second $?; read x"
+        subprocess.run([*tmux, "new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", command], check=True)
+        sees("live", "loss  on batch", "Quit", "┌─")
+        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        sees("first 0")
+        assert "Quit" not in screen()
+        subprocess.run([*tmux, "send-keys", "Enter"], check=True)
+        sees("live", "loss  on batch")
+        job.kill()
+        job.communicate()
+        sees("failed", "process is gone")
+        subprocess.run([*tmux, "send-keys", "q"], check=True)
+        sees("first 0", "second 0")
+    finally:
+        subprocess.run([*tmux, "kill-server"], capture_output=True)
+        job.kill()
+        job.communicate()
+
+
+def test_without_a_terminal_it_prints_how_the_run_is_now(job, capsys):
+    def printed(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(["top", "small", *arguments])
+        return exit.value.code, *capsys.readouterr()
+
+    code, out, err = printed()
+    assert code == 0
+    assert out.startswith(f"{job.run.id}  live  pid {os.getpid()} on ")
+    for part in ("events   batch ", "/s)", "stream   loss: ", "control  echo.factor = 2"):
+        assert part in out
+    assert "no terminal" in err
+    code, out, _ = printed("--json")
+    seen = json.loads(out)
+    assert (code, seen["state"], seen["controls"][0]["name"], seen["streams"][0]["unit"]) == (
+        0, "live", "echo.factor", "nats"
+    )  # fmt: skip
+    assert seen["events"][0]["rate"] > 1

@@ -1,0 +1,312 @@
+"""Windows as their user sees them: `looptap plot` in a process of its own on a display of its own, by its pixels."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from displays import display, pixels, screenshot
+from waiting import soon
+
+import looptap
+from looptap.cli import main
+
+pytest.importorskip("matplotlib", reason="WINDOWS ARE NOT TESTED: they need matplotlib (pip install 'looptap[window]')")
+import matplotlib
+from PIL import Image
+
+from looptap.visualizers import page, places, terminal
+from looptap.visualizers.places import choose
+from looptap.visualizers.plots import Plot
+
+BLUE = "#1f77b4"
+JOB = """
+import sys, threading, looptap
+agent = looptap.Agent("small")
+agent.stream("loss", "step, (-1) ** (step // 100)")
+over, step = threading.Event(), 0
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+while not over.wait(0.002):
+    agent.emit("batch", step=step, image=[[step % 7, 1], [2, 3]])
+    step += 1
+agent.close("all epochs are done")
+"""
+
+
+@pytest.fixture
+def job(directory):
+    """A run in a process of its own."""
+    process = subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
+    soon(lambda: any(run.pid == process.pid for run in looptap.runs()))
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def screen():
+    with display() as name:
+        yield name
+
+
+@pytest.fixture
+def plot(screen):
+    """Start `looptap plot` on the display."""
+    begun = []
+
+    def start(*arguments, **environment):
+        command = [sys.executable, "-m", "looptap.cli", "plot", *arguments]
+        settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+        process = subprocess.Popen(
+            command, env={**settings, "DISPLAY": screen, **environment}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def line(screen):
+    """The pixels of the line: without those of the legend, which stands in the upper right corner."""
+    found = pixels(screenshot(screen), BLUE)
+    if not len(found):
+        return found
+    top, right = found[:, 0].min(), found[:, 1].max()
+    return found[(found[:, 0] > top + 30) | (found[:, 1] < right - 150)]
+
+
+def appears(process, screen):
+    """Wait for the line in the window."""
+
+    def drawn():
+        assert process.poll() is None, process.communicate()[1]
+        return len(line(screen)) > 300
+
+    soon(drawn, 60)
+
+
+NEEDS = {"tk": ("tkinter", "python3-tk"), "qt": ("PySide6", "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1")}
+
+
+def needed(toolkit, screen):
+    """Skip, and say so, where the machine has no such toolkit; one that is there but fails is a failure."""
+    module, packages = NEEDS[toolkit]
+    if find_spec(module) is None:
+        pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: no {module} (Debian: apt install {packages})")
+    if toolkit == "qt":
+        tried = subprocess.run(
+            [sys.executable, "-c", places._PROBE], env={**os.environ, "DISPLAY": screen}, capture_output=True, text=True
+        )
+        if "could not load" in tried.stderr.lower():
+            pytest.skip(f"WINDOWS OF QT ARE NOT TESTED: its libraries are missing (Debian: apt install {packages})")
+
+
+@pytest.mark.parametrize("toolkit", ["tk", "qt"])
+def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, screen, toolkit):
+    needed(toolkit, screen)
+    process = plot("small", "loss", "--in", toolkit)
+    appears(process, screen)
+    before = line(screen)
+    assert np.ptp(before[:, 0]) > 150, "the line goes up and down"
+    soon(lambda: not np.array_equal(line(screen), before))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert f"in a window ({toolkit.title()})" in err
+    soon(lambda: not len(pixels(screenshot(screen), BLUE)))
+
+
+def test_a_window_that_is_killed_leaves_the_job_alone(job, plot, screen):
+    needed("tk", screen)
+    process = plot("small", "loss", "--in", "tk")
+    appears(process, screen)
+    process.kill()
+    process.communicate()
+    with looptap.attach("small") as run:
+        events = run.stats()["events"]["batch"]
+        soon(lambda: run.stats()["events"]["batch"] > events + 100)
+        soon(lambda: len(run.stats()["clients"]) == 1)
+    assert job.poll() is None
+
+
+# ---------------------------------------------------------------- where there is no window
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """An environment without a display; functions that print `looptap plot` in this process."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    before = pyplot.get_backend()
+    matplotlib.rcParams._set("backend", matplotlib.rcsetup._auto_backend_sentinel)
+    yield
+    matplotlib.rcParams._set("backend", before)
+
+
+@pytest.fixture
+def here(capsys):
+    """Run `looptap` in this process: exit code, stdout, stderr."""
+
+    def finish(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        return exit.value.code, *capsys.readouterr()
+
+    return finish
+
+
+def test_without_a_display_charts_are_in_the_terminal_and_a_line_says_why(job, here, bare, monkeypatch):
+    monkeypatch.setattr(terminal, "WAIT", 0.5)
+    code, out, err = here("plot", "small", "loss")
+    assert code == 0
+    assert "in the terminal, because there is no display (DISPLAY is not set" in err
+    assert out.startswith("small-")
+    assert "┌──" in out
+    assert "\x1b" not in out
+    code, _, err = here("plot", "small", "loss", "--in", "tk")
+    assert code == 1
+    assert "cannot be shown in a window (Tk): there is no display" in err
+    code, _, err = here("plot", "small", "loss", "--in", "paper")
+    assert "There is no place 'paper' to show charts in; there are tk, qt, browser, terminal." in err
+
+
+def test_a_toolkit_that_fails_is_passed_over_with_its_own_words(bare, monkeypatch, screen):
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.setenv("QT_QPA_PLATFORM", "nothing")
+    monkeypatch.setitem(sys.modules, "tkinter", None)
+    monkeypatch.setattr("webbrowser.get", lambda: None)
+    found = choose()
+    assert found.name == "browser"
+    assert "this Python has no tkinter" in str(found)
+    assert "Qt does not start: " in str(found)
+    monkeypatch.setattr(places, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
+    assert str(choose()).startswith("the terminal, because matplotlib is not installed (pip install")
+
+
+def test_what_matplotlib_was_told_comes_first(bare, monkeypatch, screen):
+    matplotlib.rcParams._set("backend", "svg")
+    assert str(choose()).startswith("the terminal, because matplotlib was told to use svg; there is no display")
+    matplotlib.rcParams._set("backend", "gtk3agg")
+    monkeypatch.setenv("DISPLAY", screen)
+    assert str(choose()) == "a window (gtk3agg, as matplotlib was told)"
+
+
+def test_a_page_shows_the_charts_without_scripts_and_escaped(tmp_path):
+    stream = looptap.stream_of([(1, 0.5), (2, 0.25)], fields=("step", "<script>alert(1)</script>"), name="<b>loss</b>")
+    opened = []
+    path = page.show_page(Plot(stream), "<i>small</i>", lambda: "ended: <u>", open_page=opened.append)
+    text = path.read_text()
+    shutil.rmtree(path.parent)
+    assert opened == [path.as_uri()]
+    assert "<title>&lt;i&gt;small&lt;/i&gt; – ended: &lt;u&gt;</title>" in text
+    assert not any(mark in text for mark in ("<script", "<b>", "<i>", "<u>", "refresh"))
+    assert "refresh" in page.page(Plot(stream), "small", again=2.0)
+    picture = base64.b64decode(text.split("base64,")[1].split('"')[0])
+    shot = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+    assert len(pixels(shot, BLUE)) > 300
+
+
+# ---------------------------------------------------------------- what is plotted
+
+
+def test_charts_are_saved_without_a_window(job, here, bare, tmp_path):
+    path = tmp_path / "charts.png"
+    code, out, _ = here("plot", "small", "loss", "step ** 2", "--rows", "1", "--save", str(path), "--after", "0.3")
+    assert code == 0
+    assert out.endswith(f"drawn; saved: {path}\n")
+    shot = np.asarray(Image.open(path).convert("RGB"))
+    assert len(pixels(shot, BLUE)) > 300
+    assert len(pixels(shot, "#ff7f0e")) > 300
+    code, _, err = here("plot", "small", "loss", "--save", str(tmp_path / "a.docx"), "--after", "0.1")
+    assert code == 1
+    assert ".docx" in err
+    code, _, err = here("plot", "small", "loss", "--on", "never", "--save", str(path), "--after", "0.1")
+    assert code == 1
+    code, _, err = here("plot", "small", "step", "--on", "never", "--save", str(path), "--after", "0.1")
+    assert code == 1
+    assert "No value of 'step' came within 0.1 s" in err
+    code, _, err = here("plot", "small", "loss", "--chart", "pizza", "--save", str(path))
+    assert code == 2
+    assert "pizza" in err
+
+
+def test_stored_runs_and_what_they_hold_are_plotted(here, bare, tmp_path, directory):
+    store = tmp_path / "store.looptap"
+    with looptap.Agent("stored", store=store) as agent:
+        agent.stream("loss", "step, 1 / (step + 1)", keep=True)
+        agent.stream("rate", "step, step", keep=True)
+        for step in range(50):
+            agent.emit("batch", step=step)
+    path = tmp_path / "charts.png"
+    for arguments in ([], ["loss"], ["loss", "rate", "--together"]):
+        code, out, err = here("plot", str(store), *arguments, "--save", str(path))
+        assert code == 0, err
+        assert out.endswith(f"drawn; saved: {path}\n")
+    code, _, err = here("plot", str(store), "los", "--save", str(path))
+    assert "Did you mean 'loss'?" in err
+    code, _, err = here("plot", str(store), "loss", "--window", "10", "--save", str(path))
+    assert "--window: " in err
+    assert code == 1
+
+
+def test_a_run_without_streams_says_what_to_write(here, bare, directory):
+    with looptap.Agent("silent"):
+        code, _, err = here("plot", "silent")
+    assert code == 1
+    assert "looptap plot silent 'step, loss'" in err
+
+
+# ---------------------------------------------------------------- from a script
+
+
+SCRIPT = """
+import sys, looptap
+from looptap.visualizers.showing import show
+run = looptap.attach("small")
+plot = looptap.plot(run.stream("loss"))
+if sys.argv[1] == "block":
+    plot.show()
+    print("closed")
+else:
+    from matplotlib import pyplot
+    window = plot.show(block=False)
+    while not window.closed:
+        pyplot.pause(0.05)
+        if window.frames > 5:
+            window.close()
+    print("closed", window.frames > 5)
+"""
+
+
+@pytest.mark.parametrize("how", ["block", "pause"])
+def test_a_script_shows_a_window_and_waits_or_does_not(job, screen, how):
+    needed("tk", screen)
+    settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, how], env={**settings, "DISPLAY": screen},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    if how == "block":
+        appears(process, screen)
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    if how == "block":
+        assert err.rstrip().endswith("KeyboardInterrupt")
+        assert process.returncode != 0
+    else:
+        assert (out, process.returncode) == ("closed True\n", 0), err
+    assert job.poll() is None

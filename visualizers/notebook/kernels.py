@@ -1,0 +1,91 @@
+"""What the kernel under a notebook can do: take messages of widgets while a cell runs, or not.
+
+Kernels with subshells hand them to another thread; ipykernel 7.4 does so only where no reply is expected by the shell
+that opened the widget, which `answer_anywhere` sees to. Everywhere else they wait for the end of the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+WAITS = "Takes effect when the running cell ends: this kernel, or this notebook, has no subshells."
+
+
+def shell() -> Any:
+    """The interactive shell of a notebook's kernel, None outside of one."""
+    import sys
+
+    ipython = sys.modules.get("IPython")
+    found = None if ipython is None else ipython.get_ipython()
+    return found if getattr(found, "kernel", None) is not None else None
+
+
+def answer_anywhere(widget: Any) -> None:
+    """Have messages to ``widget`` and to what it holds taken where the browser sends them: the subshell of widgets."""
+    comm: Any = getattr(widget, "comm", None)
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, default: default
+    for child in getattr(widget, "children", ()):
+        answer_anywhere(child)
+
+
+def quietly(widget: Any) -> None:
+    """Have messages to ``widget`` taken without the hooks that IPython runs around a cell.
+
+    They are for cells: one of them shows, and closes, the figures that the running cell is still drawing.
+    """
+    comm: Any = getattr(widget, "comm", None)
+    if hasattr(comm, "_msg_callback"):
+        comm.handle_msg = lambda message: comm._msg_callback and comm._msg_callback(message)
+
+
+class Pulse:
+    """Whether the kernel runs a cell, and whether it takes messages of widgets meanwhile."""
+
+    def __init__(self) -> None:
+        self._sent = self._back = 0.0
+        self.aside = False
+        """Whether a message has come on another thread than that of the cells."""
+        self.heard = False
+        """Whether any message has come."""
+
+    def hear(self) -> None:
+        """A message of a widget is here, on this thread."""
+        self.heard = True
+        if threading.current_thread() is not threading.main_thread():
+            self.aside = True
+
+    def beat(self, now: float) -> None:
+        """Ask the thread of the cells for a sign of life; to be called a few times a second."""
+        if self._back < self._sent or now - self._sent < 0.2:
+            return
+        kernel = getattr(shell(), "kernel", None)
+        loop = getattr(kernel, "io_loop", None)
+        if loop is None:
+            return
+        self._sent = now
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
+            loop.add_callback(self._answer)
+
+    def _answer(self) -> None:
+        self._back = time.monotonic()
+
+    def deaf(self, now: float) -> bool:
+        """Whether a cell runs and no message of a widget comes through until it ends."""
+        return not self.aside and self._back < self._sent and now - self._sent > 0.3
+
+
+pulse = Pulse()
+"""That of this process."""
+
+
+def note() -> str:
+    """What to say beside a control: that it waits for the end of a cell, or nothing."""
+    kernel = getattr(shell(), "kernel", None)
+    if pulse.aside or kernel is None:
+        return ""
+    able = bool(getattr(kernel, "_supports_kernel_subshells", False))
+    return WAITS if not able or pulse.heard else ""

@@ -1,0 +1,150 @@
+"""Where charts can be shown from here: a window of Tk or Qt, a page in the browser, the terminal; and why there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+PlaceName = Literal["tk", "qt", "browser", "terminal", "window"]
+NAMES: tuple[PlaceName, ...] = ("tk", "qt", "browser", "terminal")
+"""The places in the order in which they are tried; before them "window": of the backend that matplotlib was told."""
+TITLES = {
+    "tk": "a window (Tk)", "qt": "a window (Qt)", "browser": "a page in the browser", "terminal": "the terminal",
+    "window": "a window",
+}  # fmt: skip
+BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
+"""What matplotlib calls them."""
+_PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
+_PATIENCE = 20.0  # seconds that a toolkit has to start
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to show charts, and why not in the places that come before."""
+
+    name: PlaceName
+    obstacles: tuple[str, ...] = ()
+    backend: str = ""
+    """What matplotlib calls it, if it is a window."""
+
+    def __str__(self) -> str:
+        why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
+        told = f" ({self.backend}, as matplotlib was told)" if self.name == "window" else ""
+        return f"{TITLES[self.name]}{told}{why}"
+
+
+class NoPlace(RuntimeError):
+    """Charts cannot be shown where they were asked to be; the message says why and what to do."""
+
+
+def choose(wanted: str = "") -> Place:
+    """The first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
+
+    A backend that matplotlib was told (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
+    moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that
+    is wanted does not work, ValueError for one that there is not.
+
+    >>> choose("terminal").name
+    'terminal'
+    """
+    if wanted and wanted != "window":
+        if wanted not in NAMES:
+            raise ValueError(f"There is no place {wanted!r} to show charts in; there are {', '.join(NAMES)}.")
+        name = NAMES[NAMES.index(wanted)]
+        if why := _OBSTACLES[name]():
+            raise NoPlace(f"Charts cannot be shown in {TITLES[name]}: {why}.")
+        return Place(name, backend=BACKENDS.get(name, ""))
+    told, obstacles = _told(), []
+    if told and not (why := no_display() if _opens_windows(told) else f"matplotlib was told to use {told}"):
+        return Place("window", backend=told)
+    if told:
+        obstacles.append(why)
+    for name in NAMES:
+        if told and name in BACKENDS:  # a second one beside it does not work
+            continue
+        if wanted and name not in BACKENDS:
+            break
+        if not (why := _OBSTACLES[name]()):
+            return Place(name, tuple(dict.fromkeys(obstacles)), BACKENDS.get(name, ""))
+        obstacles.append(why)
+    raise NoPlace(f"Charts cannot be shown in a window: {'; '.join(dict.fromkeys(obstacles))}.")
+
+
+def _told() -> str:
+    """The backend that matplotlib was told to use; empty if it may choose."""
+    if _no_matplotlib():
+        return ""
+    import matplotlib
+
+    return str(matplotlib.get_backend(auto_select=False) or "")
+
+
+def _opens_windows(backend: str) -> bool:
+    from matplotlib.backends import BackendFilter, backend_registry
+
+    return backend.lower() in map(str.lower, backend_registry.list_builtin(BackendFilter.INTERACTIVE))
+
+
+def _no_matplotlib() -> str:
+    return "" if find_spec("matplotlib") else "matplotlib is not installed (pip install 'looptap[window]')"
+
+
+def no_display() -> str:
+    """Why no window of any kind can open here, as far as the environment tells."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return ""
+    return "there is no display (DISPLAY is not set; over ssh, ssh -X sets it)"
+
+
+def _no_tk() -> str:
+    if why := _no_matplotlib() or no_display():
+        return why
+    try:
+        import tkinter
+    except ImportError:
+        return "this Python has no tkinter (Debian: apt install python3-tk)"
+    try:
+        tkinter.Tk().destroy()
+    except tkinter.TclError as error:
+        return f"Tk does not start ({error})"
+    return ""
+
+
+def _no_qt() -> str:
+    if why := _no_matplotlib() or no_display():
+        return why
+    if not any(find_spec(name) for name in ("PySide6", "PyQt6", "PyQt5", "PySide2")):
+        return "Qt is not installed (pip install pyside6-essentials)"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PATIENCE, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        return f"Qt does not start within {_PATIENCE:g} s"
+    if done.returncode == 0:
+        return ""
+    said = " ".join((done.stderr.strip().splitlines() or ["it ended without a word"])[0].split())[:200]
+    more = " (Debian: apt install libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1)" if "xcb" in said else ""
+    return f"Qt does not start: {said}{more}"
+
+
+def _no_browser() -> str:
+    if why := _no_matplotlib() or no_display():
+        return why
+    import webbrowser
+
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return "there is no browser"
+    return ""
+
+
+_OBSTACLES: dict[PlaceName, Callable[[], str]] = {
+    "tk": _no_tk, "qt": _no_qt, "browser": _no_browser, "terminal": lambda: "",
+}  # fmt: skip
