@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, looking, sharing
+from looptap.cli import guarding, knobs, looking, progressing, sharing
 from looptap.cli.names import RUN_HELP, Name, OnRanks, Ranks, ranks_of, which_of
 
 File = Annotated[
@@ -227,6 +227,7 @@ def call(
 looking.install(app)
 knobs.install(app)
 guarding.install(app)
+progressing.install(app)
 sharing.install(app)
 
 
@@ -338,8 +339,8 @@ def demo(
     """Start a small training job in another process, attach to it, and show what can be asked. Takes a minute.
 
     First a network that learns handwritten digits: the loss of each batch, its mean over each epoch, the gradients of
-    each layer, and the digits that it gets most wrong, live; then what these questions cost the job. Then a job that
-    diverges, and a flight recorder that shows the batches before the first NaN. The jobs are
+    each layer, when it will be done, and the digits that it gets most wrong, live; then what these questions cost the
+    job. Then a job that diverges, and a flight recorder that shows the batches before the first NaN. The jobs are
     looptap/examples/digits.py and diverging.py; they need torch and scikit-learn:
 
     \b

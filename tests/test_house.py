@@ -28,8 +28,8 @@ MAY_IMPORT = {
         *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
-    "training": {"torch"},
-    "examples": {"looptap", "torch", "numpy", "sklearn"},
+    "training": {"streams", "numpy"},
+    "examples": {"looptap", "training", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
 

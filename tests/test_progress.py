@@ -12,6 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+from clocks import Clock, trained
 from judge import judge
 from simulated import DELTA, PATIENCE, make, stretches
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,26 +21,6 @@ from looptap.training.progress import Inserting, Never, Paper, Patience, Progres
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.plan import Plan, insertion
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def trained(progress, clock, epochs, *, batches=10, seconds=1.0, check=2.0, error=lambda epoch: 0.5, first=0):
-    """Let ``epochs`` pass: so many seconds a batch, ``check`` seconds for a validation in two batches."""
-    for epoch in range(first, first + epochs):
-        for _ in progress.train([torch.zeros(4)] * batches):
-            clock.now += seconds
-        for _ in progress.validate([torch.zeros(10)] * 2):
-            clock.now += check / 2
-        progress.validated(error(epoch))
 
 
 def test_without_early_stopping_on_a_steady_machine_the_estimate_is_exact():

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from judge import Verdict, judge
-from simulated import DELTA, KINDS, LOADS, PATIENCE, Run, make, stretches
+from record import EPOCHS, RULE, rates
+from simulated import KINDS, LOADS, Run, make, stretches
 
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.history import earlier_of
 from looptap.training.progress.ledger import Ledger
 from looptap.training.progress.plan import Plan, insertion
-from looptap.training.progress.rules import Never, Paper
+from looptap.training.progress.rules import Never
 
-RULE = Paper(PATIENCE, DELTA)
 ESTIMATORS = ("linear", "former", "paper", "ours", "ours, history", "stop known")
 CURVES = Path(__file__).with_name("curves.json")
 PROCESSORS_COST = 40_000  # C of the paper, for one CPU and one GPU
@@ -50,10 +50,10 @@ def recorded(seeds: Sequence[int]) -> Iterator[Case]:
         load = LOADS[(curve["seed"] + index) % len(LOADS)]
         run = make(1000 + index, "power", load)
         errors = np.maximum(np.array(curve["errors"]), 0.002)
-        run.last, run.errors, run.point = len(errors), errors, 50_000.0
+        run.last, run.errors, run.point = EPOCHS, errors, 50_000.0
         kernel = np.ones(5) / 5
         run.smooth = np.convolve(np.pad(errors, 2, mode="edge"), kernel, mode="valid")
-        run.rates = np.array(curve["rates"]) if curve["schedule"] != "constant" else None
+        run.rates = np.array(rates(curve["schedule"], curve["rate"])) if curve["schedule"] != "constant" else None
         same = [other["errors"] for other in curves if _job(other) == _job(curve) and other["seed"] < curve["seed"]]
         yield Case(run, f"{curve['optimizer']}, {curve['schedule']}", load, same)
 

@@ -16,10 +16,14 @@ from looptap.training.progress.ledger import OTHER, Ledger
 
 
 class Verdict(NamedTuple):
-    """The average prediction error, and in which share of the time the band held the truth."""
+    """The average prediction error, in which share of the time the band held the truth, and the first estimates.
+
+    ``first`` is how wrong those of the first tenth of the run are, over the length of the run.
+    """
 
     error: float
     covered: float
+    first: float
 
 
 LOOKS = 150
@@ -57,4 +61,6 @@ def judge(happened: Sequence[Stretch], make: Callable[[Ledger], Estimator], *, l
     at, rest = np.array(times), total - np.array(times)
     wrong = np.abs(np.array([e.remaining for e in estimates]) - rest) * np.diff(at, prepend=0.0)
     covered = np.mean([e.low <= true <= e.high for e, true in zip(estimates, rest, strict=True)])
-    return Verdict(float(wrong.sum()) / (total**2 / 2), float(covered))
+    early = at <= 0.1 * total
+    off = np.abs(np.array([e.remaining for e in estimates]) - rest)[early] / total
+    return Verdict(float(wrong.sum()) / (total**2 / 2), float(covered), float(off.mean()) if len(off) else np.nan)

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from simulated import DELTA, PATIENCE
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from looptap.training.progress import Paper
+
 FILE = Path(__file__).with_name("curves.json")
-EPOCHS = 60
+EPOCHS = 100
+"""The largest number of epochs; early stopping ends most runs before."""
+RULE = Paper(PATIENCE, DELTA)
 OPTIMIZERS = {"SGD": (torch.optim.SGD, 0.02), "Adam": (torch.optim.Adam, 4e-4), "RMSprop": (torch.optim.RMSprop, 2e-4),
               "AdaGrad": (torch.optim.Adagrad, 4e-3)}  # fmt: skip
 SCHEDULES = ("constant", "exponential", "step")
@@ -92,7 +97,7 @@ def jobs() -> Iterator[tuple[str, str]]:
 
 
 def train(optimizer: str, schedule: str, seed: int) -> dict[str, object]:
-    """One run to its last epoch: the validation error after each, and the mean learning rate before it."""
+    """One run until early stopping: the validation error after each epoch, and the first learning rate."""
     torch.manual_seed(seed)
     tokens = optimizer.startswith(("transformer", "LSTM"))
     inputs, targets = sequences(seed) if tokens else pictures(seed)
@@ -113,10 +118,10 @@ def train(optimizer: str, schedule: str, seed: int) -> dict[str, object]:
         plan = torch.optim.lr_scheduler.ExponentialLR(steps, 0.95)
     if schedule == "step":
         plan = torch.optim.lr_scheduler.StepLR(steps, 15, 0.3)
-    errors, rates = [], []
+    errors: list[float] = []
+    first = float(steps.param_groups[0]["lr"])
     for _ in range(EPOCHS):
         model.train()
-        rates.append(float(steps.param_groups[0]["lr"]))
         for batch in fit[torch.randperm(len(fit))].split(64):
             steps.zero_grad()
             data = inputs[batch]
@@ -125,9 +130,18 @@ def train(optimizer: str, schedule: str, seed: int) -> dict[str, object]:
         model.eval()
         with torch.no_grad():
             errors.append(round((model(inputs[check]).argmax(1) != targets[check]).float().mean().item(), 5))
+        if RULE.stops(errors):
+            break
         if plan is not None:
             plan.step()
-    return {"optimizer": optimizer, "schedule": schedule, "seed": seed, "errors": errors, "rates": rates}
+    return {"optimizer": optimizer, "schedule": schedule, "seed": seed, "errors": errors, "rate": first}
+
+
+def rates(schedule: str, first: float) -> list[float]:
+    """The learning rate before each validation of a run to the last epoch."""
+    falls = {"constant": (1.0, 1), "exponential": (0.95, 1), "step": (0.3, 15)}
+    factor, every = falls[schedule]
+    return [first * factor ** (epoch // every) for epoch in range(EPOCHS)]
 
 
 def main() -> None:
@@ -140,7 +154,7 @@ def main() -> None:
             if (optimizer, schedule, seed) not in have:
                 done.append(train(optimizer, schedule, seed))
                 print(seed, optimizer, schedule, done[-1]["errors"][::12], flush=True)
-        FILE.write_text("[\n" + ",\n".join(json.dumps(run) for run in done) + "\n]\n")
+                FILE.write_text("[\n" + ",\n".join(json.dumps(run) for run in done) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,12 @@ class Sizes:
     def of(self, batch: Any) -> float:
         """The instances of ``batch``."""
         try:
-            size = float(self._size(batch)) if self._size is not None else _first_length(batch)
+            if self._size is not None:
+                size = float(self._size(batch))
+            elif type(batch) in (list, tuple) and (shape := getattr(batch[0], "shape", None)):  # as of most loaders
+                size = float(shape[0])
+            else:
+                size = _first_length(batch)
         except Exception:  # a size of the host's that fails must not end its loop
             size = self.mean
         self._count += 1

@@ -21,16 +21,22 @@ DRAWS = 400
 HORIZON = 500
 """Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
 _OVERSAMPLED = 4  # draws with a negative coefficient are rejected
-_POWERS = [(x0, b) for x0 in (0.1, 1.0) for b in (0.3, 0.6, 1.0, 1.7)]
+_POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
+_POWER = 0.5  # the prior of all power laws together
+_EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
+    (1.0, 8, 0.25), (0.5, 5, 0.1), (1.5, 4, 0.1), (2.5, 4, 0.05),
+)  # fmt: skip
+_SHORTEST = 3.0  # points: the shortest time constant of an exponential
 _SIGMAS = np.geomspace(0.004, 0.12, 9)
 _TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("rise", 0.2))
-_MEANS = np.array([0.35, 0.55, 0.12])  # of c, a, t, in units of the first error
+_MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP = (0.02, 0.06)  # mean and spread of d
 _ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
 _PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
-_FADE = 0.7  # points within which a drop of the learning rate takes effect
-_DISCOUNT, _LEAST = 0.75, 0.01
+_LEVEL = 1.5  # by which power of the error the variance of noise falls
+_FADE = 1.0  # points within which a drop of the learning rate takes effect
+_DISCOUNT, _LEAST = 0.5, 0.01
 _MOST = 120  # observations; older ones are merged
 _STEPS = 8  # drops of the learning rate that get a coefficient of their own
 
@@ -104,7 +110,7 @@ def forecast(
     designs = curves.designs(future)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
     paths = np.einsum("pnq,pq->pn", designs[cells], linear)
-    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0))
+    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0) ** _LEVEL)
     paths += noise * rng.standard_normal(paths.shape)
     found = stops(np.asarray(paths * unit))
     return Stops(np.where(found == 0, last, found).astype(float))
@@ -117,8 +123,9 @@ class _Curves:
         self.last, self.earlier = last, earlier
         self.rates = None if rates is None or len(rates) == 0 or np.ptp(rates) == 0 else np.asarray(rates, float)
         self.drops = self._dropped()
-        taus = [*((1.0, tau) for tau in np.geomspace(0.4, max(last, 1), 8)),
-                *((0.5, tau) for tau in np.geomspace(0.4, max(last, 1), 5))]  # fmt: skip
+        longest = max(last, _SHORTEST)
+        taus = [(beta, tau, share / count) for beta, count, share in _EXPONENTIALS
+                for tau in np.geomspace(_SHORTEST, longest, count)]  # fmt: skip
         clocks = [False] if self.rates is None else [False, True]
         self.cells: list[tuple[tuple[str, float, float], float | str | None, bool]] = []
         logs = []
@@ -126,10 +133,10 @@ class _Curves:
             for tail, share in _TAILS:
                 for x0, b in _POWERS:
                     self.cells.append((("power", x0, b), tail, clock))
-                    logs.append(share * 0.5 / len(_POWERS) / len(clocks))
-                for beta, tau in taus:
+                    logs.append(share * _POWER / len(_POWERS) / len(clocks))
+                for beta, tau, part in taus:
                     self.cells.append((("exp", beta, float(tau)), tail, clock))
-                    logs.append(share * 0.5 / len(taus) / len(clocks))
+                    logs.append(share * part / len(clocks))
         general = len(logs)
         for index in range(len(earlier)):
             for tail in (None, 0.25, "rise"):
@@ -219,7 +226,7 @@ class _Curves:
         p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
-        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0)
+        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _LEVEL
         variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
         discount = np.maximum((seen.x / seen.x[-1]) ** _DISCOUNT, _LEAST)
         precise = discount / variance

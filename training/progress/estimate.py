@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from looptap.training.progress import ensemble, former
 from looptap.training.progress.ensemble import Earlier, Observations, Stops
-from looptap.training.progress.ledger import SHORT, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.ledger import OTHER, SHORT, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import Plan
 from looptap.training.progress.rules import Floats, Never, StopRule
@@ -80,6 +81,8 @@ class Estimator:
         """Of each validation: where, in raw points; what it yielded; the known variance of that."""
         self.cycles = 0
         """Raw points of this process."""
+        self.ratio, self.rest = RATIO, 0.0
+        """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
         self._rng = np.random.default_rng(seed)
         self._stops: Stops | None = None
         self._recent: list[tuple[float, float, float]] = []
@@ -94,7 +97,8 @@ class Estimator:
     def count(self, phase: int, instances: float) -> None:
         """A batch is done."""
         self.ledger.count(instances)
-        self.window.count(self.ledger.now, instances)
+        if self.speed == "paper":
+            self.window.count(self.ledger.now, instances)
         if phase == TRAIN:
             self.plan.trained(instances)
         else:
@@ -199,6 +203,16 @@ class Estimator:
         fast = ledger.rate(TRAIN, window)
         if fast is None:
             return None
-        checked = ledger.rate(VALIDATION, window) or RATIO * fast
-        other = ledger.seconds[2] / self.cycles if self.cycles else 0.0
-        return np.asarray(train / fast + validation / checked + other * np.maximum(0.0, stop - self.cycles - 1))
+        checked = ledger.rate(VALIDATION, window) or self.ratio * fast
+        work = train / fast + validation / checked
+        if not self.cycles:
+            return np.asarray(work * (1 + self.rest))
+        other = ledger.seconds[OTHER] / self.cycles
+        return np.asarray(work + other * np.maximum(0.0, stop - self.plan.done - 1))
+
+    def shares(self) -> tuple[float, float]:
+        """What `ratio` and `rest` are by now: they outlive a process better than speeds do."""
+        fast, checked = (self.ledger.rate(phase, math.inf) for phase in (TRAIN, VALIDATION))
+        train, validation, other = self.ledger.seconds
+        whole = self.cycles and train + validation
+        return checked / fast if fast and checked else self.ratio, other / whole if whole else self.rest

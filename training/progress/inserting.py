@@ -133,6 +133,7 @@ class Inserting:
             taken = time.perf_counter() - begun
             self.seconds += taken
             self._in_cycle += taken
+            self._agree()
         return value, variance, float(self.subset)
 
     def variance(self, value: float, spread: float, metric: Metric) -> float:
@@ -159,13 +160,19 @@ class Inserting:
                 "is inserted."
             )
 
+    def _agree(self) -> None:
+        """A reason of one rank is one of all: a rank that validates alone would wait for the others."""
+        if self._any(bool(self.reason)) and not self.reason:
+            self.reason = "Another rank has switched inserted validations off."
+
     @staticmethod
     def _any(flag: bool) -> bool:
-        """Whether any rank says so; all ranks come here at the same raw point."""
+        """Whether any rank says so; all ranks come here after the same step."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return flag
-        told = torch.tensor(float(flag))
+        nccl = "nccl" in torch.distributed.get_backend()
+        told = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
         torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
         return bool(told)
 

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from looptap.streams import stillness
+
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""
 SHORT = 60.0
@@ -24,7 +26,7 @@ _MOST = 2000  # samples that are kept
 
 
 class Sample(NamedTuple):
-    """The books at one moment: seconds of the clock, instances and booked seconds of training and validation, other."""
+    """The books at one moment: all seconds booked, instances and booked seconds of training and validation, other."""
 
     at: float
     trained: float
@@ -49,11 +51,12 @@ class Ledger:
         self.counts = [0.0, 0.0]
         """Instances of training and of validation that were handled in this process and before."""
         self.seconds = [0.0, 0.0, 0.0]
-        """Seconds booked to training, validation and other, in this process."""
+        """Seconds booked to training, validation and other, in this process, since training began."""
         self.suspended = 0.0
-        """Seconds in which the process stood still, booked to nothing."""
+        """Seconds in which the process stood still, or was paused, booked to nothing."""
         self.now = self._opened = self._clock()
-        self._phase = OTHER
+        self._paused = stillness.total()
+        self._phase, self._began = OTHER, False
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
         self._samples: list[Sample] = []
         self._interval = 0.1
@@ -62,19 +65,20 @@ class Ledger:
     def phase(self, phase: int) -> None:
         """From now on time belongs to ``phase``."""
         self._book()
+        if phase == TRAIN and not self._began:
+            self._began, self.seconds[OTHER] = True, 0.0  # a start is no part of the cycles that follow
         self._phase = phase
         self._sample()
 
     def count(self, instances: float) -> None:
         """A batch of the present phase is done."""
-        before = self.now
-        self._book(counted=True)
+        taken = self._book(counted=True)
         if self._phase != OTHER:
             self.counts[self._phase] += instances
-        if self.now - self._samples[-1].at >= self._interval:
+        if sum(self.seconds) - self._samples[-1].at >= self._interval:
             self._sample()
         if self._phase != OTHER:
-            self._steps[self._phase].append(self.now - before)
+            self._steps[self._phase].append(taken)
 
     @property
     def current(self) -> int:
@@ -95,26 +99,33 @@ class Ledger:
         """Book the time up to now."""
         self._book()
 
-    def _book(self, counted: bool = False) -> None:
+    def _book(self, counted: bool = False) -> float:
+        """Book the time since the last time; how much it was, pauses left out."""
         now = self._clock()
         gap, self.now = now - self.now, now
+        if (paused := stillness.total()) != self._paused:
+            still, self._paused = min(gap, paused - self._paused), paused
+            gap -= still
+            self.suspended += still
+        taken = gap
         if counted and gap > _LEAST_GAP and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
             usual = _SUSPENDED * statistics.median(steps)
             if gap > max(usual, _LEAST_GAP):
                 self.suspended += gap - usual
                 gap = usual
         self.seconds[self._phase] += gap
+        return taken
 
     def _sample(self) -> None:
         self._samples.append(self._now())
         if len(self._samples) > _MOST:  # the older half in steps twice as long
             half = _MOST // 2
             self._samples[:half] = self._samples[:half:2]
-            self._interval = max(self._interval, (self.now - self._samples[0].at) / _MOST)
+            self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MOST)
 
     def _now(self) -> Sample:
         return Sample(
-            self.now, self.counts[0], self.seconds[0], self.counts[1], self.seconds[1], self.seconds[2]
+            sum(self.seconds), self.counts[0], self.seconds[0], self.counts[1], self.seconds[1], self.seconds[2]
         )  # fmt: skip
 
     def rate(self, phase: int, window: float) -> float | None:

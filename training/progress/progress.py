@@ -26,6 +26,8 @@ from looptap.training.progress.shown import Shown
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
+_TOGETHER = 0.02  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_NEVER = 0.05  # the same while there is none
 _PACE = 250  # times as long as the last estimate took passes before the next
 
 
@@ -33,8 +35,9 @@ class Progress(Shown):
     """When a training loop will be done.
 
     ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
-    A run ends after ``epochs``, ``max_steps`` batches, ``budget`` instances (tokens, with a ``size``) or ``max_time``
-    seconds, whichever comes first. ``validation`` is the validation loader, or a number of instances.
+    A run ends after ``epochs``, ``max_steps`` steps of the optimizer, each of ``accumulate`` batches, ``budget``
+    instances (tokens, with a ``size``) or ``max_time`` seconds, whichever comes first. ``validation`` is the
+    validation loader, or a number of instances.
     ``validate_every`` is the number of batches between two validations, by default an epoch. ``rule`` says when
     training stops early; None: never. ``metric`` is the kind of what is validated, see `Metric`. ``forecast`` is
     "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates`` are the mean learning rates before each
@@ -79,11 +82,12 @@ class Progress(Shown):
         size: Callable[[Any], float] | None = None,
         on_update: Callable[[Progress], object] | None = None,
         every: float = 5.0,
+        accumulate: int = 1,
         insert: Inserting | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every)
+        counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
         positive(budget=budget, max_time=max_time, every=every)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
@@ -101,18 +105,14 @@ class Progress(Shown):
         self._every_batches = validate_every
         self._bounded = epochs is not None
         self.epochs = epochs or 1
-        self._max_steps, self._budget, self._max_time = max_steps, budget, max_time
+        self._most = None if max_steps is None else max_steps * accumulate  # batches
+        self._budget, self._max_time = budget, max_time
         self._rule: StopRule = rule_of(rule)
         if (patience := getattr(self._rule, "patience", None)) is not None:
             self.patience = patience
         self.metric = Metric(metric)
-        self.note = ""
-        """Why there is no forecast, if there is a reason; empty otherwise."""
-        self.epoch = 0
-        """Epochs of training that have ended."""
-        self.steps = 0
-        """Batches that were trained."""
-        self._in_epoch = 0
+        self._in_epoch = self._resumed = 0
+        self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
@@ -134,9 +134,11 @@ class Progress(Shown):
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
         """The batches of one epoch, counted; a batch counts when the next one is asked for."""
         loader = self._loader if loader is None else loader
-        self._loader, length = loader, length_of(loader, "train", strict=False)
-        self._length = self._length if length is None else length
-        self._in_epoch = 0
+        length = length_of(loader, "train", strict=False)
+        self._in_epoch, self._resumed = self._resumed, 0
+        rest = bool(self._in_epoch and length and self._length and length < self._length)  # of a resumed epoch
+        if not rest:
+            self._loader, self._length = loader, self._length if length is None else length
         self._phase(TRAIN)
         try:
             for batch in loader:
@@ -164,7 +166,10 @@ class Progress(Shown):
         """A step of training on so many instances is done; `train` calls this."""
         self.steps += 1
         self._in_epoch += 1
-        self._estimator.count(TRAIN, instances)
+        self._pending += instances
+        if self._insert is None and self._clock() - self._ledger.now < _TOGETHER:
+            return
+        self._flush()
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
         self._update()
@@ -172,6 +177,7 @@ class Progress(Shown):
     def validated(self, value: float) -> bool:
         """A validation yielded ``value``; whether the rule says that training stops here."""
         number = number_of(value)
+        self._flush()
         if not math.isfinite(number):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
         self._estimator.plan.validation = self._checked_since() or self._validation
@@ -211,7 +217,8 @@ class Progress(Shown):
         change of the epochs, the patience or the length of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        if asked != self._asked or age > max(FRESH, _PACE * self._took):
+        fresh = FRESH if self._estimate is not None else _NEVER
+        if asked != self._asked or age > max(fresh, _PACE * self._took):
             begun = time.perf_counter()
             self._asked = asked
             self._refresh()
@@ -228,31 +235,42 @@ class Progress(Shown):
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should hold: counters and what was validated; no speeds, which the next process has not."""
+        """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
+        self._flush()
         plan = self._estimator.plan
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
             "length": self._length, "size": self._sizes.mean, "validation": self._validation,
             "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self._ledger.counts[TRAIN],
             "seen": [list(one) for one in self._estimator.seen],
+            "shares": list(self._estimator.shares()),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
-        self.epoch, self.steps, self._in_epoch = state["epoch"], state["steps"], state["in_epoch"]
+        self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
+        self._in_epoch = self._resumed
         self._before, self._length = state["elapsed"], self._length or state["length"]
         self._sizes.known(state["size"])
         self._validation = self._validation or state["validation"]
         plan, estimator = self._estimator.plan, self._estimator
         plan.done, plan.since, plan.checked = state["done"], state["since"], state["checked"]
         estimator.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
+        estimator.ratio, estimator.rest = state["shares"]
         self._ledger.resume(state["trained"])
         estimator.changed()
         self._asked = None
 
     # ------------------------------------------------------------ inside
 
+    def _flush(self) -> None:
+        """Count what was trained since the last time."""
+        if self._pending:
+            instances, self._pending = self._pending, 0.0
+            self._estimator.count(TRAIN, instances)
+
     def _phase(self, phase: int) -> None:
+        self._flush()
         self._estimator.phase(phase)
 
     def _checked_since(self) -> float:
@@ -267,15 +285,16 @@ class Progress(Shown):
         if self._bounded:
             if self._length is None:
                 return None
-            bounds.append(((self.epochs - self.epoch) * self._length - self._in_epoch) * size)
-        if self._max_steps is not None:
-            bounds.append((self._max_steps - self.steps) * size)
+            bounds.append(((self.epochs - self.epoch) * self._length - min(self._in_epoch, self._length)) * size)
+        if self._most is not None:
+            bounds.append((self._most - self.steps) * size)
         if self._budget is not None:
             bounds.append(self._budget - self._ledger.counts[TRAIN])
         return max(0.0, min(bounds)) if bounds else math.inf
 
     def _refresh(self) -> None:
         estimator, plan = self._estimator, self._estimator.plan
+        self._flush()
         self._looked = self._ledger.elapsed()
         left = self._left()
         batches = self._every_batches or self._length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from looptap.training.progress.arguments import words
 from looptap.training.progress.estimate import Estimate, Remaining
@@ -17,6 +18,10 @@ class Shown:
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self._ledger, self._insert = ledger, insert
+        self.note = ""
+        """Why there is no forecast, if there is a reason; empty otherwise."""
+        self.epoch = 0
+        """Epochs of training that have ended."""
         self.steps = 0
         """Batches that were trained."""
         self._before = 0.0  # seconds of earlier processes
@@ -53,7 +58,7 @@ class Shown:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, those of earlier processes of a resumed run included."""
+        """Seconds since the start, with those of earlier processes of a resumed run, without those of pauses."""
         return self._before + self._ledger.elapsed() - self._ledger.suspended
 
     @property
@@ -85,6 +90,19 @@ class Shown:
         """Instances of validation that remain."""
         found = self.estimate()
         return None if found is None else found.validation_cost
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All of it at once, as plain data, for a bar: seconds, instances a second, validations; None is unknown."""
+        found, rest = self.estimate(), self.remaining
+        known = not math.isnan(rest.median)
+        return {
+            "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
+            "remaining": list(rest) if known else None, "stop_at": list(self.stop_at or ()) or None,
+            "epoch": self.epoch, "steps": self.steps, "train_speed": self.train_speed,
+            "validation_speed": self.validation_speed, "train_cost": found and found.train_cost,
+            "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,
+        }  # fmt: skip
 
     @property
     def overhead(self) -> float:

@@ -22,12 +22,14 @@ class Window:
         self.speeds: list[float | None] = [None, None]
         self._phase, self._left, self._start = TRAIN, skip, 0.0
         self._done: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
 
     def phase(self, phase: int) -> None:
         """Another phase begins."""
         if phase in (TRAIN, VALIDATION) and phase != self._phase:
             self._phase, self._left = phase, self.skip
             self._done.clear()
+            self._sum = 0.0
 
     def count(self, now: float, instances: float) -> None:
         """A batch is done at ``now``."""
@@ -37,11 +39,13 @@ class Window:
             return
         done = self._done
         done.append((now, instances))
+        self._sum += instances
         while done and done[0][0] <= now - WINDOW:
-            self._start = done.popleft()[0]
+            self._start, gone = done.popleft()
+            self._sum -= gone
         taken = now - max(self._start, now - WINDOW)
         if taken > 0:
-            self.speeds[self._phase] = sum(count for _, count in done) / taken
+            self.speeds[self._phase] = self._sum / taken
 
 
 def units(trained: float, validated: float, seconds: float) -> float:
