@@ -85,7 +85,7 @@ class Echo(Flow):
         sampler = getattr(loader, "batch_sampler", None)
         self._size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
         self._seed = f"{seed}/{rank}"
-        self._in_epoch = self._epoch_fresh = self._room = 0
+        self._in_epoch = self._epoch_fresh = self._room = self._turns = 0
         self._inside, self._over, self._now = False, False, self.mode
         self._source = open_source(loader, augment, self._seed)
         self.buffer = max(1, self._tenth()) if buffer is None else buffer
@@ -126,7 +126,8 @@ class Echo(Flow):
     # ------------------------------------------------------------ the loop
 
     def __iter__(self) -> Iterator[Any]:
-        found = self._begin()
+        found, self._turns = self._begin(), self._turns + 1
+        turn = self._turns
         arriving, clock = iter(self._source), self._clock
         self._arrival = None
         if found is not None:
@@ -148,6 +149,8 @@ class Echo(Flow):
             waited, handed = self._waited, clock()
             main = handed - begun - waited
             yield batch
+            if turn != self._turns:
+                return self._say("An epoch ended early, since the loader was gone through anew before its end.")
             self._meter.handed(clock() - handed, main, waited)
             if before and versions(batch) != before:
                 self._spoiled(examples[0])

@@ -262,10 +262,11 @@ class Streamed:
             number, again = self._taken, self._taken < self._skip
             self._taken += 1
             if not again or number in self._needed:
-                count = 1 if delivered.whole else delivered.payload.count
-                keys = [(number, -1 if delivered.whole else at, 0) for at in range(count)]
+                made = [(-1, 0)] if delivered.whole else delivered.made
+                keys = [(number, at, copy) for at, copy in made]
+                entries: list[tuple[Entry, ...]] = [() for _ in made]
                 yield Fresh(
-                    delivered.whole, delivered.payload, keys, [()] * count, delivered.fresh, delivered.seconds, again
+                    delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again
                 )  # fmt: skip
 
 

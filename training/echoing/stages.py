@@ -42,6 +42,8 @@ class Delivered:
         self.number, self.whole, self.payload, self.fresh = number, whole, payload, fresh
         self.seconds = seconds
         """What each stage took, in seconds."""
+        self.made: list[tuple[int, int]] = []
+        """Of a stream: of which item of the batch each example is, and which copy."""
 
     def pin_memory(self, device: str = "") -> Delivered:
         """Called by the loader's thread if it pins; single examples are pinned when they are a batch again."""
@@ -128,7 +130,10 @@ class Stage:
         begun = time.perf_counter()
         payload = self.collate(examples[0] if self.single else examples) if ticket.whole else Packed(examples)
         times["collate"] = time.perf_counter() - begun
-        return Delivered(ticket.number, ticket.whole, payload, len(items), times)
+        delivered = Delivered(ticket.number, ticket.whole, payload, len(items), times)
+        if self.shared is not None:
+            delivered.made = [(at, copy) for at, entry in enumerate(ticket.entries) for copy in entry.copies]
+        return delivered
 
     def _augmented(self, ticket: Ticket, items: list[Any], times: dict[str, float]) -> list[Any]:
         augment, begun = self.augment, time.perf_counter()
