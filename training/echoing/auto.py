@@ -35,7 +35,7 @@ class Meter:
         self._stages: dict[str, deque[float]] = {}
         self._intervals: deque[float] = deque(maxlen=32)
         self._serial: deque[float] = deque(maxlen=32)
-        self._scale = 1.0
+        self._scale, self._late = 1.0, False
 
     def handed(self, step: float, main: float, wait: float) -> None:
         """One batch was used for ``step`` seconds; before it, ``main`` went into making it, ``wait`` into waiting."""
@@ -49,7 +49,8 @@ class Meter:
         for name, value in seconds.items():
             self._stages.setdefault(name, deque(maxlen=32)).append(value)
         self._serial.append(wait)
-        if self.workers and wait > _STARVING * interval:
+        late, self._late = self._late, wait > _STARVING * interval
+        if self.workers and late and self._late:  # both came as soon as they were made: that is how long one takes
             self._intervals.append(interval)
             if (inside := self._inside()) > 0:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
