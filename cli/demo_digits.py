@@ -16,7 +16,7 @@ from rich.text import Text
 
 from looptap.cli.children import Job, JobFailed
 from looptap.cli.formats import size
-from looptap.cli.progressing import banded, said
+from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError

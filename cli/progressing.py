@@ -13,6 +13,7 @@ import typer
 from typer import Option
 
 from looptap.cli.names import Name
+from looptap.client.estimates import banded, commonest, is_report, said
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -56,7 +57,7 @@ def progress(
     from looptap.client.discover import attach
 
     with attach(run) as attached:
-        at = on or _commonest(attached)
+        at = on or commonest(attached)
         stream = attached.stream(f"{name}.report", on=at, throttle=every)
         try:
             return _follow(attached, stream, name, count, as_json)
@@ -65,12 +66,6 @@ def progress(
         except BrokenPipeError:  # whoever reads has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return DONE
-
-
-def _commonest(run: Run) -> str:
-    """The type of event that comes most often, which is where to look."""
-    events = run.events()
-    return max(events, key=events.__getitem__) if any(events.values()) else "batch"
 
 
 def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool) -> int:
@@ -90,7 +85,7 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
             over = stream.state != "live"  # before the look: what came before the end is seen
             for record in stream.records_after(number):
                 number = record.number
-                if record.error is not None or not _is_report(record.value):
+                if record.error is not None or not is_report(record.value):
                     return complain(_nothing(run, name, stream))
                 looks, begun = looks + 1, True
                 if view is not None:
@@ -122,10 +117,6 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
             live.stop()
 
 
-def _is_report(value: object) -> bool:
-    return isinstance(value, Mapping) and "fraction" in value and "remaining" in value
-
-
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
     """That the run has no progress of that name, and the way out."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
@@ -143,62 +134,6 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
         return
     lines = said(record.value)
     print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  " + "; ".join(lines), flush=True)
-
-
-# ---------------------------------------------------------------- in words
-
-
-def said(report: Mapping[str, Any]) -> list[str]:
-    """What a report says, in lines: what remains, where it stops and how fast it goes, and why nothing is known."""
-    if report["over"]:
-        return [f"100 %, done after {lasting(report['elapsed'])}"]
-    lines = [f"{report['fraction']:.0%}".replace("%", " %")]
-    if report["remaining"] is None:
-        lines[0] = f"{report['steps']:,} steps in {lasting(report['elapsed'])}; what remains is not known yet"
-    else:
-        median, low, high = report["remaining"]
-        lines[0] += f", {lasting(median)} to go ({lasting(low)} to {lasting(high)})"
-    facts = []
-    if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
-        facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
-    elif stop is not None:
-        facts.append(f"ends after validation {stop[0]:.0f}")
-    for what in ("train", "validation"):
-        if (speed := report[f"{what}_speed"]) is not None:
-            facts.append(f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s")
-    if facts:
-        lines.append(", ".join(facts))
-    if report["note"]:
-        lines.append(report["note"])
-    return lines
-
-
-def lasting(seconds: float) -> str:
-    """A length of time to about two digits.
-
-    >>> lasting(42), lasting(2520), lasting(9000)
-    ('42 s', '42 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.{int(seconds < 570)}f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
-def banded(report: Mapping[str, Any], width: int) -> str:
-    """A bar of ``width`` characters: full is what is over for sure, shaded what may be.
-
-    >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
-    '███▒▒▒░░░░'
-    """
-    if report["over"]:
-        return "█" * width
-    if report["remaining"] is None:
-        return "░" * width
-    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
-    sure, perhaps = (int(width * min(1.0, elapsed / max(elapsed + rest, 1e-9))) for rest in (high, low))
-    return "█" * sure + "▒" * (perhaps - sure) + "░" * (width - perhaps)
 
 
 class View:

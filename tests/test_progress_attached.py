@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 from clocks import Clock, trained
+from waiting import soon
 
 import looptap
 from looptap.cli import main
-from looptap.cli.progressing import banded, said
+from looptap.cli.facts import Watcher
+from looptap.cli.top_views import vitals
+from looptap.client.estimates import Estimates, banded, lines_of, said
 from looptap.streams import stillness
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
@@ -180,6 +183,13 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         code, shown = looptap_progress("--name", "other", "--every", "0")
         assert code == 1
         assert "shows no progress as 'other'" in shown.err
+
+        with looptap.attach("shown") as run:  # what the dashboards show
+            watcher, estimates = Watcher(run), Estimates(run)
+            soon(lambda: watcher.look().progress is not None)
+            assert any(" to go (" in line.plain for line in vitals(watcher.look()))
+            soon(lambda: lines_of(run, estimates))
+            assert " to go (" in lines_of(run, estimates)[0]
 
         deadline = time.monotonic() + 30
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:
