@@ -16,10 +16,10 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak lint types check demo bench bench-charts gallery notebooks clean
+.PHONY: help setup browsers test soak lint types check demo bench bench-charts bench-progress gallery notebooks clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the virtual environment in .venv
 
@@ -52,6 +52,9 @@ bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured he
 
 bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, measured in a browser
 	@$(VENV)/bin/python benchmarks/charts.py
+
+bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
+	@$(VENV)/bin/python benchmarks/progress/run.py
 
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py

@@ -93,6 +93,7 @@ class Attachments:
             "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
             "notes": [] if quiet else [*pipeline.notes, *self._queries.notes(query)],
             "standing": {name: told[name] for name in ("name", "query", "on", "unit")}, "after": reader.position,
+            "upto": reader.number,
         }  # fmt: skip
 
     def detach(self, stream: ServedStream, reason: str) -> None:

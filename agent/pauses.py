@@ -6,6 +6,7 @@ import threading
 import time
 
 from looptap.agent.group import Group
+from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
 SHARE = 4
@@ -74,4 +75,5 @@ class Pause:
                 self._began = 0.0
                 lasted = time.monotonic() - began
                 self.total += lasted
+                stillness.add(lasted)
         return lasted

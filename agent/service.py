@@ -109,7 +109,7 @@ class Service:
         client = self.clients.get(peer)
         if client is None:
             self.refused += 1
-            self._reply(peer, m.Refused("say hello first.", m.VERSION))
+            self._reply(peer, m.Refused("say hello first.", m.VERSION, stranger=True))
             return
         client.heard, client.role = time.monotonic(), role
         try:

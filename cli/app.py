@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, looking, sharing
-from looptap.cli.names import RUN_HELP, Name, Ranks, ranks_of
+from looptap.cli import guarding, knobs, looking, progressing, sharing
+from looptap.cli.names import RUN_HELP, Name, OnRanks, Ranks, ranks_of, which_of
 
 File = Annotated[
     str,
@@ -206,6 +206,7 @@ def call(
         str | None,
         Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it does not run again."),
     ] = None,
+    ranks: OnRanks = "all",
     as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,
 ) -> int:
     """Run code once inside a run, on its training thread at the next event, and print the result.
@@ -216,15 +217,17 @@ def call(
       looptap call digits-cnn "torch.save(model.state_dict(), 'now.pt')" --on epoch
 
     The code can change the job: that is what it is for. An error in it is printed here, and the job goes on.
+    In a job of several ranks the results of all are printed, by rank.
     """
     from looptap.cli import calling
 
-    return calling.call(run, code, on=on, timeout=timeout, id=id, as_json=as_json)
+    return calling.call(run, code, on=on, timeout=timeout, id=id, ranks=which_of(ranks), as_json=as_json)
 
 
 looking.install(app)
 knobs.install(app)
 guarding.install(app)
+progressing.install(app)
 sharing.install(app)
 
 
@@ -336,8 +339,8 @@ def demo(
     """Start a small training job in another process, attach to it, and show what can be asked. Takes a minute.
 
     First a network that learns handwritten digits: the loss of each batch, its mean over each epoch, the gradients of
-    each layer, and the digits that it gets most wrong, live; then what these questions cost the job. Then a job that
-    diverges, and a flight recorder that shows the batches before the first NaN. The jobs are
+    each layer, when it will be done, and the digits that it gets most wrong, live; then what these questions cost the
+    job. Then a job that diverges, and a flight recorder that shows the batches before the first NaN. The jobs are
     looptap/examples/digits.py and diverging.py; they need torch and scikit-learn:
 
     \b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.start import DONE, FAILED, complain
@@ -10,11 +11,11 @@ from looptap.client.discover import attach
 from looptap.protocol.errors import RemoteError
 
 
-def call(name: str, code: str, *, on: str, timeout: float, id: str | None, as_json: bool) -> int:
+def call(name: str, code: str, *, on: str, timeout: float, id: str | None, ranks: Any, as_json: bool) -> int:
     """Run ``code`` in the run ``name`` and print what comes of it; returns the exit code."""
     try:
         with attach(name) as run:
-            result = run.call(code, on=on, timeout=timeout, id=id)
+            result = run.call(code, on=on, timeout=timeout, id=id, ranks=ranks)
     except RemoteError as error:
         return _failed(error, as_json)
     if as_json:

@@ -1,4 +1,4 @@
-"""The first part of the demo: four kinds of questions to a job that learns handwritten digits."""
+"""The first part of the demo: five kinds of questions to a job that learns handwritten digits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from looptap.cli.children import Job, JobFailed
 from looptap.cli.formats import size
+from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
@@ -32,11 +33,12 @@ KEPT = 20
 LOSS = "step, loss"
 MEAN = "mean(e.loss for e in events)"
 NORMS = "layer_norms(model, 'grad')"
+LEFT = "progress.report"
 WORST = "batch_topk(3, losses, image=image.numpy(), target=target, output=output.argmax(1))"
 
 
 class Digits:
-    """Attaches to looptap.examples.digits and shows four streams while it trains, then what they cost."""
+    """Attaches to looptap.examples.digits and shows five streams while it trains, then what they cost."""
 
     def __init__(self, console: Console, epochs: int) -> None:
         self.console, self.epochs = console, epochs
@@ -62,12 +64,13 @@ class Digits:
         say(f"The job {'was stopped here' if cut else 'has ended'}. The last that it said: {said}")
 
     def ask(self, run: Run) -> None:
-        """Attach the four queries; the job is already running and knows nothing of them."""
+        """Attach the five queries; the job is already running and knows nothing of them."""
         self.loss = run.stream(LOSS, on="batch")
         self.mean = run.stream(MEAN, on="batch")
         self.norms = run.stream(NORMS, on="batch", every=20)
         self.worst = run.stream(WORST, on="batch", every=10)
-        self.streams = [self.loss, self.mean, self.norms, self.worst]
+        self.left = run.stream(LEFT, on="batch", throttle=0.5)
+        self.streams = [self.loss, self.mean, self.norms, self.worst, self.left]
 
     def watch(self, run: Run) -> None:
         """Show what comes until the job ends or has run long enough."""
@@ -94,6 +97,8 @@ class Digits:
             if number <= 5 or number % 5 == 0:
                 mean = f"mean loss {ends.values[number - 1]:.4f}"
                 self.console.print(f"epoch {number:>2}: {mean}, batch by batch {sparkline(curve, 47)}")
+                if self.left.latest:
+                    self.console.print(f"          {said(self.left.latest)[0]}")
         return len(ends.values)
 
     def pictures(self, width: int) -> list[str]:
@@ -131,7 +136,7 @@ class Digits:
 
 
 class View:
-    """The four streams on a terminal."""
+    """The five streams on a terminal."""
 
     def __init__(self, digits: Digits) -> None:
         self._of = digits
@@ -143,6 +148,10 @@ class View:
         yield Text.assemble((LOSS, "bold cyan"), head)
         yield Text(sparkline(losses, width - 1), "green")
         yield Text()
+        if of.left.latest:
+            yield Text.assemble((LEFT, "bold cyan"), f"  {said(of.left.latest)[0]}", no_wrap=True)
+            yield Text(banded(of.left.latest, min(60, width - 1)), "green")
+            yield Text()
         yield Columns([self._epochs(), self._layers(width)], padding=(0, 4))
         yield Text()
         yield Text(_cut(WORST, width), "bold cyan")

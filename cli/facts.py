@@ -11,6 +11,7 @@ from typing import Any
 
 from looptap.client.controls import ControlInfo
 from looptap.client.discover import runs
+from looptap.client.estimates import Estimates
 from looptap.client.run import Run
 from looptap.client.standing import StandingStream
 from looptap.streams.errors import LooptapError
@@ -72,6 +73,8 @@ class Facts:
     commands: tuple[Mapping[str, Any], ...] = ()
     """The newest commands, the oldest first."""
     ranks: tuple[Rank, ...] = ()
+    progress: Mapping[str, Any] | None = None
+    """What the job tells of the time that remains, if it does."""
     problems: tuple[str, ...] = ()
     """What could not be asked, and why."""
 
@@ -81,6 +84,7 @@ class Watcher:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._estimates = Estimates(run)
         self._seen = self._now()
         self._counts: tuple[str, float, Mapping[str, int]] = (run.id, time.monotonic(), {})
 
@@ -88,7 +92,7 @@ class Watcher:
         """Ask all there is to ask; takes as long as the agent takes to answer, at most a few seconds."""
         seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
-        for ask in (self._stats, self._streams, self._controls, self._commands, self._ranks):
+        for ask in (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress):
             if self.run.state != "live":  # nobody is there who could answer
                 break
             try:
@@ -147,6 +151,9 @@ class Watcher:
             ranks = tuple(Rank(n, one.host, one.pid, one.alive) for n, one in sorted(found.items())[:_MOST])
             return replace(seen, ranks=ranks)
         return seen
+
+    def _progress(self, seen: Facts) -> Facts:
+        return replace(seen, progress=self._estimates.newest())
 
 
 def _own(run: Run) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 PAUSE = 0.1
 """Seconds between two looks at what the guard has done."""
+QUIET = 2.0
+"""Seconds after which a guard without a run says that it has none."""
 
 
 def install(app: typer.Typer) -> None:
@@ -72,17 +75,23 @@ def guard(
     once for a run, with again = SECONDS once more after that. Lines with gap or problem tell what a rule could not
     judge.
 
-    An object of --json has time, run, rule, event, value, action and outcome. The exit code is 0; with --once it is 1
-    if a rule fired.
+    Which runs are watched is said on stderr. An object of --json has time, run, rule, event, value, action and outcome.
+    The exit code is 0; with --once it is 1 if a rule fired.
     """
-    from looptap.cli.start import DONE, FAILED
+    from looptap.cli.start import DONE, FAILED, complain
     from looptap.client.guard import guard as watch
 
     runs, read = rules_of(rules)
-    shown = 0
+    shown, told, quiet = 0, set[str](), time.monotonic() + QUIET
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:
             while not (once and on_watch.wait(PAUSE)):
+                if new := {each.run for each in on_watch.watched} - told:
+                    complain(f"watching {', '.join(sorted(new))}")
+                    told |= new
+                elif not told and time.monotonic() > quiet:
+                    complain(f"no run matches {pattern or runs!r} so far; the first that does will be watched.")
+                    quiet = math.inf
                 shown = _show(on_watch, shown, as_json)
                 time.sleep(0.0 if once else PAUSE)
         finally:

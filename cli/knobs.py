@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from looptap.cli.names import Name
+from looptap.cli.names import Name, OnRanks, which_of
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object in place of text.")]
 Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
@@ -71,6 +71,7 @@ def set_(
     checkpoint: Before = False,
     timeout: Timeout = 30.0,
     id: Id = None,
+    ranks: OnRanks = "all",
     as_json: Json = False,
 ) -> int:
     """Set a control of a run. It is checked at once, and changed between two steps, at the next event that is safe.
@@ -86,10 +87,12 @@ def set_(
     """
     from looptap.cli import steering
 
-    to = steering.value_of(value)
+    to, which = steering.value_of(value), which_of(ranks)
     return steering.command(
         run,
-        lambda job: job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, id=id),
+        lambda job: job.set(
+            name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, id=id, ranks=which
+        ),
         as_json,
     )
 
@@ -101,6 +104,7 @@ def trigger(
     checkpoint: Before = False,
     timeout: Timeout = 30.0,
     id: Id = None,
+    ranks: OnRanks = "all",
     as_json: Json = False,
 ) -> int:
     """Have a function that the job offers run once, in its loop at the next event, and print what it returned.
@@ -112,13 +116,12 @@ def trigger(
     """
     from looptap.cli import steering
 
-    return steering.command(
-        run, lambda job: job.trigger(name, on=on, checkpoint=checkpoint, timeout=timeout, id=id), as_json
-    )
+    how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "id": id, "ranks": which_of(ranks)}
+    return steering.command(run, lambda job: job.trigger(name, **how), as_json)
 
 
 def checkpoint(
-    run: Name, on: At = "", timeout: Timeout = 300.0, id: Id = None, as_json: Json = False
+    run: Name, on: At = "", timeout: Timeout = 300.0, id: Id = None, ranks: OnRanks = "all", as_json: Json = False
 ) -> int:
     """Have a run make a checkpoint at its next event, and print what that returned.
 
@@ -129,7 +132,8 @@ def checkpoint(
     """
     from looptap.cli import steering
 
-    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, id=id), as_json)
+    which = which_of(ranks)
+    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, id=id, ranks=which), as_json)
 
 
 def pause(

@@ -19,6 +19,14 @@ Ranks = Annotated[
         help="Which ranks of the job: all, 0,3 or 0-3. Without it rank 0, or the lowest with an agent.",
     ),
 ]  # fmt: skip
+OnRanks = Annotated[
+    str,
+    Option(
+        "--ranks",
+        metavar="RANKS",
+        help="For these ranks of the job alone: 0,3 or 0-3. All that are meant do it, or none.",
+    ),
+]
 Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
 
 
@@ -38,6 +46,11 @@ def ranks_of(text: str | None) -> str | list[int] | None:
             raise QueryError(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
         ranks += range(int(first), int(last) + 1)
     return ranks
+
+
+def which_of(text: str) -> str | list[int]:
+    """The ranks that a command is for."""
+    return ranks_of(text) or "all"
 
 
 def relayed(name: str, ranks: str | list[int] | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from looptap.client.run import Run
     from looptap.client.sharing import Share
     from looptap.client.standing import StandingStream
+    from looptap.streams.stream import Stream
 
 On = Annotated[
     str | None,
@@ -26,6 +28,7 @@ On = Annotated[
 Window = Annotated[
     str | None, Option(metavar="SIZE", help="What a reduction goes over: 100 (events), 30s, sliding:100.")
 ]
+_FIRST = 1.0  # seconds that the first value of a query is waited for
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -86,10 +89,12 @@ def share(
         if list_ or hide:
             return _listed(job, as_json)
         for text in stream or ():
-            job.export(job.stream(text, on=on), name=name)
+            handed = job.stream(text, on=on)
+            job.export(handed, name=name)
+            _warn_if_it_fails(handed)
         made = job.share(expires=lasting, endpoint=_endpoint(tcp), path=output)
         exported = [each for each in job.streams if each.exported]
-        return _made(made, exported, as_json)
+        return _made(run, made, exported, as_json)
 
 
 def keep(
@@ -122,13 +127,26 @@ def keep(
         if end:
             found = job.keep(query, False)
         else:
-            found = job.keep(job.stream(query, on=on, window=window_of(window), every=every), name=name)
+            handed = job.stream(query, on=on, window=window_of(window), every=every)
+            found = job.keep(handed, name=name)
+            _warn_if_it_fails(handed)
         file = job.stats()["store"]["file"]
     if as_json:
         print(json_of({**plain(found), "file": file}))
     else:
         print(f"{found.name!r} {'is kept in' if found.kept else 'is kept no more; what there is of it is in'} {file}")
     return DONE
+
+
+def _warn_if_it_fails(stream: Stream) -> None:
+    """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
+    from looptap.cli.start import complain
+
+    until = time.monotonic() + _FIRST
+    while not (stream.arrived or stream.traceback) and time.monotonic() < until:
+        time.sleep(0.02)
+    if stream.traceback and not stream.arrived:
+        complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")
 
 
 def seconds_of(text: str) -> float:
@@ -151,7 +169,7 @@ def _endpoint(tcp: str | None) -> str | None:
     return f"tcp://{tcp}" if colon and port.isdecimal() and not host.endswith(":") else f"tcp://{tcp}:*"
 
 
-def _made(share: Share, exported: list[StandingStream], as_json: bool) -> int:
+def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool) -> int:
     from looptap.cli.formats import duration, json_of
     from looptap.cli.start import DONE
 
@@ -160,7 +178,7 @@ def _made(share: Share, exported: list[StandingStream], as_json: bool) -> int:
         print(json_of({**_facts(share), "path": str(share.path), "streams": names}))
         return DONE
     print(f"{share.path}\n  shows {', '.join(map(repr, names)) or 'nothing yet: export with --stream'}")
-    print(f"  opens for {duration(share.left)}; to end it: looptap share RUN --revoke --id {share.id}")
+    print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
     print(f"  from where: {share.reach}")
     return DONE
 
@@ -170,7 +188,8 @@ def _revoked(job: Run, id: str, as_json: bool) -> int:
     from looptap.cli.start import DONE
 
     ended = job.revoke(id)
-    print(json_of({"revoked": ended}) if as_json else f"{several(len(ended), 'share')} ended: {' '.join(ended)}")
+    which = f": {' '.join(ended)}" if ended else "; none was open"
+    print(json_of({"revoked": ended}) if as_json else f"{several(len(ended), 'share')} ended{which}")
     return DONE
 
 

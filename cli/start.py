@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +42,11 @@ def _run(arguments: list[str]) -> int:
         return complain(str(error))
     except usage_error as error:
         command = error.ctx.command_path if error.ctx else "looptap"
-        complain(f"{error.format_message()} See: {command} --help")
+        said = error.format_message()
+        said = said if said.endswith((".", "?", "!")) else f"{said}."
+        if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0
+            said += " A value that begins with a minus goes after two more: -- -0.5."
+        complain(f"{said} See: {command} --help")
         return MISTYPED
     except OSError as error:
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

@@ -79,8 +79,9 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
         yield _fact("started", f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.started))}{took}")
     for name, fact in run.metadata.items():
-        if name not in _INNER:
-            yield _fact(name, text_of(fact, 200))
+        if name not in _INNER and fact != "":
+            version = name == "python" and isinstance(fact, list | tuple)
+            yield _fact(name, ".".join(map(str, fact)) if version else text_of(fact, 200))
     for stream in run.streams:
         facts = [several(stream.arrived, "value")]
         if stream.arrived:
@@ -95,9 +96,10 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         yield _fact("stream", Text.assemble((printable(stream.name), "cyan"), about))
     commands = run.commands
     for command in commands[-_MOST:]:
-        change = f" from {text_of(command.old, 60)} to {text_of(command.new, 60)}" if command.new is not None else ""
-        where = f"{command.event} {command.number:,}"
-        yield _fact("command", f"{command.what}{change}, by {command.client} at {where}: {command.outcome}")
+        old, new = (text_of(value, 60) for value in (command.old, command.new))
+        change = "" if command.new is None else f" {new}" if command.old is None else f" from {old} to {new}"
+        where = f" at {command.event} {command.number:,}" if command.number else ""  # what was refused has no event
+        yield _fact("command", f"{command.what}{change}, by {command.client}{where}: {command.outcome}")
     if len(commands) > _MOST:
         yield _fact("", f"and {len(commands) - _MOST:,} earlier commands; --json has them all")
 

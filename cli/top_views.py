@@ -14,6 +14,7 @@ from rich.text import Text
 from looptap.cli.facts import Facts
 from looptap.cli.formats import cost, duration, printable, several, size, text_of
 from looptap.client.controls import line_of
+from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
 from looptap.streams.feed import LIVE
 from looptap.streams.rows import Row
@@ -55,6 +56,10 @@ def vitals(seen: Facts) -> Iterator[Text]:
     if len(seen.events) > 8:
         events.append(f" and {len(seen.events) - 8} more types")
     yield events if seen.events else events.append("none yet", "")
+    if seen.progress is not None:
+        head, *more = said(seen.progress)
+        text = "; ".join([head, *more])
+        yield Text.assemble(("rest     ", "dim"), (banded(seen.progress, 20), "green"), f" {printable(text)}")
     budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} that they may take"
     queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
     line = Text.assemble(

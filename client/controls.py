@@ -87,6 +87,8 @@ class Outcome:
         what = f"{self.what} {self.name}".strip()
         change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what == "set" else ""
         result = f": {self.result!r:.80}" if self.result is not None else ""
+        if self.what in ("pause", "resume") and isinstance(self.result, float):
+            result = f": {self.result:.1f} s"
         where = f", at {self.event} {self.number:,}" if self.event else ""
         return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}"
 

@@ -48,7 +48,7 @@ class LiveStream(Stream):
         """Whether the query yields at events, not at the ends of windows."""
         self.standing: str | None = None
         """The name of the standing stream that this one reads, None for a query of its own."""
-        self.begins = 1
+        self.begins, self._upto = 1, 0
         """The number of the first value that it may have: what a history had given up before is not missing."""
         self.unit = ""
         """The unit of the values, where the host has told one."""
@@ -117,6 +117,8 @@ class LiveStream(Stream):
             self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
             self._expected = self.begins = after + 1
+            upto = told.get("upto")
+            self._upto = upto if isinstance(upto, int) and 0 <= upto <= _LARGEST else 0
         else:
             self._attach = msgspec.structs.replace(self._attach, named=False)
         self._explanation = _text(told.get("explain"))
@@ -125,6 +127,11 @@ class LiveStream(Stream):
             self._set_fields(fields)
         notes = told.get("notes")
         self._note(notes if isinstance(notes, list | tuple) else ())
+
+    def _have_history(self, timeout: float) -> None:
+        """Wait, no longer than ``timeout`` seconds, until what was held at the attach is here."""
+        with self._changed:
+            self._wait_until(lambda: self._expected > self._upto, timeout)
 
     def _stands(self, found: StandingStream) -> None:
         """The query has become a standing stream of the job, which this one reads from now on."""

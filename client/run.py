@@ -25,6 +25,8 @@ from looptap.streams.feed import LIVE
 from looptap.streams.stream import BUFFER, BUFFER_BYTES
 from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
 
+_HISTORY = 1.0  # seconds that reading a standing stream waits for what is held of it
+
 
 class Run(Sharing):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
@@ -160,7 +162,8 @@ class Run(Sharing):
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
         A text that is the name of a standing stream of the run, without ``on`` or another argument of a query,
-        reads that one: what its history holds, then each new value.
+        reads that one: what its history holds, which is here when this returns (or comes after: it waits a second at
+        most), then each new value.
         ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or
         `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds.
         With ``when``, values are held back and come only around events where this condition is true: ``before``
@@ -220,6 +223,7 @@ class Run(Sharing):
             # A new link attaches all streams anew.
             answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
             self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
+            stream._have_history(min(timeout, _HISTORY))
         except BaseException as error:
             self._forget(attach.stream)
             if not isinstance(error, QueryError | LimitReached):

@@ -257,11 +257,11 @@ class Session:
     def _on_refused(self, message: m.Refused) -> None:
         if message.version[0] != m.VERSION[0]:
             self._refuse(_mismatch(message.version))
-        elif self._greeted:  # it has forgotten us, and answers something else than a hello
+        elif not message.stranger:
+            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
+        elif self._greeted:  # it has forgotten us; what it says of further messages from before the hello is no news
             self._on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
             self._on_back()
-        else:
-            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
 
     def _refuse(self, error: LinkError) -> None:
         if self._welcomed.is_set():

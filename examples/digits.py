@@ -2,7 +2,8 @@
 
 python -m looptap.examples.digits [--epochs 20] [--seed 0]
 looptap watch digits-cnn "step, loss" --on batch
-The lines with `agent` are the whole cost of the integration. LOOPTAP_DISABLED=1 runs the same job without it.
+looptap progress digits-cnn
+The lines with `agent` and `progress` are the whole cost of the integration; LOOPTAP_DISABLED=1 takes the agent away.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import looptap
+from looptap.training.progress import Progress
 
 
 def make_model() -> nn.Sequential:
@@ -46,11 +48,12 @@ def main() -> None:
     checksum = hashlib.sha256()
 
     agent = looptap.Agent("digits-cnn")
-    agent.expose(model=model, optimizer=optimizer)
+    progress = Progress(24, epochs=options.epochs, validation=len(test))
+    agent.expose(model=model, optimizer=optimizer, progress=progress)
     step = 0
     for epoch in range(options.epochs):
         model.train()
-        for batch in train[torch.randperm(len(train))].split(64):
+        for batch in progress.train(train[torch.randperm(len(train))].split(64)):
             image, target = images[batch], targets[batch]
             image = image + 0.25 * torch.randn_like(image)  # else the task is too easy
             output = model(image)
@@ -65,6 +68,7 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             error = (model(images[test]).argmax(1) != targets[test]).float().mean()
+        progress.validated(error)
         agent.emit("epoch", epoch=epoch, error=error)
         print(f"epoch {epoch}: test error {error:.3f}", flush=True)
     agent.close()

@@ -260,10 +260,11 @@ class Welcome(Message, tag="welcome", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The agent will not talk to this client; one sentence why."""
+    """The agent will not talk to this client; one sentence why. A ``stranger`` is one whose hello it has not had."""
 
     reason: str
     version: tuple[int, int]
+    stranger: bool = False
 
 
 class Done(Message, tag="done", frozen=True):

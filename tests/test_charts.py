@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from looptap.visualizers.picture import (
     Text,
 )  # fmt: skip
 from looptap.visualizers.rings import DRAWN, POINTS
+from looptap.visualizers.runs import legends
 
 
 def charted(values, chart="", *, name="loss", draw=None, **how):
@@ -426,9 +428,20 @@ def test_commands_stand_where_their_events_do():
     chart.pull()
     assert chart.draw().rules == ()
     change = {"what": "set", "name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "event": "batch", "number": 3}
-    push(commands, [change, {"what": "stop", "outcome": "failed", "wall": 104.5}])
+    refused = {"what": "set", "name": "lr", "outcome": "refused", "event": "", "number": 0, "wall": 102.0}
+    push(commands, [change, refused, {"what": "stop", "outcome": "failed", "wall": 104.5}])
     assert chart.pull()
     assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(20, "lr 0.1 → 0.01"), (40, "stop (failed)")]
+
+
+def test_a_live_run_and_a_stored_one_of_its_name_are_told_apart_by_what_both_say():
+    live, stored = Stream("loss"), Stream("loss")
+    live.run = types.SimpleNamespace(name="toy", id="toy-b", info=types.SimpleNamespace(started=86_400.0, host="vm"))
+    facts = {"directory": "/runs/toy", "started": 43_200.0, "host": "vm"}
+    stored.run = types.SimpleNamespace(name="toy", id="toy-a", metadata=facts)
+    names = [legend.name for legend in legends([[stored, live]]).values()]
+    assert [re.fullmatch(r"toy 19\d\d-\d\d-\d\d [\d:]{8}", name) is not None for name in names] == [True, True]
+    assert names[0] != names[1]
 
 
 def test_a_restart_is_a_mark_and_a_gap_in_the_line():

@@ -163,7 +163,8 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
     ("arguments", "code", "says"),
     [
         (["watch", "small"], 2, "Missing argument 'QUERY'. See: looptap watch --help"),
-        (["watch", "small", "loss", "--bogus"], 2, "No such option: --bogus See: looptap watch --help"),
+        (["watch", "small", "loss", "--bogus"], 2, "No such option: --bogus. See: looptap watch --help"),
+        (["set", "small", "optimizer.lr", "-0.5"], 2, "A value that begins with a minus goes after two more: -- -0.5."),
         (["nonsense"], 2, "No such command 'nonsense'. See: looptap --help"),
         (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), of seconds (30s)"),
         (["watch", "small", "loss", "--window", "0"], 1, "a window is None"),

@@ -622,10 +622,22 @@ def test_an_agent_that_has_forgotten_a_client_is_greeted_anew():
     run = Run(agent)
     stream = run.stream("step")
     agent.put(values(1, 1, [7, 8]))
-    agent.put(m.Refused("say hello first.", m.VERSION))
+    agent.put(m.Refused("say hello first.", m.VERSION, stranger=True))
     agent.put(values(1, 1, [11], events=array("q", [5]).tobytes()))
     assert [type(message) for message in agent.sent] == [m.Hello, m.Attach] * 2
     assert (run.state, stream.values, stream.gaps) == ("live", [7, 8, 11], [Gap(2, 2)])
+
+
+def test_an_agent_that_has_forgotten_a_client_says_so_of_each_message_that_was_on_its_way():
+    agent = Scripted()
+    run = Run(agent)
+    welcome, agent.welcome = agent.welcome, ...  # the new hello has not arrived yet
+    for _ in range(3):
+        agent.put(m.Refused("say hello first.", m.VERSION, stranger=True))
+    assert run.state == "lost"
+    assert [type(message) for message in agent.sent] == [m.Hello] * 2
+    agent.put(welcome)
+    assert run.alive
 
 
 def test_a_stream_that_was_being_attached_when_the_link_broke_is_not_there():
@@ -642,7 +654,7 @@ def test_an_agent_that_refuses_a_second_hello_is_believed():
     agent = Scripted()
     run = Run(agent)
     agent.welcome = m.Refused("16 clients are attached.", m.VERSION)
-    agent.put(m.Refused("say hello first.", m.VERSION))
+    agent.put(m.Refused("say hello first.", m.VERSION, stranger=True))
     assert (run.state, "16 clients" in run.reason) == ("failed", True)
 
 

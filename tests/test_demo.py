@@ -18,6 +18,7 @@ import looptap
 from looptap.cli import main
 from looptap.cli.demo_digits import Digits, View
 from looptap.testing import pair
+from looptap.training.progress import Progress
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -88,7 +89,7 @@ def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start
         demo = Digits(Console(file=StringIO()), 8)
         demo.ask(run)
         client = start("-u", "-m", "looptap.cli", "watch", run.id, "step, losses, layer_norms(model)")
-        until(lambda: len(run.stats(WAIT)["queries"]) == 5, client)
+        until(lambda: len(run.stats(WAIT)["queries"]) == 6, client)
         Path(go_on).touch()
         assert "losses" in client.stdout.readline()
         client.kill()
@@ -104,6 +105,7 @@ def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     assert demo.returncode == 0, out
     assert "epoch  1: mean loss " in out
     assert "read as" in out
+    assert " to go (" in out
     assert "What was asked, and what it cost the job" in out
     assert "checksum of all losses" in out
     assert "inf" in out
@@ -131,8 +133,9 @@ def test_the_live_view_draws_what_has_come_and_says_what_has_not():
     assert demo.problem() == "No value came of 'step, loss'."
     model = torch.nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
-    agent.expose(model=model)
-    for step in range(100):
+    progress = Progress(100, epochs=1)
+    agent.expose(model=model, progress=progress)
+    for step in progress.train(range(100)):
         image, target = torch.rand(4, 1, 8, 8), torch.tensor([1, 2, 3, 4])
         losses = torch.tensor([0.1, 5.0, 0.2, 4.0]) / (step + 1)
         agent.emit(
@@ -145,6 +148,7 @@ def test_the_live_view_draws_what_has_come_and_says_what_has_not():
     assert "100 values, the newest 0.0232" in drawn
     assert "2 read as 1:" in drawn
     assert "bias" in drawn
+    assert "progress.report  " in drawn
     assert demo.problem() == ""
     agent.close()
 

@@ -232,3 +232,13 @@ def test_limits_hold_until_the_data_leaves_them_or_shrinks():
     assert fit(held, (1.0, 1.5), Axis(log=True)) != held
     assert fit(held, (5.0, 6.0), Axis(low=0.0, high=9.0)) == (0.0, 9.0)
     assert fit(None, None, Axis()) == (-0.04, 1.04)
+
+
+def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
+    def said(*places):
+        return Picture((Line(X, X, name="loss"),), rules=tuple(Rule(x, f"lr {x:g}") for x in places))
+
+    drawing = draw(said(20, 50, 50.5, 51), new_figure(4, 3, dpi=50))
+    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "", "lr 51"]
+    drawing.update(said(20, 50, 80, 80.5))
+    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "lr 50", "", "lr 80.5"]

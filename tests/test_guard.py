@@ -243,8 +243,9 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
 
         thread = threading.Thread(target=train)
         thread.start()
-        code, out, _ = finish(rules, "--once", "--json")
+        code, out, err = finish(rules, "--once", "--json")
         thread.join()
+    assert err.startswith("looptap: watching small-")
     line = json.loads(out)
     assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
     assert line["outcome"].startswith("stop, at batch ")

@@ -28,7 +28,8 @@ MAY_IMPORT = {
         *("matplotlib", "plotly", "plotext", "rich", "anywidget", "ipywidgets", "traitlets", "IPython"),
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
-    "examples": {"looptap", "torch", "numpy", "sklearn"},
+    "training": {"streams", "numpy"},
+    "examples": {"looptap", "training", "torch", "numpy", "sklearn"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
 
@@ -38,6 +39,7 @@ ON_DEMAND = {
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples"},  # looptap demo
     "visualizers": {"pandas", "rich"},  # Plot.summary
+    "training": {"torch"},
 }
 """What a folder may import besides, inside a function only."""
 

@@ -197,6 +197,13 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert windows.wait(1)[0] > 0
 
 
+def test_on_the_command_line_code_runs_on_all_ranks_or_on_those_that_are_named(job, place, capsys):
+    for which, expected in (("all", {"0": 0, "1": 1}), ("1", 1), ("0", 0)):
+        with pytest.raises(SystemExit) as done:
+            main(["call", "many", "rank", "--ranks", which, "--json"])
+        assert (done.value.code, json.loads(capsys.readouterr().out)["result"]) == (0, expected)
+
+
 def test_a_relay_merges_on_the_way(job, place):
     query = "sum(e.loss for e in events), len(events), max(e.rank_twice for e in events)"
     with attach("many", directory=place) as run:

@@ -615,6 +615,26 @@ def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
     assert [s.name for s in run.streams] == ["loss", "secret", "private"]
 
 
+def test_the_shell_says_that_what_it_hands_over_fails(job, capsys):
+    agent, _ = job
+    over = threading.Event()
+
+    def train():
+        while not over.wait(0.01):
+            agent.emit("batch", step=4, loss=0.5)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for words in (("keep", "shared", "losss"), ("share", "shared", "--stream", "losss", "--name", "typo")):
+            with pytest.raises(SystemExit):
+                main(list(words))
+            assert re.match("looptap: 'losss' fails so far: no observable 'losss'.*", capsys.readouterr().err)
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job, dial):
     agent, run = job
     viewer = dial(run.share().path, hello=False)

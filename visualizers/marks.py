@@ -133,7 +133,7 @@ def _place(command: Command, series: list[Series]) -> float | None:
 
 
 def commands(source: Iterable[Any]) -> list[Command]:
-    """The commands in mappings, or in rows of a store; what is neither is left out.
+    """The commands in mappings, or in rows of a store; what is neither is left out, and so is what was refused.
 
     >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
     'lr 0.1 → 0.01'
@@ -147,7 +147,10 @@ def commands(source: Iterable[Any]) -> list[Command]:
         get = one.get
         what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
         old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
-        text = what if new is None else f"{what} {old!r:.20} → {new!r:.20}"
+        if outcome.startswith("refused"):  # it changed nothing, and has no event
+            continue
+        change = f"{new!r:.20}" if old is None else f"{old!r:.20} → {new!r:.20}"
+        text = what if new is None else f"{what} {change}"
         text = text if outcome == "done" else f"{text} ({outcome:.40})"
         number, wall = get("number"), get("wall") or get("time") or get("start")
         found.append(

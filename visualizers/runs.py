@@ -60,13 +60,16 @@ def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
 
 
 def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
-    """The name of each run, and of those that have one name also what differs: commit, folder, host, start, id."""
+    """The name of each run, and of those that have one name also what differs: commit, folder, host, start, id.
+
+    What only some of them tell is no difference: a live run does not say in which folder it is.
+    """
     names = {id(run): label_of(run) for run in runs}
     for facts in (("commit", "directory", "host"), ("started",), ("id",)):
         told = {id(run): [_fact(run, fact) for fact in facts] for run in runs}
         for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
             alike = [key for key, known in names.items() if known == name]
-            differs = [at for at in range(len(facts)) if len({told[key][at] for key in alike}) > 1]
+            differs = [at for at in range(len(facts)) if len({told[key][at] for key in alike} - {""}) > 1]
             for key in alike:
                 names[key] = " ".join([name, *(told[key][at] for at in differs if told[key][at])])
     return names

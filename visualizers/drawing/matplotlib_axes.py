@@ -90,9 +90,16 @@ class PlaneView:
         self.rules.set_transform(self.axes.get_xaxis_transform())
         moved = self._fit(panel, picture)
         low, high = self.axes.get_xlim()
-        for text, x, rule in zip(self.words, at, picture.rules, strict=True):
-            text.set_text(shown(rule.text) if low <= x <= high else "")
-            text.set_transform(self.axes.get_xaxis_transform())
+        across = self.axes.get_xaxis_transform()
+        free: list[float] = []  # where words stand, in pixels; the newest command is said first
+        for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
+            stands = float(across.transform((np.clip(x, low, high), 0))[0])
+            tall = 1.2 * text.get_fontsize() * self.axes.figure.dpi / 72
+            said = low <= x <= high and all(abs(stands - other) >= tall for other in free)
+            if said:
+                free.append(stands)
+            text.set_text(shown(rule.text) if said else "")
+            text.set_transform(across)
             text.set_position((np.clip(x, low, high), 0.99))
         return "limits" if moved else "data"
 

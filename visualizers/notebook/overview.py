@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets
 
+from looptap.client.estimates import Estimates, lines_of
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.visualizers import schemas
@@ -40,6 +41,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._view: PlotView | None = None
         self._drawn: set[str] = set()
         self._before: tuple[float, dict[str, int]] = (0.0, {})
+        self._estimates = Estimates(run)
         super().__init__([self._facts, self._charts])
         self.step(time.monotonic())
         looks.add(self, EVERY)
@@ -56,6 +58,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         if self.closed:
             return None
         parts = [_head(self.run)]
+        parts += [f"<p>{html.escape(line)}</p>" for line in lines_of(self.run, self._estimates)]
         for part in (self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []

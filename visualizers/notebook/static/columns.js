@@ -55,6 +55,7 @@ class Store {
     this.draws = 0;
     this.lags = []; // seconds between the making of a frame and its picture, of the newest 2,000
     this.waiting = this.owing = null;
+    this.queue = []; // frames that have arrived and are not drawn
     model.on("msg:custom", (message, buffers) => this.take(message, buffers));
     this.ask();
   }
@@ -76,11 +77,19 @@ class Store {
       if (performance.now() - this.asked > 500) this.ask();
     }
     if (this.paused) this.synced = false;
-    else if (message.full || this.synced) this.apply(message, buffers);
+    else if (message.full || this.synced) {
+      this.synced = true;
+      this.queue.push([message, buffers]);
+    }
     this.later(message.n);
   }
+  // Frames arrive in pairs where a network holds small ones back: each has its own frame of the screen, if few wait.
+  show() {
+    const count = this.queue.length > 3 ? this.queue.length : 1;
+    for (const [message, buffers] of this.queue.splice(0, count)) this.apply(message, buffers);
+    if (this.dirty) this.draw();
+  }
   apply(message, buffers) {
-    this.synced = true;
     if (message.layout) {
       this.layout = message.layout;
       for (const view of this.views) view.changed = true;
@@ -117,15 +126,16 @@ class Store {
   tick() {
     this.ticking = true;
     requestAnimationFrame(() => {
-      if (this.dirty) this.draw();
+      this.show();
       if (this.waiting) this.taken(true);
-      if (performance.now() - this.arrived < 250) this.tick();
+      if (this.queue.length || performance.now() - this.arrived < 250) this.tick();
       else this.ticking = false;
     });
   }
   taken(shown) {
     clearTimeout(this.waiting);
     this.waiting = null;
+    while (!shown && this.queue.length) this.show();
     this.acknowledge(!shown);
   }
   // Every second frame, or soon after: what is sent to the kernel costs it more than what it sends.

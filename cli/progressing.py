@@ -1,0 +1,162 @@
+"""`looptap progress`: when a run will be done, as a bar with its band."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from looptap.cli.names import Name
+from looptap.client.estimates import banded, commonest, is_report, said
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from looptap.client.live import LiveStream
+    from looptap.client.run import Run
+    from looptap.streams.stream import Record
+
+_WAIT = 3.0  # seconds after which is said what is waited for
+
+
+def install(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("progress", short_help="Show when a run will be done, with its band.")(progress)
+
+
+def progress(
+    run: Name,
+    name: Annotated[str, Option("--name", metavar="NAME", help="The observable that holds it.")] = "progress",
+    on: Annotated[
+        str | None, Option("--on", metavar="EVENT", help="At which events to look.", show_default="the commonest")
+    ] = None,
+    every: Annotated[float, Option("--every", metavar="S", min=0.0, help="Seconds between two looks.")] = 1.0,
+    count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N looks.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each look.")] = False,
+) -> int:
+    """Show when a run will be done: how much is over, what remains and its band, where early stopping will end it.
+
+    \b
+      looptap progress digits-cnn
+      looptap progress digits-cnn --every 30 >> eta.txt
+      looptap progress digits-cnn --count 1 --json | jq '.remaining[0]'
+
+    The full part of the bar is over for sure, the shaded part is what it may be: the truth lies in the band in about
+    80 % of the time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress).
+
+    An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
+    speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
+    """
+    from looptap.cli.start import DONE
+    from looptap.client.discover import attach
+
+    with attach(run) as attached:
+        at = on or commonest(attached)
+        stream = attached.stream(f"{name}.report", on=at, throttle=every)
+        try:
+            return _follow(attached, stream, name, count, as_json)
+        except KeyboardInterrupt:
+            return DONE
+        except BrokenPipeError:  # whoever reads has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return DONE
+
+
+def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool) -> int:
+    from looptap.cli.start import DONE, complain
+
+    drawn, number, looks, begun = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb", 0, 0, False
+    asked = time.monotonic()
+    view = View(run.id) if drawn else None
+    if view is not None:
+        from rich.console import Console
+        from rich.live import Live
+
+        live = Live(view, console=Console(highlight=False), refresh_per_second=4)
+        live.start()
+    try:
+        while True:
+            over = stream.state != "live"  # before the look: what came before the end is seen
+            for record in stream.records_after(number):
+                number = record.number
+                if record.error is not None or not is_report(record.value):
+                    return complain(_nothing(run, name, stream))
+                looks, begun = looks + 1, True
+                if view is not None:
+                    view.report, view.at = record.value, time.monotonic()
+                else:
+                    _print(run, record, as_json)
+                if looks == count:
+                    return DONE
+            if over:
+                if stream.state == "failed":
+                    return complain(f"{stream.title} failed: {stream.reason}")
+                if view is None:
+                    print(f"{run.id}: {stream.reason}", file=sys.stderr)
+                else:
+                    view.over = stream.reason
+                return DONE
+            if stream.error_count or stream.traceback:
+                return complain(_nothing(run, name, stream))
+            if not begun and time.monotonic() - asked > _WAIT:
+                begun = True
+                waiting = f"waiting for an event {stream.on!r} of {run.id}"
+                if view is not None:
+                    view.waiting = waiting
+                else:
+                    print(f"looptap: {waiting}", file=sys.stderr, flush=True)
+            time.sleep(0.05)
+    finally:
+        if view is not None:
+            live.stop()
+
+
+def _nothing(run: Run, name: str, stream: LiveStream) -> str:
+    """That the run has no progress of that name, and the way out."""
+    why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
+    return (
+        f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
+        "agent.expose(progress=Progress(...)) of looptap.training.progress; --name says what it is called otherwise."
+    )
+
+
+def _print(run: Run, record: Record, as_json: bool) -> None:
+    from looptap.cli.formats import json_of
+
+    if as_json:
+        print(json_of({"run": run.id, "event": record.event, "time": record.wall, **record.value}), flush=True)
+        return
+    lines = said(record.value)
+    print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  " + "; ".join(lines), flush=True)
+
+
+class View:
+    """The bar on a terminal; between two looks the time goes on."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.report: Mapping[str, Any] | None = None
+        self.at = 0.0
+        self.waiting = self.over = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        width = options.max_width
+        yield Text.assemble((self.run, "bold"), f"  {self.over or self.waiting * (self.report is None)}")
+        if self.report is None:
+            return
+        yield Text(banded(self.report, max(10, min(60, width - 2))), "green")
+        head, *more = said(self.report)
+        if self.report["remaining"] is not None and not self.report["over"] and not self.over:
+            until = time.time() + self.report["remaining"][0] - (time.monotonic() - self.at)
+            head += f", about {time.strftime('%a %H:%M', time.localtime(until))}"
+        yield Text(head, "bold", overflow="ellipsis", no_wrap=True)
+        for line in more:
+            yield Text(line, "yellow" if line == self.report["note"] else "", overflow="ellipsis", no_wrap=True)

@@ -1,0 +1,105 @@
+"""What a run tells of the time that remains, if it has a `looptap.training.progress.Progress`; in words, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from looptap.client.live import LiveStream
+from looptap.client.run import Run
+from looptap.protocol.keys import VIEWER
+from looptap.streams.errors import LooptapError
+
+EVERY = 1.0
+"""Seconds between two reports."""
+
+
+class Estimates:
+    """Asks a run for its reports, if the job exposes a `Progress` as ``name``; it costs a look a second."""
+
+    def __init__(self, run: Run, name: str = "progress") -> None:
+        self._run, self._name = run, name
+        self._stream: LiveStream | None = None
+
+    def newest(self) -> Mapping[str, Any] | None:
+        """The newest report; None while there is none. Raises LooptapError if the run does not answer."""
+        if self._stream is None:
+            run = self._run
+            if run.role == VIEWER or not any(run.events().values()) or f"{self._name}.epochs" not in run.controls:
+                return None
+            self._stream = run.stream(f"{self._name}.report", on=commonest(run), throttle=EVERY, buffer=10)
+        value = self._stream.latest
+        return value if is_report(value) else None
+
+
+def lines_of(run: Run, estimates: Estimates) -> list[str]:
+    """What is known of the rest of a run, in lines; none if it tells nothing."""
+    try:
+        report = estimates.newest() if run.alive else None
+    except LooptapError:
+        return []
+    return [] if report is None else said(report)
+
+
+def is_report(value: object) -> bool:
+    """Whether a value of a stream is a report of progress."""
+    return isinstance(value, Mapping) and "fraction" in value and "remaining" in value
+
+
+def commonest(run: Run) -> str:
+    """The type of event that comes most often, which is where to look."""
+    events = run.events()
+    return max(events, key=events.__getitem__) if any(events.values()) else "batch"
+
+
+def said(report: Mapping[str, Any]) -> list[str]:
+    """What a report says, in lines: what remains, where it stops and how fast it goes, and why nothing is known."""
+    if report["over"]:
+        return [f"100 %, done after {lasting(report['elapsed'])}"]
+    lines = [f"{report['fraction']:.0%}".replace("%", " %")]
+    if report["remaining"] is None:
+        lines[0] = f"{report['steps']:,} steps in {lasting(report['elapsed'])}; what remains is not known yet"
+    else:
+        median, low, high = report["remaining"]
+        lines[0] += f", {lasting(median)} to go ({lasting(low)} to {lasting(high)})"
+    facts = []
+    if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
+        facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
+    elif stop is not None:
+        facts.append(f"ends after validation {stop[0]:.0f}")
+    for what in ("train", "validation"):
+        if (speed := report[f"{what}_speed"]) is not None:
+            facts.append(f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s")
+    if facts:
+        lines.append(", ".join(facts))
+    if report["note"]:
+        lines.append(report["note"])
+    return lines
+
+
+def lasting(seconds: float) -> str:
+    """A length of time to about two digits.
+
+    >>> lasting(42), lasting(2520), lasting(9000)
+    ('42 s', '42 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.{int(seconds < 570)}f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def banded(report: Mapping[str, Any], width: int) -> str:
+    """A bar of ``width`` characters: full is what is over for sure, shaded what may be.
+
+    >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
+    '███▒▒▒░░░░'
+    """
+    if report["over"]:
+        return "█" * width
+    if report["remaining"] is None:
+        return "░" * width
+    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
+    sure, perhaps = (int(width * min(1.0, elapsed / max(elapsed + rest, 1e-9))) for rest in (high, low))
+    return "█" * sure + "▒" * (perhaps - sure) + "░" * (width - perhaps)

@@ -1,0 +1,681 @@
+"""Each item as often as promised, from loaders of every kind; nothing of it leaks, and a checkpoint has all of it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import looptap
+from looptap.streams.errors import ControlError
+from looptap.testing import pair
+from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
+from looptap.training.echoing.auto import Auto, Meter
+from looptap.training.echoing.stages import Reads
+from looptap.training.echoing.trees import Packed
+from looptap.training.progress import Progress
+
+
+class Numbers(Dataset):
+    """Item i is i, as a tensor, an array, a ragged tensor, text and a dict; slow or failing where a test wants that."""
+
+    def __init__(self, n=40, *, rich=False, pause=0.0, bad=None):
+        self.n, self.rich, self.pause, self.bad = n, rich, pause, bad
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        time.sleep(self.pause)
+        if i == self.bad:
+            raise KeyError(f"item {i} is broken")
+        x = torch.full((2,), float(i))
+        return {"x": x, "i": i, "a": np.full(3, i), "text": str(i)} if self.rich else (x, i)
+
+
+class Stream(IterableDataset):
+    def __init__(self, n=40):
+        self.n = n
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        start, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        return ((torch.full((2,), float(i)), i) for i in range(start, self.n, step))
+
+
+def jitter(example):
+    """An augmentation that draws from the global generators, as those of torchvision do."""
+    x, i = example
+    return x + 0.5 * torch.rand(1) + 0.1 * random.random() + 0.1 * np.random.rand(), i
+
+
+def ragged(examples):
+    return torch.cat([x[: 1 + i % 2] for x, i in examples]), torch.tensor([i for _, i in examples])
+
+
+def loader(dataset=None, *, n=40, size=8, workers=0, **how):
+    how.setdefault("shuffle", not isinstance(dataset, IterableDataset))
+    return DataLoader(dataset or Numbers(n), batch_size=size, num_workers=workers, **how)
+
+
+def items(batches):
+    """How often each item was seen."""
+    numbers = (batch["i"] if isinstance(batch, dict) else batch[1] for batch in batches)
+    return collections.Counter(int(i) for some in numbers for i in some)
+
+
+def flat(batches):
+    return [[x.tolist(), i.tolist()] for x, i in batches]
+
+
+def random_states():
+    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+
+
+# ---------------------------------------------------------------- how often
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_each_item_appears_as_often_as_promised_and_every_epoch_covers_the_data(mode, workers, persistent):
+    echo = Echo(loader(workers=workers, persistent_workers=persistent), 3, mode, augment=jitter, buffer=20)
+    for epoch in range(2):
+        expected = len(echo)
+        batches = list(echo)
+        assert len(batches) == expected == 15
+        assert items(batches) == {i: 3 for i in range(40)}
+        assert (echo.fresh, echo.seen, echo.epoch) == (40 * (epoch + 1), 120 * (epoch + 1), epoch + 1)
+        assert (echo.fill, echo.fill_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_is_echoed_too(mode, workers):
+    echo = Echo(loader(Stream(), workers=workers), 2, mode, augment=jitter, buffer=20)
+    for _ in range(2):
+        assert items(list(echo)) == {i: 2 for i in range(40)}
+    with pytest.raises(TypeError):
+        len(echo)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mode=st.sampled_from(MODES), factor=st.floats(1, 5), n=st.integers(1, 60), size=st.integers(1, 9),
+    buffer=st.integers(1, 80), drop_last=st.booleans(), end=st.sampled_from(["drain", "drop"]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_any_factor_with_any_buffer(mode, factor, n, size, buffer, drop_last, end, seed):
+    echo = Echo(
+        loader(n=n, size=size, drop_last=drop_last), factor, mode, augment=jitter, buffer=buffer, end=end, seed=seed
+    )
+    counts = collections.Counter()
+    for batch in echo:
+        assert len(batch[1]) == size or not drop_last
+        assert echo.fill <= max(buffer, 2)
+        counts.update(items([batch]))
+    assert echo.fresh == (n // size * size if drop_last else n)
+    assert sum(counts.values()) == echo.seen
+    assert all(count <= math.ceil(factor) for count in counts.values())
+    if end == "drain" and not echo.dropped:
+        assert len(counts) == echo.fresh
+        assert all(count >= int(factor) for count in counts.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fraction_is_right_on_average_and_len_is_the_expectation(mode):
+    echo = Echo(loader(n=2000, size=5), 2.25, mode, augment=jitter)
+    expected = len(echo)
+    batches = list(echo)
+    assert set(items(batches).values()) == {2, 3}
+    assert echo.seen / echo.fresh == pytest.approx(2.25, abs=0.12)
+    assert len(batches) == pytest.approx(expected, rel=0.06)
+
+
+def test_plain_batches_come_one_after_the_other_and_shuffled_ones_do_not():
+    first = [batch[1].tolist() for batch in Echo(loader(), 2, BATCH)]
+    assert first[::2] == first[1::2]
+    mixed = [batch[1].tolist() for batch in Echo(loader(), 2, SHUFFLED, buffer=40)]
+    assert mixed[::2] != mixed[1::2]
+
+
+def test_an_echo_before_augmentation_is_augmented_anew_and_one_after_it_is_not():
+    for mode, different in ((BEFORE, 3), (AFTER, 1)):
+        values = collections.defaultdict(set)
+        for x, i in Echo(loader(workers=2), 3, mode, augment=jitter):
+            for value, number in zip(x[:, 0].tolist(), i.tolist(), strict=True):
+                values[number].add(value)
+        assert {len(found) for found in values.values()} == {different}
+
+
+def test_augmentation_of_batches_comes_after_the_buffer():
+    sizes = []
+
+    def shift(batch):
+        sizes.append(len(batch[1]))
+        return batch[0] + torch.rand(len(batch[1]), 1), batch[1]
+
+    before = random_states()
+    echo = Echo(loader(generator=torch.Generator(), shuffle=True), 2, BEFORE, augment_batch=shift)
+    assert items(list(echo)) == {i: 2 for i in range(40)}
+    assert sizes == [8] * 10
+    assert random_states() == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", [AFTER, BEFORE])
+def test_items_of_every_kind_and_collate_functions_of_the_host_work(workers, mode):
+    echo = Echo(loader(Numbers(rich=True), workers=workers), 2, mode, augment=dict)
+    batch = next(iter(echo))
+    assert {type(batch[name]) for name in ("x", "i", "a")} == {torch.Tensor}
+    assert batch["text"] == [str(i) for i in batch["i"].tolist()]
+    assert items(list(echo)) == {i: 2 for i in range(40)}
+    echo = Echo(loader(workers=workers, collate_fn=ragged), 2, mode, augment=jitter)
+    assert items(list(echo)) == {i: 2 for i in range(40)}
+
+
+def test_examples_travel_in_few_pieces_of_memory():
+    examples = [(torch.ones(1 + i), np.ones(2) * i, {"name": str(i)}) for i in range(5)]
+    packed = pickle.loads(pickle.dumps(Packed(examples)))
+    for (x, a, meta), (y, b, other) in zip(examples, packed.examples(), strict=True):
+        assert torch.equal(x, y)
+        assert a.tolist() == b.tolist()
+        assert meta == other
+    assert len({x.untyped_storage().data_ptr() for x, _, _ in packed.examples()}) == 1
+    assert Packed([1, (2, 3)]).examples() == [1, (2, 3)]
+    reads = pickle.loads(pickle.dumps(Reads(Stream(3))))
+    reads.n = 5
+    assert isinstance(reads, Stream)
+    assert len(list(reads)) == reads.n == 5
+
+
+# ---------------------------------------------------------------- what must not happen
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_with_a_factor_of_one_the_batches_and_the_random_numbers_are_those_of_the_loader(workers):
+    torch.manual_seed(3)
+    plain, after = flat(loader(workers=workers)), random_states()
+    torch.manual_seed(3)
+    assert flat(Echo(loader(workers=workers), 1, BATCH)) == plain
+    assert random_states() == after
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_loop_does_to_a_batch_is_not_seen_in_its_echoes(mode):
+    for how in ({}, {"collate_fn": list}):
+        for batch in Echo(loader(shuffle=False, **how), 3, mode, augment=lambda example: example):
+            pairs = batch if how else zip(*batch, strict=True)
+            for x, i in pairs:
+                assert x[0] == i
+                x += 1000
+
+
+def test_where_batches_are_not_cloned_the_echoes_of_a_changed_one_are_left_out():
+    echo, seen = Echo(loader(shuffle=False), 3, BATCH, guard="version"), []
+    for x, i in echo:
+        seen.append((x[0, 0].item(), i[0].item()))
+        x += 1000
+    assert "in place" in echo.note
+    assert all(x == i for x, i in seen)
+    assert (len(seen), echo.dropped) == (1 + 4 * 3, 16)
+    untouched = list(Echo(loader(), 2, BATCH, guard="version"))
+    assert untouched[0][0] is untouched[1][0]
+
+
+def test_a_batch_that_is_echoed_is_copied_to_the_device_once():
+    for mode, times in ((BATCH, 5), (SHUFFLED, 5), (AFTER, 15)):
+        moved = []
+        assert len(list(Echo(loader(), 3, mode, transfer=lambda batch, moved=moved: moved.append(0) or batch))) == 15
+        assert len(moved) == times
+
+
+def test_a_worker_that_fails_is_told_as_by_the_loader():
+    for mode, workers in ((BEFORE, 1), (AFTER, 0), (BATCH, 0)):
+        with pytest.raises(KeyError, match="item 7 is broken") as caught:
+            list(Echo(loader(Numbers(8, bad=7), workers=workers), 2, mode, augment=jitter))
+        traceback.clear_frames(caught.tb)  # a loader's iterator in a cycle takes 5 s to end its workers
+
+
+def test_an_epoch_that_the_loop_leaves_is_over_and_the_next_is_whole():
+    for mode in MODES:
+        echo = Echo(loader(), 2, mode, augment=jitter, buffer=20)
+        for _ in echo:
+            if echo.steps == 3:
+                break
+        assert items(list(echo)) == {i: 2 for i in range(40)}
+        assert (echo.epoch, len(echo)) == (2, 10)
+    echo, other = iter(echo), iter(echo)
+    next(echo)
+    next(other)
+    with pytest.warns(RuntimeWarning, match="gone through anew"):
+        assert list(echo) == []
+    assert len(list(other)) == 9
+
+
+def test_the_buffer_keeps_no_more_memory_alive_than_it_may():
+    class Large(Numbers):
+        def __getitem__(self, i):
+            return torch.full((1000,), float(i)), i  # 4 kB and an index
+
+    echo, most = Echo(loader(Large(400)), 2, AFTER, buffer=300, max_bytes=400_000), 0
+    for _ in echo:
+        most = max(most, echo.fill_bytes)
+    assert 300_000 < most < 400_000 + 8 * 4_100
+    assert items(list(echo)) == {i: 2 for i in range(400)}
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("factor", [0.99, 0, -1, math.nan, math.inf, "3", "fast", None, True, [2]])
+def test_a_factor_that_is_none_is_a_sentence(factor):
+    with pytest.raises(ControlError, match=r"factor = .*: it is a number from 1.0 to 64.0, a function .*, or 'auto'\."):
+        Echo(loader(), factor)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"buffer": 0}, "buffer = 0: it is a whole number, 1 examples or more"),
+        ({"mode": "nowhere"}, "mode = 'nowhere': it is one of"),
+        ({"mode": BEFORE}, "there is no augmentation to come after it"),
+        ({"mode": AFTER, "augment_batch": abs}, "augment_batch= works on what comes out"),
+        ({"max_bytes": 0}, "max_bytes=0: it is a whole number above 0"),
+        ({"end": "stop"}, "end='stop': it is one of 'drain', 'drop'"),
+        ({"bound": 0.5}, "bound=0.5: it is a factor, from 1 to 64"),
+        ({"loader": [], "mode": AFTER}, "a list yields batches"),
+        ({"loader": DataLoader(Numbers(), batch_size=None), "mode": AFTER}, "does not say how many examples"),
+        ({"loader": iter([1])}, "an iterator is exhausted after one epoch"),
+        ({"loader": 3}, "loader=3: it is a DataLoader"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(how, sentence):
+    with pytest.raises((ControlError, ValueError, TypeError)) as caught:
+        Echo(how.pop("loader", loader()), 2, **how)
+    assert sentence in str(caught.value)
+
+
+def test_a_loader_that_yields_nothing_any_more_is_told():
+    class Once:
+        batches = iter([torch.ones(2)])
+
+        def __iter__(self):
+            return self.batches
+
+    echo = Echo(Once(), 2)
+    assert len(list(echo)) == 2
+    with pytest.warns(RuntimeWarning, match="may be exhausted"):
+        assert list(echo) == []
+    assert "exhausted" in echo.note
+
+
+def test_a_loader_that_does_not_batch_has_its_items_echoed_whole():
+    assert items([(x, [i]) for x, i in Echo(DataLoader(Numbers(), batch_size=None), 2)]) == {i: 2 for i in range(40)}
+
+
+# ---------------------------------------------------------------- it is turned
+
+
+def test_a_factor_is_turned_within_an_epoch_and_len_follows():
+    echo = Echo(loader(n=80, shuffle=False), 2, BATCH)
+    seen = []
+    for batch in echo:
+        seen.append(int(batch[1][0]) // 8)
+        if len(seen) == 3:
+            assert len(echo) == 20
+            echo.factor = 1
+            assert len(echo) == 11
+        if len(seen) == 6:
+            echo.factor = 3
+            assert len(echo) == len(seen) + 3 * (9 - seen[-1])
+    assert seen == [0, 0, 1, 2, 3, 4, *(n for n in range(5, 10) for _ in range(3))]
+
+
+@pytest.mark.parametrize("kind", [Numbers, Stream])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_workers_a_factor_is_turned_after_what_they_have_ready(workers, kind):
+    echo = Echo(loader(kind(400), workers=workers), 1, BEFORE, augment=jitter, buffer=8)
+    batches = iter(echo)
+    for _ in range(5):
+        next(batches)
+    echo.factor = 4
+    counts = items(list(batches))
+    assert echo.seen == sum(counts.values()) + 40
+    late = [i for i, count in counts.items() if count == 4]
+    assert 400 - 40 - 64 - 8 * 2 * workers - 8 <= len(late) <= 360
+
+
+def test_a_schedule_is_a_function_of_the_step_and_one_that_fails_leaves_the_factor():
+    echo = Echo(loader(n=80), lambda step: 1 + step // 4, BATCH)
+    assert len(list(echo)) > 10
+    assert echo.factor > 2
+    before = echo.factor
+    echo.factor = lambda step: math.nan
+    with pytest.warns(RuntimeWarning, match="schedule of the factor failed"):
+        assert len(list(echo)) > 10
+    assert echo.factor == before
+
+
+def test_a_mode_is_turned_at_the_next_epoch_also_in_persistent_workers():
+    for dataset in (Numbers(), Stream()):
+        echo = Echo(loader(dataset, workers=2, persistent_workers=True), 2, BATCH, augment=jitter)
+        for mode in (AFTER, BEFORE, SHUFFLED, BATCH):
+            batches = iter(echo)
+            found = [next(batches)]
+            echo.mode = mode
+            assert items([*found, *batches]) == {i: 2 for i in range(40)}
+            assert echo.mode == mode
+
+
+def test_a_client_turns_the_factor_and_it_is_seen_at_the_next_batch(directory):
+    echo = Echo(loader(n=4000, shuffle=False), 1, BATCH)
+    answers = []
+
+    def client():
+        run = looptap.attach("echoed")
+        answers.append(run.set("echo.factor", 3))
+        for name, value in (("factor", 0.5), ("factor", "fast"), ("buffer", 0), ("mode", BEFORE)):
+            try:
+                run.set(f"echo.{name}", value)
+            except looptap.LooptapError as error:
+                answers.append(str(error))
+        answers.append(run.call("echo.factor, echo.ratio, echo.fresh, echo.fill"))
+        run.set("echo.factor", "auto")
+        answers.append(run.controls["echo.auto"].value)
+        run.close()
+
+    with looptap.Agent("echoed") as agent:
+        agent.expose(echo=echo)
+        asked = threading.Thread(target=client)
+        asked.start()
+        fresh, deadline = [], time.monotonic() + 60
+        while asked.is_alive() and time.monotonic() < deadline:
+            for x, _ in echo:
+                fresh.append(x[0, 0].item())
+                agent.emit("batch")
+                if not asked.is_alive():
+                    break
+        asked.join()
+    outcome, low, text, none, nowhere, read, auto = answers
+    at = outcome.number
+    assert (outcome.old, outcome.new) == (1.0, 3.0)
+    assert len(set(fresh[max(0, at - 3) : at])) == min(3, at)
+    assert fresh[at] == fresh[at + 1] == fresh[at + 2] != fresh[at - 1]
+    assert "factor = 0.5: it is a number from 1.0 to 64.0" in low
+    assert "'auto'" in text
+    assert "buffer = 0" in none
+    assert "there is no augmentation to come after it" in nowhere
+    assert read[0] == 3.0
+    assert auto is True
+
+
+def test_a_value_that_is_set_back_after_a_resume_leaves_what_drives_it():
+    echo = Echo(loader(), "auto")
+    echo.factor = echo.factor
+    assert echo.auto
+    echo.factor = 2
+    assert not echo.auto
+    agent, run = pair("resumed")
+    agent.expose(echo=echo)
+    state = agent.state_dict()
+    echo.factor = "auto"
+    agent.load_state_dict(state)
+    assert (echo.factor, echo.auto, echo.mode) == (2.0, False, BATCH)
+    run.close()
+    agent.close()
+
+
+def test_progress_sees_a_factor_that_is_turned():
+    echo = Echo(loader(), 2, AFTER)
+    progress = Progress(echo, epochs=2)
+    for step, _ in enumerate(progress.train()):
+        if step == 3:
+            progress.estimate()
+            before = progress.train_cost
+            echo.factor = 4
+            assert progress.train_cost > before
+
+
+# ---------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("generator", [True, False])
+def test_a_resumed_epoch_goes_on_bit_for_bit(mode, workers, generator):
+    def make():
+        how = {"generator": torch.Generator().manual_seed(1)} if generator else {}
+        return Echo(loader(workers=workers, **how), 2.5, mode, augment=jitter, buffer=20, seed=4)
+
+    torch.manual_seed(1)
+    first, whole, states = make(), [], []
+    for epoch in range(2):
+        for batch in first:
+            whole.append(batch)
+            states.append(pickle.dumps(first.state_dict()))
+            if (epoch, len(whole)) == (0, 4):
+                first.factor = 3
+    for at in (1, 4, len(whole) // 2 - 3):
+        second = make()
+        second.load_state_dict(pickle.loads(states[at]))
+        again = second.state_dict()
+        before = random_states()
+        rest = []
+        for batch in second:
+            rest.append(batch)
+            if second.steps == 4:
+                second.factor = 3
+        assert random_states() == before
+        assert again == pickle.loads(states[at])
+        if generator:
+            rest += list(second)
+        assert flat(rest) == flat(whole[at + 1 : at + 1 + len(rest)])
+        assert second.steps == at + 1 + len(rest)
+        if generator:
+            assert (second.steps, second.seen, second.fresh) == (first.steps, first.seen, first.fresh)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_that_repeats_itself_is_resumed_exactly(mode, workers):
+    def make():
+        return Echo(loader(Stream(), workers=workers), 2, mode, augment=jitter, buffer=20)
+
+    echo, seen = make(), []
+    for batch in echo:
+        seen.append(batch)
+        if len(seen) == 4:
+            state = pickle.dumps(echo.state_dict())
+    again = make()
+    again.load_state_dict(pickle.loads(state))
+    assert flat(again) == flat(seen[4:])
+
+
+def test_a_state_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="of another kind, 'Streamed'"):
+        Echo(loader()).load_state_dict(Echo(loader(Stream())).state_dict())
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def test_ranks_change_at_the_same_step_and_take_equal_steps():
+    told = []
+
+    def make(rank):
+        def broadcast(value):
+            if rank == 0:
+                told.append(value)
+            return told[-1]
+
+        return Echo(loader(n=200, shuffle=False), 1.5, BATCH, broadcast=broadcast, agree_every=8)
+
+    ranks = make(0), make(1)
+    steps = 0
+    for step, (one, other) in enumerate(zip(*ranks, strict=True)):
+        assert one[1].tolist() == other[1].tolist()
+        steps = step + 1
+        if step == 10:
+            ranks[0].factor = 4
+        if step == 20:
+            ranks[1].factor = 9
+    assert ranks[0].factor == ranks[1].factor == 4
+    assert steps > 60
+
+
+RANK = """
+    import json, signal, sys
+    signal.alarm(100)
+    import torch, torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    from looptap.training.echoing import BEFORE, Echo
+
+    def broadcast(value):
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    rank = int(sys.argv[1])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+    data, refused = TensorDataset(torch.arange(200.0)), ""
+    loader = DataLoader(data, batch_size=5, num_workers=1, sampler=DistributedSampler(data))
+    try:
+        Echo(loader, "auto")
+    except ValueError as error:
+        refused = str(error)
+    shift = lambda example: (example[0] + torch.rand(1),)
+    echo = Echo(loader, 1.5, BEFORE, augment=shift, broadcast=broadcast, agree_every=4, buffer=20)
+    factors, places = [], []
+    for epoch in range(2):
+        echo.set_epoch(epoch)
+        for (x,) in echo:
+            factors.append(echo._factor)
+            places += x.flatten().tolist()
+            if echo.steps == 6 and rank == 0:
+                echo.factor = 3
+    print(json.dumps([refused, echo.steps, factors, sorted({int(x) for x in places})]))
+    dist.destroy_process_group()
+"""
+
+
+def test_over_gloo_ranks_take_equal_steps_and_change_at_the_same_one(tmp_path):
+    code = textwrap.dedent(RANK)
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    answers = [child.communicate(timeout=110)[0] for child in started]
+    told = [json.loads(answer) for answer in answers]
+    (refused, steps, factors, some), (_, other_steps, other_factors, others) = told
+    assert "Give broadcast=" in refused
+    assert (steps, factors) == (other_steps, other_factors)
+    assert factors[:9] == [1.5] * 8 + [3.0]
+    assert len({*some, *others}) >= 199
+
+
+# ---------------------------------------------------------------- auto
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Slow:
+    """Batches that take ``seconds`` of a clock each."""
+
+    def __init__(self, clock, seconds, n=1000):
+        self.clock, self.seconds, self.n = clock, seconds, n
+
+    def __iter__(self):
+        for _ in range(self.n):
+            self.clock.now += self.seconds
+            yield torch.zeros(4)
+
+
+def test_auto_takes_what_reading_costs_and_stops_at_its_bound():
+    for seconds, bound, expected in ((0.6, 16, 6.0), (0.6, 4, 4.0), (0.05, 16, 1.0)):
+        clock = Clock()
+        echo = Echo(Slow(clock, seconds), "auto", bound=bound, clock=clock)
+        for _ in echo:
+            clock.now += 0.1
+        assert echo.factor == pytest.approx(expected, rel=0.01)
+        assert echo.ratio == pytest.approx(seconds / 0.1)
+        assert (echo.up, echo.down) == (pytest.approx(seconds), pytest.approx(0.1))
+    assert "echoing saves nothing" in echo.advice
+
+
+def simulated(up, down, workers=2, steps=2000, factor=1.0):
+    """A pipeline of workers with a queue of 4, run by hand: the factor that `Auto` settles at, and its changes."""
+    meter, auto, changes = Meter(workers), Auto(16.0), []
+    now = arrival = 0.0
+    ready = [0.0] * 4
+    copies = 0.0
+    noise = random.Random(0)
+    for step in range(steps):
+        factor, before = auto.next(factor, meter, step), factor
+        if factor != before:
+            changes.append(factor)
+            meter.changed()
+        wait = 0.0
+        if copies < 1:
+            at = ready.pop(0)
+            wait = max(0.0, at - now)
+            now += wait
+            took = up * noise.uniform(0.8, 1.2)
+            meter.arrived(wait, now - arrival, {"read": took * workers})
+            ready.append(max(ready[-1], arrival) + took)
+            arrival = now
+            copies += factor
+        copies -= 1
+        spent = down * noise.uniform(0.9, 1.1)
+        now += spent
+        meter.handed(spent, 0.0, wait)
+    return factor, changes
+
+
+def test_auto_settles_and_stays():
+    for up, down in ((0.06, 0.01), (0.02, 0.01), (0.005, 0.01)):
+        for start in (1.0, 16.0):
+            factor, changes = simulated(up, down, factor=start)
+            assert factor == pytest.approx(max(1.0, up / down), rel=0.15)
+            assert len(changes) < 12
+
+
+def test_auto_with_a_loader_that_is_really_slow():
+    # 8 items of 4 ms in two workers are 16 ms a batch, and a step takes 4 ms
+    echo = Echo(loader(Numbers(600, pause=0.004), workers=2), "auto", SHUFFLED, buffer=32)
+    for _ in echo:
+        time.sleep(0.004)
+        if echo.steps > 160:
+            break
+    assert 2.0 < echo.factor < 8.0
+    assert echo.bottleneck in ("read", "step")
+    assert echo.stages["read"] > 0.03
+    assert 0 <= echo.starved < 0.6
+
+
+def test_advice_names_what_would_help_more():
+    clock = Clock()
+    echo = Echo(Slow(clock, 0.6), 2, clock=clock)
+    assert (echo.bottleneck, echo.advice) == ("", "")
+    for _ in echo:
+        clock.now += 0.1
+    assert "num_workers=1 or more" in echo.advice

@@ -1,0 +1,330 @@
+"""When will it be done: clocks that are turned by hand, real loaders, a real kill and resume."""
+
+from __future__ import annotations
+
+import math
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from clocks import Clock, trained
+from judge import judge
+from simulated import DELTA, PATIENCE, make, stretches
+from torch.utils.data import DataLoader, TensorDataset
+
+from looptap.training.progress import Inserting, Never, Paper, Patience, Progress
+from looptap.training.progress.estimate import Estimator
+from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.plan import Plan, insertion
+
+
+def test_without_early_stopping_on_a_steady_machine_the_estimate_is_exact():
+    clock = Clock()
+    progress = Progress(10, epochs=100, validation=20, clock=clock)
+    trained(progress, clock, 40)
+    clock.now += 1.5
+    remaining = progress.remaining
+    assert remaining.median == pytest.approx(60 * 12, rel=0.01)
+    assert remaining.low < 60 * 12 < remaining.high
+    assert progress.fraction == pytest.approx(0.4, abs=0.01)
+    assert progress.stop_at == (100.0, 100.0, 100.0)
+    assert progress.train_speed == pytest.approx(4)
+    assert progress.validation_speed == pytest.approx(10)
+    assert (progress.train_cost, progress.validation_cost) == (60 * 40, 60 * 20)
+
+
+def test_a_run_of_unknown_length_has_a_speed_until_the_first_epoch_has_ended():
+    clock = Clock()
+    progress = Progress(None, epochs=10, clock=clock)
+    batches = progress.train(iter([torch.zeros(4)] * 10))
+    for _ in range(5):
+        next(batches)
+        clock.now += 1.0
+    assert math.isnan(progress.remaining.median)
+    assert progress.train_speed == pytest.approx(4)
+    assert "not known yet" in repr(progress)
+    for _ in batches:
+        clock.now += 1.0
+    progress.validated(0.5)
+    clock.now += 1.1
+    assert progress.remaining.median == pytest.approx(90 + 8 * 1.1, rel=0.02)  # that time counts in each epoch
+
+
+@pytest.mark.parametrize("bound", [{"max_steps": 50}, {"budget": 200}, {"max_steps": 50, "epochs": 100}])
+def test_steps_and_tokens_bound_a_run(bound):
+    clock = Clock()
+    progress = Progress(10, clock=clock, **bound)
+    trained(progress, clock, 2, check=0.0)
+    assert progress.remaining.median == pytest.approx(30, rel=0.05)
+
+
+def test_time_bounds_a_run():
+    clock = Clock()
+    progress = Progress(10, epochs=1000, max_time=100, clock=clock)
+    trained(progress, clock, 2, check=0.0)
+    assert progress.remaining.median == pytest.approx(80)
+    alone = Progress(10, max_time=100, clock=clock)
+    trained(alone, clock, 2, check=0.0)
+    assert alone.remaining.median == pytest.approx(80)
+
+
+def test_a_change_of_the_epochs_or_the_patience_is_seen_at_once():
+    clock = Clock()
+    progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
+    trained(progress, clock, 10, error=lambda epoch: 0.9 - 0.01 * epoch)
+    clock.now += 1.1
+    before = progress.remaining
+    progress.epochs = 12
+    clock.now += 1.1
+    assert progress.remaining.median <= 2 * 12 + 1 < before.median
+    progress.epochs = 100
+    progress.patience = 50
+    clock.now += 1.1
+    assert progress.rule == Patience(50)
+    assert progress.remaining.median > before.median
+
+
+def test_a_validation_that_yields_nan_ends_the_forecast_and_says_so():
+    clock = Clock()
+    progress = Progress(10, epochs=20, rule=Patience(3), clock=clock)
+    trained(progress, clock, 4)
+    with pytest.warns(RuntimeWarning, match="nan"):
+        progress.validated(math.nan)
+    clock.now += 600.0
+    assert "not forecast any more" in progress.note
+    assert progress.stop_at[0] == 21  # one validation more than epochs
+    with pytest.warns(RuntimeWarning, match="'best'"):
+        progress.validated("best")
+
+
+def test_a_process_that_stood_still_is_not_slow():
+    clock = Clock()
+    ledger = Ledger(clock)
+    ledger.phase(TRAIN)
+    for step in range(100):
+        clock.now += 3600.0 if step == 50 else 0.1
+        ledger.count(4)
+    assert ledger.rate(TRAIN, 1e9) == pytest.approx(40, rel=0.2)
+    assert ledger.suspended == pytest.approx(3598, rel=0.01)
+
+
+def test_time_is_booked_to_whom_it_belongs():
+    clock = Clock()
+    ledger = Ledger(clock)
+    for phase, seconds in ((TRAIN, 3.0), (VALIDATION, 2.0), (OTHER, 1.0)) * 3:
+        ledger.phase(phase)
+        clock.now += seconds
+        ledger.count(6)
+    ledger.phase(OTHER)
+    assert ledger.seconds == [9.0, 6.0, 3.0]
+    assert ledger.counts == [18, 18]
+    assert ledger.rate(TRAIN, 5.0) == 2.0
+    assert ledger.rate(VALIDATION, 5.0) == 3.0
+
+
+def test_a_loader_that_becomes_longer_has_more_to_do():
+    class Echo(list):
+        factor = 1
+
+        def __len__(self):
+            return 10 * self.factor
+
+    clock, loader = Clock(), Echo([torch.zeros(4)] * 10)
+    progress = Progress(loader, epochs=10, clock=clock)
+    for _ in range(5):
+        for _ in progress.train():
+            clock.now += 1
+        progress.validated(0.5)
+    clock.now += 1.1
+    before = progress.train_cost
+    loader.factor = 2
+    clock.now += 1.1
+    assert (before, progress.train_cost) == (200, 400)
+
+
+def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():
+    clock, told = Clock(), []
+    progress = Progress(10, epochs=4, on_update=lambda p: told.append(p.fraction), every=5, clock=clock)
+    trained(progress, clock, 4)
+    progress.finished()
+    assert 8 <= len(told) <= 12
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+    hurt = Progress(10, epochs=4, on_update=lambda p: 1 / 0, every=5, clock=clock)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        trained(hurt, clock, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"epochs": 0}, "epochs=0: it is a whole number"),
+        ({"epochs": 2.5}, "epochs=2.5"),
+        ({}, "Nothing says when training ends"),
+        ({"epochs": 3, "train": []}, "The training loader is empty"),
+        ({"epochs": 3, "train": -1}, "train=-1"),
+        ({"epochs": 3, "train": "loader"}, "'loader'"),
+        ({"epochs": 3, "validation": []}, "The validation set is empty"),
+        ({"epochs": 3, "metric": "f-score"}, "metric='f-score': it is one of 'error'"),
+        ({"epochs": 3, "forecast": "magic"}, "forecast='magic'"),
+        ({"epochs": 3, "speed": "fast"}, "speed='fast'"),
+        ({"epochs": 3, "rule": 5}, "rule=5"),
+        ({"epochs": 3, "max_time": -1}, "max_time=-1: it is a number above 0"),
+        ({"epochs": 3, "validate_every": 0}, "validate_every=0"),
+    ],
+)
+def test_bad_input_is_told_when_it_is_made(arguments, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        Progress(**{"train": 10, **arguments})
+
+
+# ---------------------------------------------------------------- inserted validations
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_with_inserted_validations_ends_bit_identical(workers):
+    def job(insert: bool) -> tuple[bytes, Progress]:
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        x = torch.randn(600, 8)
+        data = TensorDataset(x, (x[:, 0] > 0).long())
+        fit, check = DataLoader(data, 20, shuffle=True, num_workers=workers), DataLoader(data, 50)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.BatchNorm1d(16),
+            torch.nn.Linear(16, 2),
+        )  # fmt: skip
+        model[3].eval()  # a frozen one stays frozen
+        steps = torch.optim.SGD(model.parameters(), 0.1)
+
+        def evaluate(loader):
+            model.eval()
+            with torch.no_grad():
+                wrong = sum((model(a).argmax(1) != b).sum().item() for a, b in loader)
+            model.train()  # unfreezes the frozen one, as many loops do
+            return wrong / len(loader.dataset)
+
+        inserting = Inserting(evaluate, model, check, processors=1) if insert else None
+        if inserting is not None:
+            inserting._cost = 300.0  # so that there are some in a run as short as this
+        progress = Progress(fit, epochs=3, validation=check, rule=Patience(5), insert=inserting)
+        for _ in range(3):
+            for a, b in progress.train(fit):
+                steps.zero_grad()
+                torch.nn.functional.cross_entropy(model(a), b).backward()
+                steps.step()
+            progress.validated(0.5)
+        weights = b"".join(tensor.detach().numpy().tobytes() for tensor in model.state_dict().values())
+        return weights + torch.get_rng_state().numpy().tobytes() + repr(random.random()).encode(), progress
+
+    bare, _ = job(False)
+    with_them, progress = job(True)
+    assert bare == with_them
+    inserted = [x for x, _, _ in progress._estimator.seen if x != int(x)]
+    assert inserted, "none was inserted"
+
+
+def test_the_plan_of_inserted_validations_keeps_its_share_and_its_floor():
+    n, subset = insertion(50_000, 128, 10_000, 200, 40_000)
+    assert (n, subset) == (5, 1600)
+    assert n * subset / 3 <= 0.05 * (50_000 + 10_000 / 3)
+    assert insertion(50_000, 128, 10_000, 200, 1e9) == (0, 0)  # four points come early enough by themselves
+    assert insertion(300, 100, 1000, 100, 1.0) == (0, 0)  # three batches have no room
+    assert insertion(50_000, 128, 0, 200, 1.0) == (0, 0)
+
+
+def test_inserted_validations_that_fail_or_cost_too_much_are_switched_off():
+    data = TensorDataset(torch.zeros(4000, 2))
+    model = torch.nn.Linear(2, 2)
+    inserting = Inserting(lambda loader: 1 / 0, model, DataLoader(data, 50), processors=1)
+    inserting._cost = 1.0
+    progress = Progress(DataLoader(data, 40), epochs=2, validation=4000, rule=Patience(3), insert=inserting)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        for _ in progress.train():
+            pass
+    assert "switched off" in progress.note
+    assert not inserting.due()
+
+
+def test_data_that_cannot_be_indexed_cannot_be_sampled():
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from range(3)
+
+    with pytest.raises(TypeError, match="map-style"):
+        Inserting(lambda loader: 0.5, torch.nn.Linear(1, 1), [1, 2])
+    with pytest.raises(TypeError, match="map-style"):
+        Inserting(lambda loader: 0.5, torch.nn.Linear(1, 1), DataLoader(Endless()))
+
+
+# ---------------------------------------------------------------- a resumed run
+
+RESUMED = """
+    import json, os, sys, time, torch
+    from looptap.training.progress import Patience, Progress
+    path = sys.argv[1]
+    progress = Progress(20, epochs=12, validation=20)
+    if os.path.exists(path):
+        progress.load_state_dict(json.load(open(path)))
+    for epoch in range(progress.epoch, 12):
+        for step, _ in enumerate(progress.train([torch.zeros(4)] * 20)):
+            time.sleep(0.005)
+            if os.path.exists(path) and epoch == 6 and step == 10:
+                time.sleep(1.1)  # an estimate is kept for a second
+                print(progress.train_cost, progress.remaining.median, progress.fraction, flush=True)
+                sys.exit()
+        for _ in progress.validate([torch.zeros(10)] * 2):
+            time.sleep(0.01)
+        progress.validated(0.5)
+        if epoch == 4:
+            json.dump(progress.state_dict(), open(path + ".new", "w"))
+            os.replace(path + ".new", path)
+            print("saved", flush=True)
+"""
+
+
+def test_a_job_that_was_killed_and_resumed_knows_how_long_it_still_takes(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(RESUMED), str(tmp_path / "state.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "saved\n"
+        first.send_signal(signal.SIGKILL)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    cost, remaining, fraction = map(float, again.stdout.split())
+    assert cost == 5.5 * 20 * 4
+    assert 5.5 * 0.12 * 0.5 < remaining < 5.5 * 0.12 * 30  # the machine may be busy
+    assert 0.2 < fraction < 0.8
+
+
+# ---------------------------------------------------------------- accuracy on made-up runs
+
+
+def test_a_few_made_up_runs_are_forecast_better_than_by_the_former_method():
+    rule, errors = Paper(PATIENCE, DELTA), {"former": [], "ledger": []}
+    for kind in ("power", "overfit", "exponential"):
+        run = make(1, kind, "steady")
+        stop = rule.stops(run.errors) or run.last
+        happened = stretches(run, stop)
+        for name, found in errors.items():
+            forecast = "ensemble" if name == "ledger" else "former"
+
+            def estimator(ledger, name=name, forecast=forecast, run=run):
+                plan = Plan(run.point, run.point * run.last, run.validation)
+                return Estimator(plan, rule, ledger, forecast=forecast, speed=name, rates=run.rates)
+
+            found.append(judge(happened, estimator, looks=60).error)
+    assert np.mean(errors["ledger"]) < 0.7 * np.mean(errors["former"])
+
+
+def test_a_made_up_run_without_early_stopping_is_within_three_percent():
+    run = make(3, "power", "steady")
+    happened = stretches(run, run.last)
+
+    def estimator(ledger):
+        return Estimator(Plan(run.point, run.point * run.last, run.validation), Never(), ledger)
+
+    assert judge(happened, estimator).error < 0.03

@@ -1,0 +1,68 @@
+"""The rules of stopping decide like the trainers that they stand for, and paths like single histories."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from histories import COUNT, case, ours
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looptap.training.progress import Function, Never, Paper, Patience, Threshold
+
+DECISIONS = json.loads((Path(__file__).parent / "trainers" / "decisions.json").read_text())
+RULES = [
+    Paper(3, 0.05), Patience(2, 0.05), Patience(2, 0.05, "lightning"), Patience(2, 0.05, "huggingface"),
+    Patience(2, warm_up=3, baseline=0.4), Threshold(0.1), Never(), Function(lambda history: history[-1] < 0.2),
+]  # fmt: skip
+errors = st.floats(0, 1, width=16)
+
+
+@pytest.mark.parametrize("like", ["keras", "lightning", "huggingface"])
+def test_ten_thousand_random_histories_stop_where_the_trainer_itself_stopped(like):
+    recorded = list(zlib.decompress(base64.b64decode(DECISIONS["stops"][like])))
+    assert len(recorded) == COUNT
+    different = [seed for seed in range(COUNT) if ours(case(seed), like) != recorded[seed]]
+    assert different == []
+    assert 0.2 < sum(map(bool, recorded)) / COUNT < 0.98  # of both sorts there are many
+
+
+@given(history=st.lists(errors, max_size=6), paths=st.lists(st.lists(errors, min_size=5, max_size=5), min_size=1))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_many_paths_stop_where_each_would_by_itself(rule, history, paths):
+    if rule.stops(history):
+        return
+    found = rule.stops_after(history, np.array(paths))
+    assert found.tolist() == [rule.stops(history + path) for path in paths[:60]] + found.tolist()[60:]
+
+
+@given(st.lists(errors, min_size=1, max_size=30), st.integers(1, 6), st.sampled_from([0.0, 0.125]))
+def test_the_paper_stops_where_patience_points_brought_less_than_delta(history, patience, delta):
+    def stops(k: int) -> bool:
+        return k > patience and all(history[k - patience - 1] - e < delta for e in history[k - patience : k])
+
+    expected = next((k for k in range(1, len(history) + 1) if stops(k)), 0)
+    assert Paper(patience, delta).stops(history) == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Patience(-1), "patience=-1: it is a whole number"),
+        (lambda: Patience(0, like="lightning"), "patience=0"),
+        (lambda: Patience(2.5), "patience=2.5"),
+        (lambda: Patience(2, -0.1), "min_delta=-0.1: it is a number, 0 or more"),
+        (lambda: Patience(2, math.nan), "min_delta=nan"),
+        (lambda: Patience(2, like="torch"), "like='torch': it is 'keras', 'lightning' or 'huggingface'"),
+        (lambda: Paper(0), "patience=0"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()

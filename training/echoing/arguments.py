@@ -1,0 +1,103 @@
+"""What may be set of an echoed loader, and a sentence for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from looptap.streams.control import Control
+from looptap.streams.errors import ControlError
+
+BEFORE, AFTER, BATCH, SHUFFLED = "example_before_augment", "example_after_augment", "batch", "batch_shuffled"
+MODES = (BEFORE, AFTER, BATCH, SHUFFLED)
+"""Insertion points: what is repeated, and where."""
+HIGHEST = 64.0
+"""The highest factor."""
+
+
+class Factor(Control):
+    """A number from 1 to 64; also a function of the step, or "auto", which then say what the number is."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        value = self.checked(value, self.name)
+        if value != "auto" and not callable(value) and value == self.__get__(instance):
+            return  # set back after a resume: what drives it drives on
+        instance.auto = value == "auto"
+        instance.__dict__["schedule"] = value if callable(value) else None
+        if isinstance(value, float):
+            instance.__dict__[self.name] = value
+
+    def range(self) -> str:
+        """What values there are, in words."""
+        return f"{super().range()}, a function of the step, or 'auto'"
+
+    def _admitted(self, value: Any) -> Any:
+        return value if value == "auto" or callable(value) else super()._admitted(value)
+
+
+class Automatic(Control):
+    """Whether the factor is measured, where that is possible."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if self.checked(value, self.name) and instance.apart:
+            raise ControlError(
+                "factor = 'auto': it is measured on each rank by itself, and ranks would take unequal numbers of "
+                "steps. Give broadcast=, so that all take what rank 0 says."
+            )
+        super().__set__(instance, value)
+
+
+class Mode(Control):
+    """An insertion point that works with this loader."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        value = self.checked(value, self.name)
+        if problem := instance.impossible(value):
+            raise ControlError(f"{self.name} = {value!r}: {problem}")
+        super().__set__(instance, value)
+
+
+def impossible(
+    mode: str, loader: Any, augment: Callable[[Any], Any] | None, augment_batch: Callable[[Any], Any] | None
+) -> str:
+    """Why this insertion point cannot work with this loader; empty if it can."""
+    if mode in (BATCH, SHUFFLED):
+        return ""
+    from torch.utils.data import DataLoader
+
+    if not isinstance(loader, DataLoader):
+        return f"examples are echoed before a DataLoader batches them; a {type(loader).__name__} yields batches."
+    if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
+        return "the loader does not say how many examples a batch has (batch_size), so none can be put together."
+    if mode == BEFORE and augment is None and augment_batch is None:
+        return "there is no augmentation to come after it: give augment= or augment_batch=, not in the data set."
+    if mode == AFTER and augment_batch is not None:
+        return "augment_batch= works on what comes out of the echo, so the echo comes before it."
+    return ""
+
+
+def checked_loader(loader: Any) -> Any:
+    """``loader`` if it can be gone through more than once. Raises TypeError or ValueError."""
+    if not hasattr(loader, "__iter__") or isinstance(loader, str | bytes):
+        raise TypeError(f"loader={loader!r:.60}: it is a DataLoader, or another iterable of batches.")
+    if hasattr(loader, "__next__"):
+        raise ValueError(
+            f"loader={loader!r:.60}: an iterator is exhausted after one epoch; give the DataLoader it was made from."
+        )
+    return loader
+
+
+def positive(name: str, value: Any, *, whole: bool = False) -> Any:
+    """``value`` if it is above 0 (from 1, if whole). Raises ValueError."""
+    fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
+    if not fine or (whole and value != int(value)):
+        raise ValueError(f"{name}={value!r:.60}: it is a {'whole ' * whole}number above 0.")
+    return value
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """``value`` if it is among the choices. Raises ValueError."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r:.60}: it is one of {', '.join(map(repr, choices))}.")
+    return str(value)

@@ -1,0 +1,173 @@
+"""How long each stage takes, what echoing can gain from that, and the factor that keeps the consumer just fed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterable
+
+_STARVING = 0.02
+"""Above this share of its time the consumer is held up by the data, and the time of a fresh batch is seen directly."""
+
+
+def middle(values: Iterable[float]) -> float:
+    """The mean without the lowest and the highest tenth: a validation or a page fault is no speed. NaN of nothing.
+
+    >>> middle([1.0] * 9 + [1000.0])
+    1.0
+    """
+    found = sorted(values)
+    cut = len(found) // 10
+    found = found[cut : len(found) - cut]
+    return sum(found) / len(found) if found else math.nan
+
+
+class Meter:
+    """Seconds of the stages, of the newest batches. ``workers``: how many read at once; 0: nothing overlaps."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._steps: deque[float] = deque(maxlen=64)
+        self._mains: deque[float] = deque(maxlen=64)
+        self._waits: deque[float] = deque(maxlen=64)
+        self._weighed: deque[float] = deque(maxlen=64)
+        self._stages: dict[str, deque[float]] = {}
+        self._intervals: deque[float] = deque(maxlen=32)
+        self._serial: deque[float] = deque(maxlen=32)
+        self._scale, self._late = 1.0, False
+
+    def handed(self, step: float, main: float, wait: float) -> None:
+        """One batch was used for ``step`` seconds; before it, ``main`` went into making it, ``wait`` into waiting."""
+        self._steps.append(step)
+        self._mains.append(main)
+        self._waits.append(wait)
+        self._weighed.append(step + main + wait)
+
+    def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
+        """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
+        for name, value in seconds.items():
+            self._stages.setdefault(name, deque(maxlen=32)).append(value)
+        self._serial.append(wait)
+        late, self._late = self._late, wait > _STARVING * interval
+        if self.workers and late and self._late:  # both came as soon as they were made: that is how long one takes
+            self._intervals.append(interval)
+            if (inside := self._inside()) > 0:
+                self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
+
+    def changed(self) -> None:
+        """The factor was changed: how long was waited before says nothing of now."""
+        self._waits.clear()
+        self._weighed.clear()
+
+    @property
+    def count(self) -> int:
+        """Batches since the factor was changed, up to 64."""
+        return len(self._waits)
+
+    @property
+    def down(self) -> float:
+        """Seconds that the consumer takes for a batch, with what it costs to put it together; NaN before the first."""
+        return middle(list(self._steps)) + middle(list(self._mains))
+
+    @property
+    def up(self) -> float:
+        """Seconds between two fresh batches when nothing holds their makers up; NaN while unknown."""
+        if not self.workers:
+            return middle(list(self._serial))
+        if self.starved > _STARVING and self._intervals:
+            return middle(list(self._intervals))
+        inside = self._inside() * self._scale
+        return inside if inside > 0 else math.nan
+
+    @property
+    def ratio(self) -> float:
+        """R: `up` / `down`. A factor up to this costs no time; NaN while unknown."""
+        down = self.down
+        return self.up / down if down > 0 else math.nan
+
+    @property
+    def starved(self) -> float:
+        """The share of the time in which the consumer waits for data, 0 to 1."""
+        whole = sum(list(self._weighed))
+        return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
+
+    def stages(self) -> dict[str, float]:
+        """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""
+        found = {name: middle(list(values)) for name, values in list(self._stages.items())}
+        return found | {"batch": middle(list(self._mains)), "step": middle(list(self._steps))}
+
+    def costs(self, factor: float) -> dict[str, float]:
+        """Seconds that each stage holds the loop up for every fresh batch, if all the others took no time."""
+        many = max(self.workers, 1)
+        return {
+            name: seconds * factor if name in ("batch", "step") else seconds / many
+            for name, seconds in self.stages().items()
+            if not math.isnan(seconds)
+        }
+
+    def _inside(self) -> float:
+        """Seconds between two fresh batches by what they took in the workers; 0 while unknown."""
+        return sum(middle(list(values)) for values in list(self._stages.values())) / max(self.workers, 1)
+
+
+class Auto:
+    """Holds the factor at the largest value that keeps the consumer just fed: R, from 1 to ``bound``.
+
+    It is looked at every ``hold`` batches, and changed when it is off by more than ``band``.
+    """
+
+    def __init__(self, bound: float, hold: int = 16, band: float = 0.1) -> None:
+        self.bound, self.hold, self.band = bound, hold, band
+        self._looked = 0
+
+    def next(self, factor: float, meter: Meter, step: int) -> float:
+        """The factor from batch ``step`` on."""
+        if step - self._looked < self.hold or meter.count < self.hold:
+            return factor
+        self._looked = step
+        ratio = meter.ratio
+        if math.isnan(ratio):
+            return factor
+        target = round(min(max(ratio, 1.0), self.bound), 2)
+        if target == factor or (abs(target - factor) <= self.band * factor and target not in (1.0, self.bound)):
+            return factor
+        return target
+
+
+def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
+    """The stage that holds the loop up, and one sentence on what would help; two empty texts while nothing is known.
+
+    >>> meter = Meter(0)
+    >>> for _ in range(20):
+    ...     meter.arrived(0.06, 0.07, {"read": 0.06})
+    ...     meter.handed(0.01, 0.0, 0.06)
+    >>> advice(meter, 1.0, "batch", False)[0]
+    'read'
+    """
+    costs, ratio = meter.costs(factor), meter.ratio
+    if math.isnan(ratio):
+        return "", ""
+    slowest = max(costs, key=lambda name: costs[name])
+    fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
+    dearest = max(fresh, key=lambda name: fresh[name]) if fresh else "read"
+    if ratio <= 1.0:
+        return slowest, f"The data is there in time (R = {ratio:.2g}): echoing saves nothing here."
+    gain = f"R = {ratio:.2g}"
+    if not meter.workers:
+        return slowest, (
+            f"{gain}, and reading and steps take turns: num_workers=1 or more overlaps them, and brings fresh data."
+        )
+    spare = (os.cpu_count() or 1) - meter.workers
+    if spare >= meter.workers:
+        return slowest, (
+            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in each of "
+            f"{meter.workers} workers, and {spare} processors have none: more workers help more, with fresh data."
+        )
+    if dearest == "augment" and mode == "example_before_augment":
+        return slowest, f"{gain}, most of it augmentation, which is done anew for each copy: echo after it."
+    if dearest == "collate" and mode != "batch":
+        return slowest, f"{gain}, most of it collating: echo batches."
+    if dearest == "read" and mode.startswith("batch") and augmented:
+        return slowest, f"{gain}, most of it reading: echo examples, before they are augmented."
+    return slowest, f"{gain}: a factor up to that costs no time. Faster reading and decoding would help more."

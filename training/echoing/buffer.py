@@ -1,0 +1,96 @@
+"""The shuffle buffer after the echo stage: bounded in count and bytes, O(1) for an item, references and no copies."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from looptap.training.echoing.trees import owned, size
+
+_SPARSE = 4
+"""Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
+
+
+class Piece:
+    """One piece of memory: the fresh batch of which examples are views."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.examples: dict[Example, None] = {}
+        self.whole = 0
+
+
+class Example:
+    """One fresh item, or a fresh batch where batches are echoed, and how much of it is still to come."""
+
+    __slots__ = ("done", "entries", "key", "piece", "u", "value", "waiting")
+
+    def __init__(
+        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, entries: tuple[Any, ...] = ()
+    ) -> None:
+        self.key, self.value, self.piece, self.entries = key, value, piece, entries
+        self.u, self.done = u, 0
+        """The draw that decides on a fractional copy, and how many copies went into the buffer."""
+        self.waiting = 0
+        """Copies in the buffer."""
+        piece.examples[self] = None
+        piece.whole = max(piece.whole, len(piece.examples))
+
+
+class Buffer:
+    """References in random order. ``order`` is the generator that draws; bytes are those of what is kept alive.
+
+    >>> buffer = Buffer(random.Random(0))
+    >>> piece = buffer.piece(100)
+    >>> buffer.add(Example((0, 0, 0), "a", piece, 0.0)), buffer.nbytes
+    (None, 100)
+    >>> example = buffer.draw()
+    >>> buffer.release(example)
+    >>> example.value, len(buffer), buffer.nbytes
+    ('a', 0, 0)
+    """
+
+    def __init__(self, order: random.Random) -> None:
+        self.items: list[Example] = []
+        self.nbytes = 0
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def piece(self, nbytes: int) -> Piece:
+        """Memory that examples to come are views of."""
+        self.nbytes += nbytes
+        return Piece(nbytes)
+
+    def add(self, example: Example) -> None:
+        """One more copy."""
+        example.waiting += 1
+        self.items.append(example)
+
+    def draw(self) -> Example:
+        """A copy at random, taken out."""
+        items = self.items
+        at = int(self._order.random() * len(items))
+        items[at], items[-1] = items[-1], items[at]
+        example = items.pop()
+        example.waiting -= 1
+        return example
+
+    def release(self, example: Example) -> None:
+        """All copies of it are gone: its memory is, once nothing else of the same piece is left."""
+        piece = example.piece
+        if piece.examples.pop(example, example) is not None:
+            return
+        left = len(piece.examples)
+        if not left:
+            self.nbytes -= piece.nbytes
+        elif piece.whole > 1 and left * _SPARSE <= piece.whole:
+            self.nbytes -= piece.nbytes
+            for rest in list(piece.examples):
+                rest.value = owned(rest.value)
+                rest.piece = Piece(size(rest.value))
+                rest.piece.examples[rest] = None
+                rest.piece.whole = 1
+                self.nbytes += rest.piece.nbytes
+            piece.examples.clear()

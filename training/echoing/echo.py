@@ -1,0 +1,212 @@
+"""`Echo`: a loader whose items are used several times, so that a loop need not wait for slow data."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from looptap.streams.control import Control
+from looptap.training.echoing import arguments
+from looptap.training.echoing import state as states
+from looptap.training.echoing.arguments import BATCH, HIGHEST, MODES, Automatic, Factor, Mode
+from looptap.training.echoing.auto import Auto, Meter
+from looptap.training.echoing.buffer import Buffer, Example
+from looptap.training.echoing.flow import Flow
+from looptap.training.echoing.source import Copies, batch_length, open_source
+from looptap.training.echoing.trees import versions
+
+_START = 4
+"""Batches that the buffer holds at the start of an epoch; it then grows by one a batch: nothing waits long."""
+
+
+class Echo(Flow):
+    """The batches of ``loader``, with each item ``factor`` times: real-valued, so 2.5 is 2 or 3 times, evenly drawn.
+
+    ``loader`` is a DataLoader, of indices or of a stream, which stays as it is; where batches are echoed, any iterable.
+    ``factor`` is a number from 1 to 64, a function of the step, or "auto": as large as keeps the loop just fed, up to
+    ``bound``. ``mode`` is where the echo comes: "example_before_augment" (each copy is augmented by itself, by
+    ``augment(example)`` where the loader reads, or by ``augment_batch(batch)`` here), "example_after_augment", "batch"
+    (one after the other), or "batch_shuffled". ``buffer`` is how many examples are shuffled after the echo, by default
+    a tenth of the data; it never keeps more than ``max_bytes`` and one batch alive. ``end`` says what becomes of them
+    when the data has ended: "drain", or "drop". ``transfer(batch)`` copies to a device, a batch that is echoed once.
+    ``guard="clone"`` gives each echo of a batch memory of its own; "version" notices an in-place change and leaves out
+    the echoes of what was changed. On several ranks ``broadcast(value)`` returns the value of rank 0, on all of them:
+    changes are then made every ``agree_every`` batches, at the same one on all ranks.
+
+    Raises ValueError, TypeError and ControlError for what will not do. The global random numbers are those of the loop.
+
+    >>> loader = Echo([[1, 2], [3, 4]], factor=2, mode="batch")
+    >>> list(loader), len(loader)
+    ([[1, 2], [1, 2], [3, 4], [3, 4]], 4)
+    """
+
+    factor = Factor(float, default=1.0, minimum=1.0, maximum=HIGHEST, doc="how often each item is used")
+    auto = Automatic(bool, default=False, doc="hold the factor where the loop is just fed")
+    mode = Mode(choices=MODES, default=BATCH, doc="what is echoed, and where; from the next epoch on")
+    buffer = Control(int, minimum=1, default=1000, unit="examples", doc="how many are shuffled after the echo")
+
+    def __init__(
+        self,
+        loader: Any,
+        factor: float | str | Callable[[int], float] = 1.0,
+        mode: str = BATCH,
+        *,
+        augment: Callable[[Any], Any] | None = None,
+        augment_batch: Callable[[Any], Any] | None = None,
+        buffer: int | None = None,
+        max_bytes: int = 1 << 30,
+        end: str = "drain",
+        bound: float = 16.0,
+        transfer: Callable[[Any], Any] | None = None,
+        guard: str = "clone",
+        seed: int = 0,
+        broadcast: Callable[[Any], Any] | None = None,
+        agree_every: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.loader = arguments.checked_loader(loader)
+        self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
+        self._max_bytes = arguments.positive("max_bytes", max_bytes, whole=True)
+        self._end = arguments.one_of("end", end, ("drain", "drop"))
+        self._guard = arguments.one_of("guard", guard, ("clone", "version"))
+        self._every = arguments.positive("agree_every", agree_every, whole=True)
+        if not 1.0 <= arguments.positive("bound", bound) <= HIGHEST:
+            raise ValueError(f"bound={bound!r}: it is a factor, from 1 to {HIGHEST:g}.")
+        self.schedule: Callable[[int], float] | None = None
+        ranks, rank = _ranks()
+        self.apart = ranks > 1 and broadcast is None
+        """There are several ranks, and nothing by which they agree."""
+        self.mode, self.factor = mode, factor
+        self._broadcast, self._clock = broadcast, clock
+        sampler = getattr(loader, "batch_sampler", None)
+        self._size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        self._seed = f"{seed}/{rank}"
+        self._in_epoch = self._epoch_fresh = self._room = self._turns = 0
+        self._inside, self._over, self._now = False, False, self.mode
+        self._source = open_source(loader, augment, self._seed)
+        self.buffer = max(1, self._tenth()) if buffer is None else buffer
+        self._meter, self._controller = Meter(getattr(loader, "num_workers", 0)), Auto(bound)
+        self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
+        self._asked = Copies(self._copies)  # knows nothing of this object: a loader in a cycle would end late
+        self._factor, self._capacity = self.factor, self.buffer
+        self._resumed: dict[str, Any] | None = None
+        self._buffer, self._pending = Buffer(self._order), deque[Example]()
+
+    # ------------------------------------------------------------ what it is, beside the loop
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def impossible(self, mode: str) -> str:
+        """Why this insertion point cannot work with this loader; empty if it can."""
+        return arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler and the data set of the loader which epoch comes; call it once for each fresh one."""
+        sampler = getattr(self.loader, "batch_sampler", None)
+        holders: list[Any] = [sampler, getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None)]
+        for holder in holders:
+            if hasattr(holder, "set_epoch"):
+                holder.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data with which `load_state_dict` goes on after the batch that was handed over last."""
+        return states.taken(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next ``iter`` go on where the state was taken. Raises ValueError if that is of another kind."""
+        states.given(self, state)
+
+    # ------------------------------------------------------------ the loop
+
+    def __iter__(self) -> Iterator[Any]:
+        found, self._turns = self._begin(), self._turns + 1
+        turn = self._turns
+        arriving, clock = iter(self._source), self._clock
+        self._arrival = None
+        if found is not None:
+            states.filled(self, found, arriving)
+        while True:
+            begun, self._waited = clock(), 0.0
+            self._look()
+            examples = self._gather(arriving)
+            if not examples:
+                break
+            batch = self._made(examples)
+            before = versions(batch) if self._whole and self._guard == "version" else []
+            self._in_epoch += 1
+            self.steps += 1
+            self._room += self._size or 1
+            count = batch_length(batch) if self._whole else len(examples)
+            self.seen += count
+            self.duplicates = len(examples) - len({one.key[:2] for one in examples})
+            waited, handed = self._waited, clock()
+            main = handed - begun - waited
+            yield batch
+            if turn != self._turns:
+                return self._say("An epoch ended early, since the loader was gone through anew before its end.")
+            self._meter.handed(clock() - handed, main, waited)
+            if before and versions(batch) != before:
+                self._spoiled(examples[0])
+        if not self._epoch_fresh:
+            self._say("The loader yielded nothing in this epoch: it may be exhausted.")
+        self._inside = False
+        self.epoch += 1
+
+    def _begin(self) -> dict[str, Any] | None:
+        state, self._resumed = self._resumed, None
+        if self._inside and state is None:  # the loop left the epoch before its end
+            self.epoch += 1
+        self._agree(state is None)
+        self._now = self.mode if state is None else state["now"]
+        self._clear()
+        self._in_epoch = self._epoch_fresh = 0
+        self._room, self._over, self._inside = _START * (self._size or 1), False, True
+        self._asked.factor = self._factor if self._in_workers else 1.0
+        self._source.begin(self.epoch, self._whole, self._asked)
+        return state
+
+    def _look(self) -> None:
+        """What is wanted for the batch to come."""
+        before, step = self._factor, self.steps
+        if self.auto:
+            self.__dict__["factor"] = self._controller.next(self.factor, self._meter, step)
+        elif self.schedule is not None:
+            self._scheduled(self.schedule)
+        self._agree(step % self._every == 0)
+        if self._factor != before:
+            self._meter.changed()
+            self._asked.factor = self._factor if self._in_workers else 1.0
+            if self._broadcast is None:  # otherwise at the next epoch, since workers of a stream look when they may
+                self._source.turned()
+
+    def _scheduled(self, schedule: Callable[[int], float]) -> None:
+        try:
+            value = Echo.factor.checked(schedule(self.steps), "factor")
+            if not isinstance(value, float):
+                raise TypeError(f"it returned {value!r:.60}")
+            self.__dict__["factor"] = value
+        except Exception as error:  # the loop has nothing to do with a schedule that fails
+            self._say(f"The schedule of the factor failed at step {self.steps}, and {self.factor:g} stays: {error}")
+
+    def _agree(self, now: bool) -> None:
+        """Take over what is wanted; of several ranks what rank 0 wants, when all of them are here."""
+        if self._broadcast is None:
+            self._factor, self._capacity = self.factor, self.buffer
+        elif now:
+            wanted = self._broadcast((self.factor, self.buffer, self.mode))
+            self._factor, self._capacity, mode = wanted
+            self.__dict__.update(factor=self._factor, buffer=self._capacity, mode=mode)
+
+
+def _ranks() -> tuple[int, int]:
+    import torch
+
+    group = torch.distributed
+    return (group.get_world_size(), group.get_rank()) if group.is_available() and group.is_initialized() else (1, 0)

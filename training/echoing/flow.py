@@ -1,0 +1,234 @@
+"""The way of an item: from a fresh batch, through the buffer, as often as the factor says, into a batch of the loop."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from looptap.training.echoing.arguments import BATCH, BEFORE, SHUFFLED
+from looptap.training.echoing.buffer import Buffer, Example
+from looptap.training.echoing.shown import Shown
+from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
+from looptap.training.echoing.stages import drawn, kept_random, pinned, seed_random
+from looptap.training.echoing.trees import copied, size
+
+
+class Flow(Shown):
+    """The part of an `Echo` that moves items; what is wanted, and when, is decided by the other."""
+
+    loader: Any
+    buffer: int
+    _source: Indexed | Streamed | Iterated
+    _augment: Callable[[Any], Any] | None
+    _augment_batch: Callable[[Any], Any] | None
+    _transfer: Callable[[Any], Any] | None
+    _broadcast: Callable[[Any], Any] | None
+    _clock: Callable[[], float]
+    _copies: random.Random
+    _order: random.Random
+    _end: str
+    _guard: str
+    _seed: str
+    _now: str
+    _size: int | None
+    _max_bytes: int
+    _factor: float
+    _capacity: int
+    _room: int
+    _in_epoch: int
+    _epoch_fresh: int
+    _inside: bool
+    _over: bool
+    _waited: float
+    _arrival: float | None
+    _buffer: Buffer
+    _pending: deque[Example]
+
+    def __len__(self) -> int:
+        """Batches of an epoch with the factor of now; inside one, those handed over and those to come. Or TypeError."""
+        whole, size = self._mode_now in (BATCH, SHUFFLED), 1 if self._whole else self._size or 1
+        fresh = len(self.loader) if whole else self._examples()
+        factor, rest = self._factor_now, float(fresh)
+        if self._inside:
+            batches, examples = self._source.asked
+            asked = batches if whole else examples if examples >= 0 else self._epoch_fresh
+            rest = max(0.0, fresh - asked)
+        rest *= factor
+        if self._inside:
+            rest += self._source.expected() * (1.0 if self._in_workers else factor) + len(self._buffer)
+            rest += sum(max(0, self._promised(one, factor) - one.done) for one in list(self._pending))
+        if self._end == "drop" and self._mode_now != BATCH:
+            rest = max(0.0, rest - self._most(self.buffer))
+        left = round(rest) if whole else int(rest / size) if self._drops_last else math.ceil(rest / size - 1e-9)
+        return (self._in_epoch if self._inside else 0) + left
+
+    @property
+    def fill(self) -> int:
+        """What waits in the shuffle buffer: examples, or batches where these are echoed."""
+        return len(self._buffer)
+
+    @property
+    def fill_bytes(self) -> int:
+        """The memory that the buffer keeps alive, in bytes."""
+        return self._buffer.nbytes
+
+    # ------------------------------------------------------------ items
+
+    def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
+        """What the next batch consists of; empty at the end of the epoch."""
+        buffer, many = self._buffer, 1 if self._whole else self._size or 1
+        found: list[Example] = []
+        while len(found) < many:
+            self._fill(arriving)
+            if self._over and self._end == "drop" and self._now != BATCH and not self._pending:
+                self.dropped += len(buffer)
+                self._clear()
+            if not len(buffer):
+                break
+            found.append(buffer.draw())
+        if self._drops_last and 0 < len(found) < many:
+            self.dropped += len(found)
+            return []
+        return found
+
+    def _fill(self, arriving: Iterator[Fresh]) -> None:
+        buffer, pending, most = self._buffer, self._pending, self._most(min(self._capacity, self._room))
+        while len(buffer) < most:
+            if pending:
+                head = pending[0]
+                if head.done < self._promised(head):
+                    head.done += 1
+                    buffer.add(head)
+                if head.done >= self._promised(head):
+                    pending.popleft()
+                    if not head.waiting:
+                        buffer.release(head)
+            elif self._over or (len(buffer) and buffer.nbytes >= self._max_bytes) or not self._take(arriving):
+                return
+
+    def _take(self, arriving: Iterator[Fresh]) -> bool:
+        begun = self._clock()
+        fresh = next(arriving, None)
+        now = self._clock()
+        self._waited += now - begun
+        if fresh is None:
+            self._over = True
+            return False
+        if self._arrival is not None:
+            self._meter.arrived(now - begun, now - self._arrival, fresh.seconds)
+        self._arrival = now
+        self.fresh += fresh.examples
+        self._epoch_fresh += fresh.examples
+        self._pending.extend(self._examples_of(fresh))
+        return True
+
+    def _examples_of(self, fresh: Fresh, draws: bool = True) -> list[Example]:
+        values = [self._whole_batch(fresh)] if fresh.whole else fresh.payload.examples()
+        piece = self._buffer.piece(size(values[0]) if fresh.whole else fresh.payload.nbytes)
+        made = []
+        for key, entries, value in zip(fresh.keys, fresh.entries, values, strict=True):
+            u = self._copies.random() if draws and not self._in_workers else 0.0
+            made.append(Example(key, value, piece, u, entries))
+        return made
+
+    def _whole_batch(self, fresh: Fresh) -> Any:
+        batch = self._augmented(fresh.payload, fresh.keys[0])
+        return batch if self._transfer is None else self._transfer(batch)
+
+    def _augmented(self, batch: Any, key: Key) -> Any:
+        if self._augment_batch is None:
+            return batch
+        with kept_random():
+            seed_random(f"{self._seed}/{self.epoch}/batch/{key}")
+            return self._augment_batch(batch)
+
+    def _made(self, examples: list[Example]) -> Any:
+        """The batch of what was drawn; what is still to come of an example stays as it is."""
+        whole, values = self._whole, []
+        apart = self._guard == "clone" if whole else not self._copies_when_collated
+        pending, used = self._pending[0] if self._pending else None, set[int]()
+        for one in examples:
+            more = one.waiting or one is pending
+            values.append(copied(one.value) if apart and (more or id(one) in used) else one.value)
+            used.add(id(one))
+            if not more:
+                self._buffer.release(one)
+        if whole:
+            return values[0]
+        batch = self._augmented(self.loader.collate_fn(values), (self._in_epoch, 0, 0))
+        if getattr(self.loader, "pin_memory", False):
+            batch = pinned(batch)
+        return batch if self._transfer is None else self._transfer(batch)
+
+    def _spoiled(self, example: Example) -> None:
+        """A batch was changed in place while echoes of it were to come."""
+        left = example.waiting + (self._promised(example) - example.done if example in self._pending else 0)
+        if not left:
+            return
+        self.dropped += left * batch_length(example.value)
+        self._buffer.items = [one for one in self._buffer.items if one is not example]
+        self._pending = deque(one for one in self._pending if one is not example)
+        example.waiting = 0
+        self._buffer.release(example)
+        self._guard = "clone"
+        self._say("The loop changes its batches in place: echoes of one were left out, and from now on each is a copy.")
+
+    def _clear(self) -> None:
+        self._buffer, self._pending = Buffer(self._order), deque[Example]()
+
+    # ------------------------------------------------------------ what follows from the settings
+
+    @property
+    def _mode_now(self) -> str:
+        return str(self._now if self._inside else self.mode)
+
+    @property
+    def _factor_now(self) -> float:
+        return float(self._factor if self._broadcast is not None and self._inside else self.factor)
+
+    @property
+    def _whole(self) -> bool:
+        return self._mode_now in (BATCH, SHUFFLED)
+
+    @property
+    def _in_workers(self) -> bool:
+        return self._mode_now == BEFORE and self._augment is not None
+
+    @property
+    def _drops_last(self) -> bool:
+        holders = (getattr(self.loader, "batch_sampler", None), self.loader)
+        return not self._whole and any(getattr(holder, "drop_last", False) for holder in holders)
+
+    @property
+    def _copies_when_collated(self) -> bool:
+        from torch.utils.data import default_collate
+
+        return self.loader.collate_fn is default_collate
+
+    def _augments(self) -> bool:
+        return self._augment is not None or self._augment_batch is not None
+
+    def _promised(self, example: Example, factor: float | None = None) -> int:
+        """How often this item is to appear, by default with the factor that the loop has."""
+        return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
+
+    def _most(self, examples: int) -> int:
+        """What the buffer may hold, if that is so many examples."""
+        if self._now == BATCH:
+            return 1
+        return examples if self._now != SHUFFLED else max(2, -(-examples // (self._size or 1)))
+
+    def _examples(self) -> int:
+        batches, size = getattr(self.loader, "batch_sampler", None), self._size or 1
+        source = self.loader.dataset if batches is None else getattr(batches, "sampler", None)
+        count = len(self.loader) * size if source is None else len(source)
+        return count // size * size if self._drops_last else count
+
+    def _tenth(self) -> int:
+        try:
+            return self._examples() // 10 if hasattr(self.loader, "dataset") else 1000
+        except TypeError:  # a stream
+            return 1000

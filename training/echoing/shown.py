@@ -1,0 +1,79 @@
+"""What is to be seen of an `Echo`: the observables that a query or a chart reads."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+from looptap.training.echoing.auto import Meter, advice
+
+
+class Shown:
+    """The part of an `Echo` that is read. Each is a number or a text of now."""
+
+    _meter: Meter
+    factor: float
+    mode: str
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Batches handed over, in all epochs."""
+        self.epoch = 0
+        """Fresh epochs that have ended."""
+        self.fresh = 0
+        """Examples that were read."""
+        self.seen = 0
+        """Examples that were handed over, echoes included."""
+        self.duplicates = 0
+        """Examples of the newest batch that are echoes of others in it."""
+        self.dropped = 0
+        """Examples that were read or promised, and not handed over: `end="drop"`, a last batch that is not full."""
+        self.note = ""
+        """What one should know; empty if there is nothing."""
+
+    @property
+    def ratio(self) -> float:
+        """R: `up` / `down`. A factor up to that costs no time. NaN while unknown."""
+        return self._meter.ratio
+
+    @property
+    def up(self) -> float:
+        """Seconds between two fresh batches when nothing holds their makers up; NaN while unknown."""
+        return self._meter.up
+
+    @property
+    def down(self) -> float:
+        """Seconds the loop takes for a batch, with what it costs to put it together; NaN before the first."""
+        return self._meter.down
+
+    @property
+    def starved(self) -> float:
+        """The share of the time in which the loop waits for data, 0 to 1."""
+        return self._meter.starved
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds a batch of each stage: "read", "augment", "collate" in one worker, "batch" and "step" in the loop."""
+        return self._meter.stages()
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage that holds the loop up; empty while unknown."""
+        return self._advised()[0]
+
+    @property
+    def advice(self) -> str:
+        """One sentence on what would help most; empty while unknown."""
+        return self._advised()[1]
+
+    def _advised(self) -> tuple[str, str]:
+        return advice(self._meter, self.factor, self.mode, self._augments())
+
+    def _augments(self) -> bool:
+        raise NotImplementedError
+
+    def _say(self, text: str) -> None:
+        if text != self.note:
+            self.note = text
+            with contextlib.suppress(Warning):  # where warnings are errors, the loop would end for a word
+                warnings.warn(text, RuntimeWarning, stacklevel=3)

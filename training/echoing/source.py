@@ -1,0 +1,296 @@
+"""Where fresh data comes from: a loader like the host's, told batch by batch what to read, so it can be resumed."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn, kept_random
+from looptap.training.echoing.trees import leaves
+
+Key = tuple[int, int, int]
+"""Which item it is: the number of its fresh batch, its place (in the epoch; of a stream, in the batch), its copy."""
+
+
+class Copies:
+    """How often an example is copied where it is read: as the factor says, which is 1 where that is not the place."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator, self.factor = generator, 1.0
+
+    def __call__(self) -> int:
+        """The copies of the next example."""
+        return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
+
+
+class Fresh(NamedTuple):
+    """A fresh batch that has arrived: each item with its key and, where an index leads to it again, its entries."""
+
+    whole: bool
+    payload: Any
+    keys: list[Key]
+    entries: list[tuple[Entry, ...]]
+    examples: int
+    seconds: dict[str, float]
+    again: bool
+    """It was there before the checkpoint from which this epoch goes on."""
+
+
+def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> Indexed | Streamed | Iterated:
+    """The source for a loader: a DataLoader with indices, one of a stream, or any other iterable of batches."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if not isinstance(loader, DataLoader):
+        return Iterated(loader)
+    return (Streamed if isinstance(loader.dataset, IterableDataset) else Indexed)(loader, augment, seed)
+
+
+def _like(loader: Any, dataset: Any, stage: Stage, **batching: Any) -> Any:
+    """A DataLoader with all that the host's has, but for what is read and how it is put together."""
+    from torch.utils.data import DataLoader
+
+    more = {"in_order": loader.in_order} if hasattr(loader, "in_order") else {}
+    if getattr(loader, "pin_memory_device", ""):
+        more["pin_memory_device"] = loader.pin_memory_device
+    return DataLoader(
+        dataset, collate_fn=stage, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
+        timeout=loader.timeout, worker_init_fn=loader.worker_init_fn, generator=loader.generator,
+        multiprocessing_context=loader.multiprocessing_context, prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers, **batching, **more,
+    )  # fmt: skip
+
+
+class Tickets:
+    """The batch sampler of an `Indexed` source: the host's, each batch with the copies that are to be made of it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._sampler = loader.batch_sampler if loader.batch_sampler is not None else _Singles(loader.sampler)
+        holders = (loader, self._sampler, getattr(self._sampler, "sampler", None), loader.sampler)
+        found: list[Any] = [getattr(holder, "generator", None) for holder in holders]
+        self._generators = list({id(one): one for one in found if hasattr(one, "get_state")}.values())
+        self.outstanding: dict[int, Ticket] = {}
+        """Asked for, and not arrived."""
+        self.again: dict[int, Ticket] = {}
+        self.begin(0, True, Copies(random.Random(0)))
+
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
+        """The next epoch begins. ``copies`` tells of each example how many a worker makes."""
+        self.epoch, self._whole, self._copies = epoch, whole, copies
+        self.outstanding.clear()
+        self.again.clear()
+        self.asked = self.place = 0
+        """Batches, and examples, that were asked for in this epoch."""
+        self.started: list[bytes] = []
+        """The random state, of torch and then of each generator, from which the sampler began this epoch."""
+
+    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
+        """Go on inside an epoch: ask again for what is ``needed`` and for what was outstanding, and skip what was."""
+        self.asked, self.place = state["asked"], state["place"]
+        self.started = list(state["started"])
+        for number, entries in needed.items():
+            self.again[number] = Ticket(number, self.epoch, self._whole, tuple(entries))
+        for number, entries in state["outstanding"]:
+            made = tuple(Entry(index, place, tuple(copies)) for index, place, copies in entries)
+            self.outstanding[number] = Ticket(number, self.epoch, self._whole, made)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for `resume`."""
+        waiting = [[n, [[e.index, e.place, list(e.copies)] for e in t.entries]] for n, t in self.outstanding.items()]
+        return {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        yield from list(self.again.values())
+        yield from list(self.outstanding.values())
+        for indices in self._batches():
+            copies = (tuple(range(1 if self._whole else self._copies())) for _ in indices)
+            entries = tuple(Entry(i, self.place + at, c) for at, (i, c) in enumerate(zip(indices, copies, strict=True)))
+            self.place += len(entries)
+            ticket = self.outstanding[self.asked] = Ticket(self.asked, self.epoch, self._whole, entries)
+            self.asked += 1
+            yield ticket
+
+    def _batches(self) -> Iterator[Any]:
+        import torch
+
+        if not self.asked:
+            states = [torch.get_rng_state(), *(one.get_state() for one in self._generators)]
+            self.started = [state.numpy().tobytes() for state in states]
+            yield from self._sampler
+            return
+        with kept_random():
+            setters = [torch.set_rng_state, *(one.set_state for one in self._generators)]
+            for set_state, raw in zip(setters, self.started, strict=True):
+                set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+            batches = iter(self._sampler)
+            for _ in range(self.asked):
+                next(batches)
+        yield from batches
+
+
+class _Singles:
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return ([index] for index in self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class Indexed:
+    """A DataLoader over a data set with indices: every item can be had again, so a resume is exact."""
+
+    exact = True
+
+    def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
+        reads = Reads(loader.dataset)
+        self.single = loader.batch_sampler is None
+        stage = Stage(reads, loader.collate_fn, augment, seed, None, self.single)
+        self._tickets = Tickets(loader)
+        self._loader = _like(loader, reads, stage, batch_sampler=self._tickets)
+
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
+        """The next epoch begins."""
+        self._tickets.begin(epoch, whole, copies)
+
+    def turned(self) -> None:
+        """Nothing to do: tickets are drawn with the factor of their time."""
+
+    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
+        """Called after `begin`: go on inside the epoch."""
+        self._tickets.resume(state, needed)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for `resume`."""
+        return self._tickets.state()
+
+    def expected(self) -> int:
+        """Copies that workers were asked for and that have not arrived."""
+        return sum(len(entry.copies) for ticket in self._tickets.outstanding.values() for entry in ticket.entries)
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Batches and examples that were asked for in this epoch."""
+        return self._tickets.asked, self._tickets.place
+
+    def __iter__(self) -> Iterator[Fresh]:
+        tickets = self._tickets
+        if tickets.asked:
+            with kept_random():  # the epoch began long ago, and what a loader draws at its beginning was drawn then
+                arriving = iter(self._loader)
+        else:
+            arriving = iter(self._loader)
+        early: deque[Fresh] = deque()
+        for delivered in arriving:
+            again = delivered.number in tickets.again
+            ticket = tickets.again.pop(delivered.number) if again else tickets.outstanding.pop(delivered.number)
+            fresh = _fresh(delivered, ticket, again)
+            if tickets.again and not again:  # a loader that keeps no order
+                early.append(fresh)
+                continue
+            yield fresh
+            while early and not tickets.again:
+                yield early.popleft()
+
+
+def _fresh(delivered: Delivered, ticket: Ticket, again: bool) -> Fresh:
+    number = ticket.number
+    if delivered.whole:
+        keys, entries = [(number, -1, 0)], [ticket.entries]
+    else:
+        made = [Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies]
+        keys, entries = [(number, e.place, e.copies[0]) for e in made], [(e,) for e in made]
+    return Fresh(delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again)
+
+
+class Streamed:
+    """A DataLoader over an iterable data set: a resume reads the stream from its beginning, and picks what waited."""
+
+    exact = False
+
+    def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
+        import torch
+
+        reads, self.single = Reads(loader.dataset), loader.batch_size is None
+        self._shared = torch.zeros(len(SHARED), dtype=torch.float64).share_memory_()
+        stage = Stage(reads, loader.collate_fn, augment, seed, self._shared, self.single)
+        batching = {"batch_size": loader.batch_size} | ({} if self.single else {"drop_last": loader.drop_last})
+        self._loader = _like(loader, reads, stage, **batching)
+        self._taken = self._skip = 0
+        self._needed: set[int] = set()
+
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
+        """The next epoch begins."""
+        self._shared[1], self._shared[2] = float(whole), float(epoch)
+        self._copies = copies
+        self.turned()
+        self._taken = self._skip = 0
+        self._needed = set()
+
+    def turned(self) -> None:
+        """What a worker reads next is copied with the factor of now."""
+        self._shared[0] = self._copies.factor
+
+    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
+        """Called after `begin`: go on inside the epoch."""
+        self._skip, self._needed = state["asked"], set(needed)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for `resume`."""
+        return {"asked": self._taken}
+
+    def expected(self) -> int:
+        """Unknown: what workers have made ready is not told."""
+        return 0
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Batches that have arrived, and -1: nobody knows how many examples there are."""
+        return self._taken, -1
+
+    def _arriving(self) -> Iterator[Delivered]:
+        return iter(self._loader)
+
+    def __iter__(self) -> Iterator[Fresh]:
+        for delivered in self._arriving():
+            number, again = self._taken, self._taken < self._skip
+            self._taken += 1
+            if not again or number in self._needed:
+                made = [(-1, 0)] if delivered.whole else delivered.made
+                keys = [(number, at, copy) for at, copy in made]
+                entries: list[tuple[Entry, ...]] = [() for _ in made]
+                yield Fresh(
+                    delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again
+                )  # fmt: skip
+
+
+class Iterated(Streamed):
+    """Any iterable of batches that can be gone through again: its batches can be echoed, its examples are unknown."""
+
+    def __init__(self, loader: Any) -> None:
+        self._batches, self.single = loader, False
+        self._taken = self._skip = 0
+        self._needed = set()
+
+    def _arriving(self) -> Iterator[Delivered]:
+        return (Delivered(None, True, batch, batch_length(batch), {}) for batch in self._batches)
+
+    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
+        """The next epoch begins."""
+        self._taken = self._skip = 0
+        self._needed = set()
+
+    def turned(self) -> None:
+        """Nothing to do: no copy is made where it reads."""
+
+
+def batch_length(batch: Any) -> int:
+    """The examples of a collated batch: the length of its first leaf that has one; else 1."""
+    shapes = (getattr(leaf, "shape", None) for leaf in leaves(batch))
+    return next((int(shape[0]) for shape in shapes if shape), 1)

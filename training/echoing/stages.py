@@ -1,0 +1,214 @@
+"""What runs where the loader reads, in its workers or in the main process: read, copy, augment, collate; timed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from looptap.training.echoing.trees import Packed, copied
+
+SHARED = ("factor", "whole", "epoch")
+"""What the workers of an iterable data set read from shared memory, a float each."""
+
+
+class Entry(NamedTuple):
+    """One example of a ticket: its index in the data set, its place in the epoch, and which copies of it to make."""
+
+    index: Any
+    place: int
+    copies: tuple[int, ...]
+
+
+class Ticket(NamedTuple):
+    """What a worker is to read as one batch. ``whole``: collate it as the loader would have done."""
+
+    number: int
+    epoch: int
+    whole: bool
+    entries: tuple[Entry, ...]
+
+
+class Delivered:
+    """A fresh batch as it comes from a worker: collated (``whole``) or as single examples."""
+
+    def __init__(self, number: int | None, whole: bool, payload: Any, fresh: int, seconds: dict[str, float]) -> None:
+        self.number, self.whole, self.payload, self.fresh = number, whole, payload, fresh
+        self.seconds = seconds
+        """What each stage took, in seconds."""
+        self.made: list[tuple[int, int]] = []
+        """Of a stream: of which item of the batch each example is, and which copy."""
+
+    def pin_memory(self, device: str = "") -> Delivered:
+        """Called by the loader's thread if it pins; single examples are pinned when they are a batch again."""
+        if self.whole:
+            self.payload = pinned(self.payload)
+        return self
+
+
+class Reads:
+    """A data set that is timed, and that answers tickets; everything else is that of the data set itself.
+
+    It passes for an object of the same class, so that a loader, or a host's ``worker_init_fn``, finds what it expects.
+    """
+
+    __slots__ = ("_dataset", "_seconds")
+
+    def __init__(self, dataset: Any) -> None:
+        object.__setattr__(self, "_dataset", dataset)
+        object.__setattr__(self, "_seconds", 0.0)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance asks for it
+        return type(self._dataset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_dataset"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+    def __getitems__(self, ticket: Ticket) -> tuple[Ticket, list[Any], float]:
+        begun = time.perf_counter()
+        indices = [entry.index for entry in ticket.entries]
+        many = getattr(self._dataset, "__getitems__", None)
+        items = many(indices) if many else [self._dataset[index] for index in indices]
+        return ticket, items, time.perf_counter() - begun
+
+    def __iter__(self) -> Iterator[Any]:
+        found = iter(self._dataset)
+        while True:
+            begun = time.perf_counter()
+            try:
+                item = next(found)
+            except StopIteration:
+                return
+            finally:
+                object.__setattr__(self, "_seconds", self._seconds + time.perf_counter() - begun)
+            yield item
+
+    def taken(self) -> float:
+        """Seconds in which a stream was read since the last time."""
+        seconds = self._seconds
+        object.__setattr__(self, "_seconds", 0.0)
+        return float(seconds)
+
+
+class Stage:
+    """The collate function of the loader that is echoed: makes the copies, augments each, and collates or packs."""
+
+    def __init__(
+        self, reads: Reads, collate: Callable[[Any], Any], augment: Callable[[Any], Any] | None, seed: str,
+        shared: Any, single: bool,
+    ) -> None:  # fmt: skip
+        self.reads, self.collate, self.augment, self.seed = reads, collate, augment, seed
+        self.shared = shared
+        """Only of a stream: there is no ticket, so what is wanted stands in shared memory."""
+        self.single = single
+        """The loader does not batch: what it hands over is one item."""
+        self._random: random.Random | None = None
+        self._epoch, self._place = -1, 0
+
+    def __call__(self, given: Any) -> Delivered:
+        """What the loader's own function would have done to the items, copied, augmented and timed."""
+        if self.shared is None:
+            ticket, items, seconds = given
+        else:
+            items = [given] if self.single else given
+            ticket, seconds = self._ticket(len(items)), self.reads.taken()
+        times = {"read": seconds}
+        examples = self._augmented(ticket, items, times)
+        begun = time.perf_counter()
+        payload = self.collate(examples[0] if self.single else examples) if ticket.whole else Packed(examples)
+        times["collate"] = time.perf_counter() - begun
+        delivered = Delivered(ticket.number, ticket.whole, payload, len(items), times)
+        if self.shared is not None:
+            delivered.made = [(at, copy) for at, entry in enumerate(ticket.entries) for copy in entry.copies]
+        return delivered
+
+    def _augmented(self, ticket: Ticket, items: list[Any], times: dict[str, float]) -> list[Any]:
+        augment, begun = self.augment, time.perf_counter()
+        if augment is None:
+            return [item for item, entry in zip(items, ticket.entries, strict=True) for _ in entry.copies]
+        found = []
+        with kept_random():
+            for item, entry in zip(items, ticket.entries, strict=True):
+                for copy in entry.copies:
+                    seed_random(f"{self.seed}/{ticket.epoch}/{entry.place}/{copy}")
+                    found.append(augment(item if copy == entry.copies[-1] else copied(item)))
+        times["augment"] = time.perf_counter() - begun
+        return found
+
+    def _ticket(self, count: int) -> Ticket:
+        """What shared memory asks of this batch of a stream; its copies are drawn here, by a generator of its own."""
+        from torch.utils.data import get_worker_info
+
+        factor, whole, epoch = self.shared.tolist()
+        worker = getattr(get_worker_info(), "id", 0)
+        if self._random is None or epoch != self._epoch:
+            self._random, self._epoch, self._place = random.Random(f"{self.seed}/{epoch}/{worker}"), epoch, 0
+        entries = []
+        for _ in range(count):
+            times = 1 if whole else drawn(factor, self._random.random())
+            entries.append(Entry(None, self._place, tuple(range(times))))
+            self._place += 1
+        return Ticket(-1, int(epoch) * 1000 + worker, bool(whole), tuple(entries))
+
+
+def drawn(factor: float, u: float) -> int:
+    """How often an item appears: floor(factor), and once more with the probability of the rest; u is uniform in [0, 1).
+
+    >>> drawn(2.25, 0.2), drawn(2.25, 0.3)
+    (3, 2)
+    """
+    whole = int(factor)
+    return whole + (u < factor - whole)
+
+
+@contextlib.contextmanager
+def kept_random() -> Iterator[None]:
+    """The global random numbers of torch (CPU, this device), numpy and random go on as if nothing had been drawn."""
+    import torch
+
+    cuda = torch.cuda.is_initialized()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    device = torch.cuda.get_rng_state() if cuda else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if device is not None:
+            torch.cuda.set_rng_state(device)
+
+
+def seed_random(text: str) -> None:
+    """Seed them by a text; only within `kept_random`."""
+    import torch
+
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+def pinned(batch: Any) -> Any:
+    """The batch in pinned memory, where there is a device to copy it to."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return batch
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)

@@ -1,0 +1,152 @@
+"""What a loader yields, taken apart: tuples, lists and dicts with tensors, arrays and anything else as leaves."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``value`` with ``leaf(x)`` for each leaf x; containers are built anew.
+
+    >>> mapped({"a": (1, [2])}, lambda x: 10 * x)
+    {'a': (10, [20])}
+    """
+    if isinstance(value, Mapping):
+        return {key: mapped(item, leaf) for key, item in value.items()}
+    if isinstance(value, tuple):
+        items = [mapped(item, leaf) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [mapped(item, leaf) for item in value]
+    return leaf(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """All leaves, from left to right."""
+    found: list[Any] = []
+    mapped(value, found.append)
+    return found
+
+
+def copied(value: Any) -> Any:
+    """A copy that shares nothing that can be changed in place.
+
+    >>> x = [np.zeros(1), "a"]
+    >>> copied(x)[0] is x[0]
+    False
+    """
+    return mapped(value, _copied)
+
+
+def owned(value: Any) -> Any:
+    """The same, its tensors and arrays in memory of their own: a view keeps all that it is a view of."""
+    return mapped(value, lambda leaf: _copied(leaf) if _is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, _PLAIN):
+        return leaf
+    if _is_tensor(leaf):
+        return leaf.clone()
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return copy.deepcopy(leaf)
+
+
+def size(value: Any) -> int:
+    """Bytes of all leaves: exact for tensors and arrays, what Python says of the rest."""
+    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves(value))
+
+
+def versions(value: Any) -> list[int]:
+    """A number for each tensor that grows when it is changed in place."""
+    return [leaf._version for leaf in leaves(value) if _is_tensor(leaf) and not leaf.is_inference()]
+
+
+def _is_tensor(leaf: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(leaf, torch.Tensor)
+
+
+# ---------------------------------------------------------------- examples on their way from a worker
+
+
+class Packed:
+    """Examples as columns: the tensors of one leaf in one piece of memory, however many examples, ragged or not.
+
+    A worker that sent each tensor by itself would need a file descriptor for each.
+    """
+
+    def __init__(self, examples: list[Any]) -> None:
+        flat = [_flat(example) for example in examples]
+        self.spec = flat[0][0] if flat else None
+        alike = all(spec == self.spec for spec, _ in flat)
+        self.count = len(examples)
+        self.columns: list[Any] = []
+        if alike:
+            self.columns = [_column(list(column)) for column in zip(*(found for _, found in flat), strict=True)]
+        else:
+            self.spec, self.columns = 0, [("list", examples, None)]
+
+    def examples(self) -> list[Any]:
+        """The examples; their tensors are views."""
+        rows = [_rows(*column) for column in self.columns]
+        if not rows:
+            return [mapped(self.spec, lambda leaf: leaf) for _ in range(self.count)]
+        return [mapped(self.spec, one.__getitem__) for one in zip(*rows, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(size(values) for _, values, _ in self.columns)
+
+
+def _flat(example: Any) -> tuple[Any, list[Any]]:
+    found: list[Any] = []
+
+    def put(leaf: Any) -> int:
+        found.append(leaf)
+        return len(found) - 1
+
+    return mapped(example, put), found
+
+
+def _column(values: list[Any]) -> tuple[str, Any, Any]:
+    import torch
+
+    first = values[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind in "biuf":
+        if all(isinstance(v, np.ndarray) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values):
+            try:
+                return "arrays", torch.from_numpy(np.stack(values)), None
+            except TypeError:  # a type that torch has not
+                return "list", values, None
+    elif _is_tensor(first) and all(_is_tensor(v) and _plain(v) and v.dtype == first.dtype for v in values):
+        if all(v.shape == first.shape for v in values):
+            return "tensors", torch.utils.data.default_collate([v.detach() for v in values]), None
+        return "ragged", torch.cat([v.detach().reshape(-1) for v in values]), [v.shape for v in values]
+    return "list", values, None
+
+
+def _plain(tensor: Any) -> bool:
+    import torch
+
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def _rows(kind: str, values: Any, shapes: Any) -> list[Any]:
+    if kind == "tensors":
+        return list(values.unbind(0))
+    if kind == "arrays":
+        return list(values.numpy())
+    if kind == "ragged":
+        parts = values.split([shape.numel() for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return list(values)

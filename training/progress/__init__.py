@@ -1,0 +1,16 @@
+"""When a training loop will be done: counters, speeds, rules of early stopping, and forecasts of where they stop it.
+
+>>> from looptap.training.progress import Patience, Progress
+>>> Progress(100, epochs=20, rule=Patience(5)).fraction
+0.0
+"""
+
+from looptap.training.progress.estimate import Remaining
+from looptap.training.progress.inserting import Inserting
+from looptap.training.progress.metrics import Metric
+from looptap.training.progress.progress import Progress
+from looptap.training.progress.rules import Function, Never, Paper, Patience, StopRule, Threshold
+
+__all__ = [
+    "Function", "Inserting", "Metric", "Never", "Paper", "Patience", "Progress", "Remaining", "StopRule", "Threshold",
+]  # fmt: skip

@@ -1,0 +1,278 @@
+"""Where will it stop? A Bayesian ensemble of learning curves, each linear given its shape, and paths drawn from it.
+
+A curve is ``y(x) = c + a phi(u(x)) + t tail(u(x)) - sum_m d_m h_m(x) + noise``: a shape ``phi`` that falls from 1
+to 0, a slow or rising tail, and a step for each drop of the learning rate. ``x`` counts raw points of validation;
+``u`` is x, or the integral of the learning rate. For each shape, tail, u and level of noise the linear part has a
+closed form, evidence included. Source: METHODS of Dong & Luo extended; the ensemble is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.training.progress.rules import Floats
+
+DRAWS = 400
+HORIZON = 500
+"""Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
+_OVERSAMPLED = 4  # draws with a negative coefficient are rejected
+_POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
+_POWER = 0.5  # the prior of all power laws together
+_EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
+    (1.0, 8, 0.25), (0.5, 5, 0.1), (1.5, 4, 0.1), (2.5, 4, 0.05),
+)  # fmt: skip
+_SHORTEST = 3.0  # points: the shortest time constant of an exponential
+_SIGMAS = np.geomspace(0.004, 0.12, 9)
+_TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("rise", 0.2))
+_MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
+_SPREADS = np.array([0.30, 0.45, 0.20])
+_DROP = (0.02, 0.06)  # mean and spread of d
+_ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
+_PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
+_LEVEL = 1.5  # by which power of the error the variance of noise falls
+_FADE = 1.0  # points within which a drop of the learning rate takes effect
+_DISCOUNT, _LEAST = 0.5, 0.01
+_MOST = 120  # observations; older ones are merged
+_STEPS = 8  # drops of the learning rate that get a coefficient of their own
+
+
+class Observations(NamedTuple):
+    """Errors ``y`` at ``x`` (raw points, ascending, fractions at inserted ones), each of known variance ``v``."""
+
+    x: Floats
+    y: Floats
+    v: Floats
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Draws of the raw point at which training stops, at most the last."""
+
+    draws: Floats
+
+    @property
+    def median(self) -> float:
+        """The estimate."""
+        return float(np.median(self.draws))
+
+    def band(self, low: float = 0.1, high: float = 0.9) -> tuple[float, float]:
+        """Quantiles of the draws."""
+        found = np.quantile(self.draws, [low, high])
+        return float(found[0]), float(found[1])
+
+
+class Earlier(NamedTuple):
+    """The curve of an earlier run of the same job, smooth: errors at raw points 1, 2, ..."""
+
+    errors: Floats
+
+    @property
+    def end(self) -> float:
+        """Where it ended, over where it began."""
+        return float(min(max(self.errors[-1] / self.errors[0], 0.0), 0.99))
+
+    def shape(self, x: Floats) -> Floats:
+        """From 1 to 0, and on at 0."""
+        whole = (self.errors / self.errors[0] - self.end) / (1 - self.end)
+        return np.asarray(np.interp(x, np.arange(1, len(whole) + 1), whole))
+
+
+def forecast(
+    seen: Observations,
+    done: int,
+    stops: Callable[[Floats], NDArray[np.int64]],
+    last: int,
+    rates: Floats | None = None,
+    *,
+    scale: float = 1.0,
+    rng: np.random.Generator,
+    earlier: Sequence[Earlier] = (),
+) -> Stops:
+    """Draws of where a run stops of which ``seen`` is known, with ``done`` raw points.
+
+    ``stops`` says where each of many rows of future errors at raw points done + 1, ... does (0: not within). ``last``
+    is the largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a
+    typical first error, for use before there is one. Needs no observation. With ``earlier`` runs of the same job half
+    of the prior is that this one falls as one of them did, perhaps faster or slower.
+    """
+    if done >= last:
+        return Stops(np.full(1, float(last)))
+    unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
+    curves = _Curves(last, rates, earlier)
+    weights, means, roots = curves.posterior(_merged(seen), unit)
+    future = np.arange(done + 1, min(last, done + HORIZON) + 1, dtype=float)
+    chosen, linear = curves.drawn(weights, means, roots, rng)
+    designs = curves.designs(future)
+    cells, levels = np.divmod(chosen, len(_SIGMAS))
+    paths = np.einsum("pnq,pq->pn", designs[cells], linear)
+    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0) ** _LEVEL)
+    paths += noise * rng.standard_normal(paths.shape)
+    found = stops(np.asarray(paths * unit))
+    return Stops(np.where(found == 0, last, found).astype(float))
+
+
+class _Curves:
+    """All combinations of shape, tail and u, for a run of ``last`` raw points."""
+
+    def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier] = ()) -> None:
+        self.last, self.earlier = last, earlier
+        self.rates = None if rates is None or len(rates) == 0 or np.ptp(rates) == 0 else np.asarray(rates, float)
+        self.drops = self._dropped()
+        longest = max(last, _SHORTEST)
+        taus = [(beta, tau, share / count) for beta, count, share in _EXPONENTIALS
+                for tau in np.geomspace(_SHORTEST, longest, count)]  # fmt: skip
+        clocks = [False] if self.rates is None else [False, True]
+        self.cells: list[tuple[tuple[str, float, float], float | str | None, bool]] = []
+        logs = []
+        for clock in clocks:
+            for tail, share in _TAILS:
+                for x0, b in _POWERS:
+                    self.cells.append((("power", x0, b), tail, clock))
+                    logs.append(share * _POWER / len(_POWERS) / len(clocks))
+                for beta, tau, part in taus:
+                    self.cells.append((("exp", beta, float(tau)), tail, clock))
+                    logs.append(share * part / len(clocks))
+        general = len(logs)
+        for index in range(len(earlier)):
+            for tail in (None, 0.25, "rise"):
+                for pace in _PACES:
+                    self.cells.append((("earlier", index, pace), tail, False))
+                    logs.append(1 / 3 / len(_PACES) / len(earlier))
+        shares = np.array(logs)
+        if len(earlier):
+            shares *= 0.5
+        self.logs = np.log(shares)
+        self.general = general
+
+    def _dropped(self) -> Floats:
+        if self.rates is None:
+            return np.empty(0)
+        before, after = self.rates[:-1], self.rates[1:]
+        places = np.flatnonzero(after < 0.7 * before) + 1.0
+        return np.asarray(places[:_STEPS], float)
+
+    def rate(self, x: Floats) -> Floats:
+        """The learning rate at ``x`` over the first."""
+        if self.rates is None:
+            return np.ones_like(x)
+        at = np.clip(np.ceil(x).astype(int) - 1, 0, len(self.rates) - 1)
+        return np.asarray(np.clip(self.rates[at] / self.rates[0], 1e-3, 10.0))
+
+    def integral(self, x: Floats) -> Floats:
+        """The integral of the learning rate over the first, from 0 to ``x``."""
+        assert self.rates is not None
+        whole = np.concatenate([[0.0], np.cumsum(self.rates / self.rates[0])])
+        return np.asarray(np.interp(x, np.arange(len(whole)), whole))
+
+    def designs(self, x: Floats) -> Floats:
+        """What multiplies c, a, t, d...: (cells, points, coefficients)."""
+        found = np.zeros((len(self.cells), len(x), 3 + len(self.drops)))
+        found[:, :, 0] = 1.0
+        for m, place in enumerate(self.drops):
+            found[:, :, 3 + m] = -np.where(x > place, 1 - np.exp(-(x - place) / _FADE), 0.0)
+        clocks = {False: x, True: x if self.rates is None else self.integral(x)}
+        shapes: dict[tuple[tuple[str, float, float], bool], Floats] = {}
+        tails: dict[tuple[float | str | None, bool], Floats] = {}
+        for index, (shape, tail, clock) in enumerate(self.cells):
+            u = clocks[clock]
+            if (shape, clock) not in shapes:
+                shapes[shape, clock] = self._shape(shape, u)
+            if (tail, clock) not in tails:
+                tails[tail, clock] = self._tail(tail, x, u)
+            found[index, :, 1] = shapes[shape, clock]
+            found[index, :, 2] = tails[tail, clock]
+        return found
+
+    def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
+        kind, first, second = shape
+        if kind == "power":
+            return np.asarray((1 + u / first) ** -second)
+        if kind == "exp":
+            return np.asarray(np.exp(-((u / second) ** first)))
+        return self.earlier[int(first)].shape(u * second)
+
+    def _priors(self) -> tuple[Floats, Floats]:
+        """Means and spreads of the coefficients of each cell, in units of the first error: (cells, coefficients)."""
+        means = np.full((len(self.cells), 3 + len(self.drops)), _DROP[0])
+        spreads = np.full_like(means, _DROP[1])
+        means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
+        for index in range(self.general, len(self.cells)):
+            end = self.earlier[int(self.cells[index][0][1])].end
+            means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _ALIKE
+            means[index, 3:], spreads[index, 3:] = 0.0, _ALIKE[2]
+        return means, spreads
+
+    def _tail(self, tail: float | str | None, x: Floats, u: Floats) -> Floats:
+        if tail is None:
+            return np.zeros_like(x)
+        if isinstance(tail, str):
+            return np.asarray(np.maximum(0.0, x - 2) / self.last)
+        return np.asarray(np.exp(-u / (tail * self.last)))
+
+    def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
+        """The weight of each cell and level of noise, and the mean and a root of the covariance of its coefficients."""
+        m0, s0 = self._priors()
+        coefficients = m0.shape[1]
+        if not len(seen.x):
+            levels = len(_SIGMAS)
+            weights = np.repeat(np.exp(self.logs), levels) / levels
+            roots = np.repeat(s0[:, :, None] * np.eye(coefficients), levels, axis=0)
+            return weights / weights.sum(), np.repeat(m0, levels, axis=0), roots
+        p0 = 1 / s0**2
+        y = seen.y / unit
+        designs = self.designs(seen.x)
+        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _LEVEL
+        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
+        discount = np.maximum((seen.x / seen.x[-1]) ** _DISCOUNT, _LEAST)
+        precise = discount / variance
+        pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)
+        gram = np.tensordot(precise, pairs, axes=(1, 0)).transpose(1, 0, 2, 3)
+        gram[..., np.arange(coefficients), np.arange(coefficients)] += p0[:, None, :]
+        right = np.tensordot(precise * y, designs, axes=(1, 1)).transpose(1, 0, 2) + (p0 * m0)[:, None, :]
+        roots = np.linalg.cholesky(gram)
+        inverse = np.linalg.inv(roots)  # gram^-1 = inverse^T inverse
+        half = np.einsum("csij,csj->csi", inverse, right)
+        means = np.einsum("csji,csj->csi", inverse, half)
+        logdet = 2 * np.log(np.diagonal(roots, axis1=2, axis2=3)).sum(-1)
+        fit = (precise * y * y).sum(1)[None, :] + (p0 * m0 * m0).sum(1)[:, None] - (half**2).sum(-1)
+        evidence = 0.5 * (np.log(p0).sum(1)[:, None] - logdet - fit)
+        evidence += 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
+        logs = (self.logs[:, None] + evidence).ravel()
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        return weights, means.reshape(-1, coefficients), np.asarray(inverse.reshape(-1, coefficients, coefficients))
+
+    def drawn(
+        self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
+    ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], Floats]:
+        """Cells and coefficients, none of them negative."""
+        chosen = rng.choice(len(weights), size=DRAWS * _OVERSAMPLED, p=weights)
+        normal = rng.standard_normal((len(chosen), means.shape[1]))
+        linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
+        order = np.argsort((linear < 0).any(axis=1), kind="stable")[:DRAWS]
+        return chosen[order], np.maximum(linear[order], 0.0)
+
+
+class _Merged(NamedTuple):
+    x: Floats
+    y: Floats
+    v: Floats
+    merged: Floats
+
+
+def _merged(seen: Observations) -> _Merged:
+    """At most `_MOST` observations: the newest half as they are, older ones as means of neighbours."""
+    count = len(seen.x)
+    if count <= _MOST:
+        return _Merged(seen.x, seen.y, seen.v, np.ones(count))
+    recent = _MOST // 2
+    edges = np.linspace(0, count - recent, _MOST - recent + 1).astype(int)
+    edges = np.concatenate([edges, np.arange(count - recent + 1, count + 1)])
+    sizes = np.diff(edges)
+    x, y, v = (np.add.reduceat(np.asarray(column), edges[:-1]) / sizes for column in seen)
+    return _Merged(x, y, v / sizes, sizes.astype(float))

@@ -1,0 +1,218 @@
+"""When will it be done? What remains of the plan, divided by how fast it goes, with what is not sure of either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.training.progress import ensemble, former
+from looptap.training.progress.ensemble import Earlier, Observations, Stops
+from looptap.training.progress.ledger import OTHER, SHORT, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.metrics import Metric
+from looptap.training.progress.plan import Plan
+from looptap.training.progress.rules import Floats, Never, StopRule
+from looptap.training.progress.speeds import Window, units
+
+RATIO = 3.0
+"""How much faster an instance is taken to be validated than trained, before the first validation."""
+_UNSURE = 0.04  # of the remaining time, on either side of the band, however steady the speed has been
+
+
+class Remaining(NamedTuple):
+    """Seconds until training ends: what half of such runs stay below, and what 10 % and 90 % do."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """What is known of the rest of a run: seconds that remain (median, low, high) and where it stops, in raw points.
+
+    ``train_cost`` and ``validation_cost`` are instances that remain, the speeds are instances a second; None is a
+    speed not seen yet. The band holds the truth in about 80 % of runs.
+    """
+
+    remaining: float
+    low: float
+    high: float
+    stop: float
+    stop_low: float
+    stop_high: float
+    train_cost: float
+    validation_cost: float
+    train_speed: float | None
+    validation_speed: float | None
+
+
+class Estimator:
+    """The errors of a run so far, and what follows from them: where it stops, and when.
+
+    ``forecast`` is "ensemble", "former" or "none" (no early stopping), ``speed`` is "ledger", "paper" or "former".
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rule: StopRule,
+        ledger: Ledger,
+        *,
+        forecast: str = "ensemble",
+        speed: str = "ledger",
+        rates: Floats | None = None,
+        earlier: Sequence[Earlier] = (),
+        seed: int = 0,
+        metric: Metric | None = None,
+        skip: int = 1,
+    ) -> None:
+        if forecast not in ("ensemble", "former", "none"):
+            raise ValueError(f"forecast={forecast!r}: it is 'ensemble', 'former' or 'none'.")
+        if speed not in ("ledger", "paper", "former"):
+            raise ValueError(f"speed={speed!r}: it is 'ledger', 'paper' or 'former'.")
+        self.plan, self.rule, self.ledger, self.rates, self.earlier = plan, rule, ledger, rates, earlier
+        self.forecast, self.speed = forecast, speed
+        self.window = Window(skip)
+        self.metric = metric or Metric()
+        self.seen: list[tuple[float, float, float]] = []
+        """Of each validation: where, in raw points; what it yielded; the known variance of that."""
+        self.cycles = 0
+        """Raw points of this process."""
+        self.ratio, self.rest = RATIO, 0.0
+        """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
+        self._rng = np.random.default_rng(seed)
+        self._stops: Stops | None = None
+        self._recent: list[tuple[float, float, float]] = []
+
+    # ------------------------------------------------------------ what happens
+
+    def phase(self, phase: int) -> None:
+        """From now on time belongs to ``phase``: TRAIN, VALIDATION or OTHER."""
+        self.ledger.phase(phase)
+        self.window.phase(phase)
+
+    def count(self, phase: int, instances: float) -> None:
+        """A batch is done."""
+        self.ledger.count(instances)
+        if self.speed == "paper":
+            self.window.count(self.ledger.now, instances)
+        if phase == TRAIN:
+            self.plan.trained(instances)
+        else:
+            self.plan.checked += instances
+
+    def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
+        """A validation yielded ``value``; with ``x``, where it was, it was an inserted one of known ``variance``."""
+        if x is None:
+            self.plan.reached()
+            self.cycles += 1
+            x = float(self.plan.done)
+        self.seen.append((x, value, variance))
+        self._stops = None
+
+    @property
+    def values(self) -> list[float]:
+        """What the validations at raw points yielded."""
+        return [value for x, value, _ in self.seen if x == int(x)]
+
+    def changed(self) -> None:
+        """The plan, the rule or the learning rates are others than before."""
+        self._stops = None
+
+    # ------------------------------------------------------------ what follows
+
+    def stops(self) -> Stops:
+        """Draws of where the run stops; made anew when there is something new to know."""
+        if self._stops is None:
+            self._stops = self._forecast()
+        return self._stops
+
+    def _forecast(self) -> Stops:
+        last, metric = self.plan.last, self.metric
+        x, values, variances = np.array(self.seen, float).reshape(-1, 3).T
+        if self.forecast == "none" or isinstance(self.rule, Never) or not np.isfinite(values).all():
+            return Stops(np.full(1, float(last)))
+        raw = values[x == np.floor(x)]
+        seen, compared = Observations(x, metric.errors(values), variances), metric.compared(raw).tolist()
+
+        def stops(errors: Floats) -> NDArray[np.int64]:
+            return self.rule.stops_after(compared, metric.back(errors, values))
+
+        if self.forecast == "former":
+            return former.forecast(seen, len(raw), stops, last, rng=self._rng)
+        return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
+
+    def estimate(self) -> Estimate | None:
+        """What remains now; None before the first batch is done."""
+        self.ledger.settle()
+        stops = self.stops()
+        centre = np.array([stops.median, *stops.band()])
+        train, validation = self.plan.remaining(centre)
+        if self.speed == "former":
+            seconds, speeds = self._by_units(train, validation)
+        elif self.speed == "paper":
+            seconds, speeds = self._by_window(train, validation)
+        else:
+            seconds, speeds = self._by_ledger(centre, train, validation)
+        if seconds is None:
+            return None
+        rest, low, high = map(float, seconds)
+        stop, first, latest = map(float, centre)
+        return Estimate(rest, low, high, stop, first, latest, float(train[0]), float(validation[0]), *speeds)
+
+    def _by_units(self, train: Floats, validation: Floats) -> tuple[Floats | None, tuple[float | None, float | None]]:
+        now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
+        self._recent.append(now)
+        while len(self._recent) > 2 and self._recent[1][0] <= now[0] - 10.0:
+            self._recent.pop(0)
+        then = self._recent[0]
+        if now[0] <= then[0]:
+            return None, (None, None)
+        speed = units(now[1] - then[1], now[2] - then[2], now[0] - then[0])
+        if not speed:
+            return None, (None, None)
+        return (train + validation / 3) / speed, (speed, None)
+
+    def _by_window(self, train: Floats, validation: Floats) -> tuple[Floats | None, tuple[float | None, float | None]]:
+        fast, checked = self.window.speeds
+        if fast is None:
+            return None, (None, checked)
+        return train / fast + (validation / (checked or RATIO * fast)), (fast, checked)
+
+    def _by_ledger(
+        self, stop: Floats, train: Floats, validation: Floats
+    ) -> tuple[Floats | None, tuple[float | None, float | None]]:
+        ledger = self.ledger
+        near = self._seconds(stop, train, validation, SHORT)
+        if near is None:
+            return None, (None, None)
+        far = self._seconds(stop, train, validation, max(SHORT, float(near[0])))
+        assert far is not None
+        both = np.sqrt(near * far)
+        spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _UNSURE
+        seconds = np.array([both[0], both[1] * np.exp(-spread[1]), both[2] * np.exp(spread[2])])
+        return seconds, (ledger.rate(TRAIN, SHORT), ledger.rate(VALIDATION, SHORT))
+
+    def _seconds(self, stop: Floats, train: Floats, validation: Floats, window: float) -> Floats | None:
+        ledger = self.ledger
+        cycle = (ledger.seconds[0] + ledger.seconds[1] + ledger.seconds[2]) / max(1, self.cycles)
+        window = max(window, cycle) if self.cycles else window
+        fast = ledger.rate(TRAIN, window)
+        if fast is None:
+            return None
+        checked = ledger.rate(VALIDATION, window) or self.ratio * fast
+        work = train / fast + validation / checked
+        if not self.cycles:
+            return np.asarray(work * (1 + self.rest))
+        other = ledger.seconds[OTHER] / self.cycles
+        return np.asarray(work + other * np.maximum(0.0, stop - self.plan.done - 1))
+
+    def shares(self) -> tuple[float, float]:
+        """What `ratio` and `rest` are by now: they outlive a process better than speeds do."""
+        fast, checked = (self.ledger.rate(phase, math.inf) for phase in (TRAIN, VALIDATION))
+        train, validation, other = self.ledger.seconds
+        whole = self.cycles and train + validation
+        return checked / fast if fast and checked else self.ratio, other / whole if whole else self.rest

@@ -1,0 +1,37 @@
+"""What earlier runs of a job teach about the next: how their curves fell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from looptap.training.progress.ensemble import Earlier
+from looptap.training.progress.rules import Floats
+
+MOST = 8
+"""Earlier runs that are looked at, the newest."""
+_LEAST = 4  # points of a curve that tells anything
+_SMOOTH = 5  # points over which a curve is averaged
+
+
+def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
+    """Smooth curves of the newest of ``curves``, lists of errors at raw points; those too short are left out."""
+    found = []
+    for curve in curves[-MOST:]:
+        errors = np.asarray(curve, float)
+        errors = errors[np.isfinite(errors)]
+        if len(errors) >= _LEAST and errors[0] > 0:
+            found.append(Earlier(_smoothed(errors)))
+    return found
+
+
+def _smoothed(errors: Floats) -> Floats:
+    """A running mean in growing windows: the steep beginning stays as it is."""
+    count = len(errors)
+    sums = np.concatenate([[0.0], np.cumsum(errors)])
+    places = np.arange(count)
+    reach = np.minimum(np.minimum(places, count - 1 - places), np.minimum(places // 2, _SMOOTH))
+    reach = np.where(places >= count - 1 - _SMOOTH, np.minimum(_SMOOTH, places // 2), reach)
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, count)
+    return np.asarray((sums[high] - sums[low]) / (high - low))

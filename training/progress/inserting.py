@@ -1,0 +1,200 @@
+"""Validations inserted between those of the host, on small subsets, so that forecasts begin early. Opt-in.
+
+A run with them ends bit-identical to one without: the random states of torch, its devices, numpy and random, and the
+training flag of each module are put back. What cannot be put back switches them off. Source: METHODS 1.2.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from looptap.training.progress.metrics import Metric
+from looptap.training.progress.plan import insertion
+
+MOST = 0.05
+"""P1: the share of a cycle that inserted validations may take; above it they are switched off."""
+_PER_PROCESSOR = 20_000.0
+
+
+class Inserting:
+    """Inserts validations on subsets of ``validation``, a loader of map-style data.
+
+    ``evaluate(loader)`` validates ``model`` on a loader of the subset and returns the metric, or the metric and the
+    standard deviation of one instance's. ``accumulate`` is the number of batches of an optimizer step, ``processors``
+    how many CPUs and GPUs the job uses. Raises TypeError for data that cannot be indexed.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Any], Any],
+        model: Any,
+        validation: Any,
+        *,
+        accumulate: int = 1,
+        processors: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        data = getattr(validation, "dataset", None)
+        if data is None or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+            raise TypeError(
+                f"Validations are inserted on random subsets of map-style data, and {type(validation).__name__} has "
+                "none: give a DataLoader whose data set has a length and can be indexed."
+            )
+        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+            raise ValueError(f"accumulate={accumulate!r}: it is a whole number of batches, 1 or more.")
+        self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
+        self._accumulate = accumulate
+        self._cost = _PER_PROCESSOR * (processors or os.cpu_count() or 1)
+        self._rng = np.random.default_rng(seed)
+        self.first, self.subset = 0, 0
+        self.seconds = 0.0
+        """What inserted validations have taken so far."""
+        self.reason = ""
+        """Why they were switched off; empty while they are on."""
+        self._batches = self._since = self._point = 0
+        self._places: set[int] = set()
+        self._in_cycle, self._cycle_began, self._whole = 0.0, time.perf_counter(), float(len(data))
+        self._buffers: list[Any] | None = None
+
+    def begin(self, batches: int | None, batch: float, validation: float) -> None:
+        """Plan for ``batches`` between two validations, of ``batch`` instances each."""
+        if not batches:
+            self.reason = "No validations are inserted: how many batches lie between two is not known."
+            return
+        self._batches = batches
+        size = float(getattr(self._loader, "batch_size", None) or 1)
+        self.first, self.subset = insertion(batches * batch, batch, validation or self._whole, size, self._cost)
+        self._plan()
+
+    @property
+    def ahead(self) -> list[int]:
+        """How many validations are inserted before each of the next raw points."""
+        return [] if self.reason else [round(0.8**j * self.first) for j in range(30)]
+
+    def _plan(self) -> None:
+        count = round(0.8**self._point * self.first)
+        step = self._accumulate
+        places = {round(self._batches * (i + 1) / (count + 1) / step) * step for i in range(count)}
+        self._places = {place for place in places if 0 < place < self._batches}
+
+    def due(self) -> bool:
+        """Whether a validation is inserted after this batch, which is counted."""
+        self._since += 1
+        return not self.reason and self._since in self._places
+
+    def next_point(self) -> None:
+        """A raw point was validated: the next stretch has fewer of them."""
+        cycle = time.perf_counter() - self._cycle_began
+        share = self._in_cycle / max(cycle - self._in_cycle, 1e-9)
+        if self._since and self._any(share > MOST) and not self.reason:
+            self.reason = (
+                f"Inserted validations took {share:.1%} of the time between two validations, more than {MOST:.0%}: "
+                "they are switched off."
+            )
+        self._since, self._point, self._in_cycle = 0, self._point + 1, 0.0
+        self._cycle_began = time.perf_counter()
+        self._plan()
+
+    @property
+    def place(self) -> float:
+        """How far the loop has come from one raw point to the next, 0 to 1."""
+        return min(self._since / self._batches, 0.999)
+
+    def run(self) -> tuple[float, float, float] | None:
+        """Validate on a new subset: the metric, its variance for a loss, and how many instances; None if that fails."""
+        from torch.utils.data import DataLoader, Subset
+
+        begun = time.perf_counter()
+        chosen = self._rng.choice(len(self._data), size=self.subset, replace=False).tolist()
+        try:
+            with untouched(self._model):
+                loader = DataLoader(
+                    Subset(self._data, chosen), batch_size=getattr(self._loader, "batch_size", None) or 1,
+                    collate_fn=getattr(self._loader, "collate_fn", None),
+                )  # fmt: skip
+                before = self._copied()
+                found = self._evaluate(loader)
+                self._put_back(before)
+            value, spread = found if isinstance(found, tuple) else (found, None)
+            value = float(value)
+            variance = (float(spread) ** 2 if spread is not None else value**2) / self.subset
+        except Exception as error:  # the loop goes on without them
+            self.reason = f"An inserted validation raised {type(error).__name__}: {error}. They are switched off."
+            return None
+        finally:
+            taken = time.perf_counter() - begun
+            self.seconds += taken
+            self._in_cycle += taken
+            self._agree()
+        return value, variance, float(self.subset)
+
+    def variance(self, value: float, spread: float, metric: Metric) -> float:
+        """How sure ``value`` is, as the metric of a subset drawn without replacement."""
+        if metric.kind in ("error", "accuracy"):
+            spread = value * (1 - value) / self.subset
+        return max(0.0, spread * (1 - self.subset / self._whole))
+
+    def _copied(self) -> list[Any]:
+        return [buffer.detach().clone() for buffer in self._model.buffers()]
+
+    def _put_back(self, before: list[Any]) -> None:
+        import torch
+
+        changed = False
+        with torch.no_grad():
+            for buffer, kept in zip(self._model.buffers(), before, strict=True):
+                if not torch.equal(buffer, kept):
+                    buffer.copy_(kept)
+                    changed = True
+        if changed:
+            self.reason = (
+                "The model changes its buffers while it is validated; they were put back, and no further validation "
+                "is inserted."
+            )
+
+    def _agree(self) -> None:
+        """A reason of one rank is one of all: a rank that validates alone would wait for the others."""
+        if self._any(bool(self.reason)) and not self.reason:
+            self.reason = "Another rank has switched inserted validations off."
+
+    @staticmethod
+    def _any(flag: bool) -> bool:
+        """Whether any rank says so; all ranks come here after the same step."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return flag
+        nccl = "nccl" in torch.distributed.get_backend()
+        told = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
+        torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+        return bool(told)
+
+
+@contextmanager
+def untouched(model: Any) -> Iterator[None]:
+    """What is done inside leaves the random states and the training flag of each module of ``model`` as they are."""
+    import torch
+
+    flags = [(module, module.training) for module in model.modules()]
+    cpu, devices = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    ours, theirs = random.getstate(), np.random.get_state()
+    grad = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        for module, flag in flags:
+            module.training = flag
+        torch.set_rng_state(cpu)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+        random.setstate(ours)
+        np.random.set_state(theirs)
+

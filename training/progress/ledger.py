@@ -1,0 +1,147 @@
+"""Whose time is it? Each second of a run is booked to training, validation or neither, beside the instances handled.
+
+Rates are instances per booked second over the last while. Whole cycles are averaged, so a burst of batches that
+workers have prepared in advance does not look like speed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from looptap.streams import stillness
+
+TRAIN, VALIDATION, OTHER = 0, 1, 2
+"""What a second can be booked to."""
+SHORT = 60.0
+"""Seconds of the shorter of the two windows over which a rate is taken."""
+
+_SUSPENDED = 20.0  # times the median step: a longer gap is a process that stood still
+_LEAST_GAP = 1.0  # seconds; no shorter gap counts as one
+_MOST = 2000  # samples that are kept
+
+
+class Sample(NamedTuple):
+    """The books at one moment: all seconds booked, instances and booked seconds of training and validation, other."""
+
+    at: float
+    trained: float
+    train_time: float
+    validated: float
+    validation_time: float
+    other_time: float
+
+
+class Ledger:
+    """The books of one run. ``clock`` gives seconds, and never goes back.
+
+    >>> now = iter([0.0, 1.0, 2.0, 3.0])
+    >>> ledger = Ledger(lambda: next(now))
+    >>> ledger.phase(TRAIN); ledger.count(64); ledger.count(64)
+    >>> ledger.seconds[TRAIN], ledger.counts[TRAIN]
+    (2.0, 128.0)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.counts = [0.0, 0.0]
+        """Instances of training and of validation that were handled in this process and before."""
+        self.seconds = [0.0, 0.0, 0.0]
+        """Seconds booked to training, validation and other, in this process, since training began."""
+        self.suspended = 0.0
+        """Seconds in which the process stood still, or was paused, booked to nothing."""
+        self.now = self._opened = self._clock()
+        self._paused = stillness.total()
+        self._phase, self._began = OTHER, False
+        self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
+        self._samples: list[Sample] = []
+        self._interval = 0.1
+        self._sample()
+
+    def phase(self, phase: int) -> None:
+        """From now on time belongs to ``phase``."""
+        self._book()
+        if phase == TRAIN and not self._began:
+            self._began, self.seconds[OTHER] = True, 0.0  # a start is no part of the cycles that follow
+        self._phase = phase
+        self._sample()
+
+    def count(self, instances: float) -> None:
+        """A batch of the present phase is done."""
+        taken = self._book(counted=True)
+        if self._phase != OTHER:
+            self.counts[self._phase] += instances
+        if sum(self.seconds) - self._samples[-1].at >= self._interval:
+            self._sample()
+        if self._phase != OTHER:
+            self._steps[self._phase].append(taken)
+
+    @property
+    def current(self) -> int:
+        """The phase to which time belongs now."""
+        return self._phase
+
+    def elapsed(self) -> float:
+        """Seconds since the books were opened."""
+        return self._clock() - self._opened
+
+    def resume(self, trained: float) -> None:
+        """So many instances were trained by earlier processes; nothing is known of their speed."""
+        self.counts[TRAIN] = trained
+        self._samples.clear()
+        self._sample()
+
+    def settle(self) -> None:
+        """Book the time up to now."""
+        self._book()
+
+    def _book(self, counted: bool = False) -> float:
+        """Book the time since the last time; how much it was, pauses left out."""
+        now = self._clock()
+        gap, self.now = now - self.now, now
+        if (paused := stillness.total()) != self._paused:
+            still, self._paused = min(gap, paused - self._paused), paused
+            gap -= still
+            self.suspended += still
+        taken = gap
+        if counted and gap > _LEAST_GAP and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
+            usual = _SUSPENDED * statistics.median(steps)
+            if gap > max(usual, _LEAST_GAP):
+                self.suspended += gap - usual
+                gap = usual
+        self.seconds[self._phase] += gap
+        return taken
+
+    def _sample(self) -> None:
+        self._samples.append(self._now())
+        if len(self._samples) > _MOST:  # the older half in steps twice as long
+            half = _MOST // 2
+            self._samples[:half] = self._samples[:half:2]
+            self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MOST)
+
+    def _now(self) -> Sample:
+        return Sample(
+            sum(self.seconds), self.counts[0], self.seconds[0], self.counts[1], self.seconds[1], self.seconds[2]
+        )  # fmt: skip
+
+    def rate(self, phase: int, window: float) -> float | None:
+        """Instances of ``phase`` per second booked to it, over the last ``window`` seconds; None before the first.
+
+        A window in which there was nothing of the phase reaches back until there is some.
+        """
+        count, seconds = (1, 2) if phase == TRAIN else (3, 4)
+        last = self._now()
+        index = bisect_left(self._samples, last.at - window, key=lambda sample: sample.at)
+        index = min(max(index - 1, 0), len(self._samples) - 1)
+        while True:
+            first = self._samples[index]
+            handled, taken = last[count] - first[count], last[seconds] - first[seconds]
+            if handled > 0:
+                return float(handled / max(taken, 1e-9))
+            if index == 0:
+                return None
+            index = max(0, index - max(1, (len(self._samples) - index) // 2))

@@ -1,0 +1,72 @@
+"""What is validated, turned into an error that falls towards zero, and into what a rule of stopping compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from looptap.training.progress.rules import Floats
+
+KINDS = ("error", "accuracy", "loss", "log", "max")
+_LOG = 5.0  # where a logarithm begins, so that a fall by e^5 reaches zero
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How to read the numbers that a validation yields.
+
+    ``kind`` is "error" (a share of mistakes, 0 to 1), "accuracy" (a share of what is right: accuracy, AUC, F1),
+    "loss" (0 or more, smaller is better), "log" (the same over orders of magnitude: a mean squared error, a
+    perplexity) or "max" (larger is better, without a bound).
+    """
+
+    kind: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"metric={self.kind!r}: it is one of {', '.join(map(repr, KINDS))}.")
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether a rise is an improvement."""
+        return self.kind in ("accuracy", "max")
+
+    def compared(self, values: Floats) -> Floats:
+        """What a rule sees of the ``values``: the same, or the negative where larger is better."""
+        return -values if self.larger_is_better else values
+
+    def errors(self, values: Floats) -> Floats:
+        """The ``values`` so far as errors, 0 or more.
+
+        >>> Metric("accuracy").errors(np.array([0.5, 0.75])).tolist()
+        [0.5, 0.25]
+        """
+        match self.kind:
+            case "accuracy":
+                return 1.0 - values
+            case "log":
+                return np.asarray(np.log(np.maximum(values, 1e-300)) - self._first(values) + _LOG)
+            case "max":
+                return self._reference(values) - values
+        return values
+
+    def back(self, errors: Floats, values: Floats) -> Floats:
+        """What a rule sees of simulated ``errors`` of a run that had the ``values``."""
+        match self.kind:
+            case "accuracy":
+                return errors - 1.0
+            case "log":
+                return np.asarray(np.exp(np.clip(errors - _LOG + self._first(values), -700, 700)))
+            case "max":
+                return errors - self._reference(values)
+        return errors
+
+    def _first(self, values: Floats) -> float:
+        return float(np.log(max(values[0], 1e-300))) if len(values) else 0.0
+
+    def _reference(self, values: Floats) -> float:
+        if not len(values):
+            return 1.0
+        best, worst = float(values.max()), float(values.min())
+        return best + max(best - worst, 0.1 * abs(best), 1e-12)

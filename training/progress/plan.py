@@ -1,0 +1,95 @@
+"""How much is to be done: instances of training and validation up to a point of stopping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from looptap.training.progress.rules import Floats
+
+
+@dataclass
+class Plan:
+    """The work of a run, in instances: ``point`` of training between two validations of ``validation`` instances.
+
+    ``left`` is what there is still to train if nothing stops it. Before raw point j + 1 there are ``ahead[j]`` inserted
+    validations of ``subset`` instances each. Source: Dong & Luo 2024, III; counted from the last raw point instead of
+    the first, so that a change in mid-run concerns only what is to come.
+    """
+
+    point: float
+    left: float
+    validation: float = 0.0
+    subset: float = 0.0
+    ahead: list[int] = field(default_factory=list)
+    done: int = 0
+    """Raw points that were reached."""
+    since: float = 0.0
+    """Instances of training since the last of them."""
+    checked: float = 0.0
+    """Instances of validation since then."""
+
+    @property
+    def last(self) -> int:
+        """The number of raw points if nothing stops the run."""
+        return self.done + max(0, int((self.left + self.since) / self.point + 1e-6))
+
+    def trained(self, instances: float) -> None:
+        """So many instances more are trained."""
+        self.since += instances
+        self.left = max(0.0, self.left - instances)
+
+    def reached(self) -> None:
+        """A raw point is validated."""
+        self.done, self.since, self.checked = self.done + 1, 0.0, 0.0
+
+    def inserted(self, points: Floats) -> Floats:
+        """How many validations are inserted before raw point number ``points`` has been reached."""
+        sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
+        return np.asarray(sums[np.minimum(np.asarray(points, int), len(sums) - 1)])
+
+    def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
+        """Instances of training and of validation that remain if the run stops at raw points ``stop``.
+
+        At the last raw point a rest of training after it belongs to the run, too.
+        """
+        points = np.maximum(0.0, stop - self.done)
+        train = np.where(stop >= self.last, self.left, np.minimum(self.point * points - self.since, self.left))
+        inserted = self.subset * (self.inserted(stop) - self.inserted(np.array([self.done])))
+        return np.maximum(0.0, train), np.maximum(0.0, self.validation * points + inserted - self.checked)
+
+
+def insertion(point: float, batch: float, validation: float, validation_batch: float, cost: float) -> tuple[int, int]:
+    """How many validations to insert before the first raw point, and of how many instances: n_0 and V'.
+
+    ``point`` instances of training lie before it, ``batch`` in a step; ``cost`` is C = 20,000 for each processor
+    used. Validating one instance is taken to cost a third of training one. (0, 0) inserts nothing. Source: METHODS 1.2.
+    """
+    whole = point + validation / 3
+    least = min(validation, max(100.0, 2 * validation_batch))
+    if not least:
+        return 0, 0
+    batches = point / batch
+    cap = int(max(0, min(batches // 2 - 1, 3 * whole * 0.05 // least)))
+
+    def subset(n: int) -> float:
+        return min(max(float(int(3 * whole * 0.05 / n)), least), validation) if n else 0.0
+
+    def four(n: int) -> float:
+        spent, points = 0.0, 0
+        for j in range(4):
+            here = round(0.8**j * n)
+            for _ in range(here):
+                spent += point / (here + 1) + subset(n) / 3
+                points += 1
+                if points == 4:
+                    return spent
+            spent += point / (here + 1) + validation / 3
+            points += 1
+            if points == 4:
+                return spent
+        return spent
+
+    chosen = next((n for n in range(cap + 1) if four(n) <= cost), cap)
+    return chosen, int(subset(chosen))

@@ -1,0 +1,347 @@
+"""`Progress`: three lines in a training loop, and it tells when the loop will be done, early stopping included."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import numbers
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.control import Control
+from looptap.training.progress.arguments import counts, earlier_from, number_of, positive, rule_of
+from looptap.training.progress.data import Sizes, length_of
+from looptap.training.progress.estimate import Estimate, Estimator
+from looptap.training.progress.inserting import Inserting
+from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.metrics import Metric
+from looptap.training.progress.plan import Plan
+from looptap.training.progress.rules import StopRule
+from looptap.training.progress.shown import Shown
+
+FRESH = 1.0
+"""Seconds for which an estimate is as good as new."""
+_TOGETHER = 0.02  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_NEVER = 0.05  # the same while there is none
+_PACE = 250  # times as long as the last estimate took passes before the next
+
+
+class Progress(Shown):
+    """When a training loop will be done.
+
+    ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
+    A run ends after ``epochs``, ``max_steps`` steps of the optimizer, each of ``accumulate`` batches, ``budget``
+    instances (tokens, with a ``size``) or ``max_time`` seconds, whichever comes first. ``validation`` is the
+    validation loader, or a number of instances.
+    ``validate_every`` is the number of batches between two validations, by default an epoch. ``rule`` says when
+    training stops early; None: never. ``metric`` is the kind of what is validated, see `Metric`. ``forecast`` is
+    "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates`` are the mean learning rates before each
+    raw point, if they are known. ``history`` are the curves of earlier runs of this job: lists of what they validated.
+    ``size`` tells the instances of a batch, by default the length of its first tensor. ``on_update`` is called with
+    this object about every ``every`` seconds, on the thread of the loop. ``insert`` adds validations: see `Inserting`.
+
+    Raises ValueError and TypeError for what will not do, here and never later: in the loop a value that is no number
+    is noted in `note` and leaves the estimate as it is.
+
+    >>> progress = Progress(10, epochs=2, validation=100)
+    >>> for epoch in range(2):
+    ...     for batch in progress.train(range(10)):
+    ...         pass
+    ...     for batch in progress.validate(range(10)):
+    ...         pass
+    ...     stop = progress.validated(0.5)
+    >>> progress.finished()
+    >>> progress.fraction
+    1.0
+    """
+
+    epochs = Control(int, minimum=1, default=1, doc="after how many epochs training ends")
+    patience = Control(int, minimum=0, default=0, doc="how many validations without improvement stop the run")
+
+    def __init__(
+        self,
+        train: Any = None,
+        *,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        budget: float | None = None,
+        max_time: float | None = None,
+        validation: Any = None,
+        validate_every: int | None = None,
+        rule: StopRule | Callable[[list[float]], object] | None = None,
+        metric: str = "error",
+        forecast: str = "ensemble",
+        speed: str = "ledger",
+        rates: Sequence[float] | None = None,
+        history: Sequence[Sequence[float]] = (),
+        size: Callable[[Any], float] | None = None,
+        on_update: Callable[[Progress], object] | None = None,
+        every: float = 5.0,
+        accumulate: int = 1,
+        insert: Inserting | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
+        positive(budget=budget, max_time=max_time, every=every)
+        if epochs is None and max_steps is None and budget is None and max_time is None:
+            raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
+        self._loader = train
+        self._length = length_of(train, "train")
+        self._sizes = Sizes(train, size)
+        checks, batch = length_of(validation, "validation"), Sizes(validation, None)
+        if validation is not None and checks == 0:
+            raise ValueError("The validation set is empty: there is nothing to validate. Leave validation= out.")
+        if isinstance(validation, numbers.Real):
+            batch = Sizes(1, None)
+        if max_steps is None and budget is None and epochs is not None and self._length == 0:
+            raise ValueError("The training loader is empty: an epoch of no batches never brings training to an end.")
+        self._validation = (checks or 0) * batch.mean
+        self._every_batches = validate_every
+        self._bounded = epochs is not None
+        self.epochs = epochs or 1
+        self._most = None if max_steps is None else max_steps * accumulate  # batches
+        self._budget, self._max_time = budget, max_time
+        self._rule: StopRule = rule_of(rule)
+        if (patience := getattr(self._rule, "patience", None)) is not None:
+            self.patience = patience
+        self.metric = Metric(metric)
+        self._in_epoch = self._resumed = 0
+        self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
+        super().__init__(Ledger(clock), insert)
+        self._began = self._ledger.now
+        plan = Plan(1.0, 0.0, self._validation)
+        self._estimator = Estimator(
+            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric, seed=seed,
+            rates=None if rates is None else np.asarray(rates, float), earlier=earlier_from(history, self.metric),
+            skip=self._sizes.prefetched or 1,
+        )  # fmt: skip
+        self._on_update, self._every, self._updated = on_update, every, self._began
+        self._estimate: Estimate | None = None
+        self._looked, self._took = -math.inf, 0.0
+        self._asked: tuple[object, ...] | None = None
+        if insert is not None:
+            insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
+            plan.subset, plan.ahead = float(insert.subset), insert.ahead
+
+    # ------------------------------------------------------------ in the loop
+
+    def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
+        """The batches of one epoch, counted; a batch counts when the next one is asked for."""
+        loader = self._loader if loader is None else loader
+        length = length_of(loader, "train", strict=False)
+        self._in_epoch, self._resumed = self._resumed, 0
+        rest = bool(self._in_epoch and length and self._length and length < self._length)  # of a resumed epoch
+        if not rest:
+            self._loader, self._length = loader, self._length if length is None else length
+        self._phase(TRAIN)
+        try:
+            for batch in loader:
+                yield batch
+                self.trained(self._sizes.of(batch))
+            self._length = self._in_epoch if length is None else self._length
+            self.epoch += 1
+            self._in_epoch = 0
+        finally:
+            self._phase(OTHER)
+
+    def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches of one validation, counted; training goes on to be timed after it."""
+        sizes, before = Sizes(loader, None), self._ledger.current
+        self._phase(VALIDATION)
+        try:
+            for batch in loader:
+                yield batch
+                self._estimator.count(VALIDATION, sizes.of(batch))
+                self._update()
+        finally:
+            self._phase(before)
+
+    def trained(self, instances: float) -> None:
+        """A step of training on so many instances is done; `train` calls this."""
+        self.steps += 1
+        self._in_epoch += 1
+        self._pending += instances
+        if self._insert is None and self._clock() - self._ledger.now < _TOGETHER:
+            return
+        self._flush()
+        if self._insert is not None and self._insert.due():
+            self._inserted(self._insert)
+        self._update()
+
+    def validated(self, value: float) -> bool:
+        """A validation yielded ``value``; whether the rule says that training stops here."""
+        number = number_of(value)
+        self._flush()
+        if not math.isfinite(number):
+            self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
+        self._estimator.plan.validation = self._checked_since() or self._validation
+        self._validation = self._estimator.plan.validation
+        self._estimator.observed(number)
+        if self._insert is not None:
+            self._insert.next_point()
+            if self._insert.reason:
+                self._estimator.plan.ahead = []
+        compared = self.metric.compared(np.array(self._estimator.values)).tolist()
+        return self.rule.stops(compared) == len(compared)
+
+    def finished(self) -> None:
+        """Training is over: `fraction` is 1 and nothing remains."""
+        self._phase(OTHER)
+        self._over = True
+        self._update(now=True)
+
+    # ------------------------------------------------------------ what is to be seen
+
+    @property
+    def rule(self) -> StopRule:
+        """The rule in force, with the `patience` of now."""
+        if getattr(self._rule, "patience", self.patience) != self.patience:
+            self._rule = dataclasses.replace(self._rule, patience=self.patience)  # type: ignore[type-var]
+        return self._rule
+
+    @rule.setter
+    def rule(self, rule: StopRule | Callable[[list[float]], object] | None) -> None:
+        self._rule = rule_of(rule)
+        self.patience = getattr(self._rule, "patience", self.patience)
+
+    def estimate(self) -> Estimate | None:
+        """What is known now; None while the length of an epoch or the speed is unknown.
+
+        It is a second old at most, and older only so that all estimates together take less than 0.4 % of the time; a
+        change of the epochs, the patience or the length of the loader is seen at once.
+        """
+        age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
+        fresh = FRESH if self._estimate is not None else _NEVER
+        if asked != self._asked or age > max(fresh, _PACE * self._took):
+            begun = time.perf_counter()
+            self._asked = asked
+            self._refresh()
+            self._took = time.perf_counter() - begun
+            self._spent += self._took
+        return self._estimate
+
+    def _now_long(self) -> int | None:
+        """Batches of an epoch; more than before if a loader's echo factor was turned."""
+        if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
+            self._length = now
+        return self._length
+
+    # ------------------------------------------------------------ a resumed run
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
+        self._flush()
+        plan = self._estimator.plan
+        return {
+            "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
+            "length": self._length, "size": self._sizes.mean, "validation": self._validation,
+            "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self._ledger.counts[TRAIN],
+            "seen": [list(one) for one in self._estimator.seen],
+            "shares": list(self._estimator.shares()),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
+        self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
+        self._in_epoch = self._resumed
+        self._before, self._length = state["elapsed"], self._length or state["length"]
+        self._sizes.known(state["size"])
+        self._validation = self._validation or state["validation"]
+        plan, estimator = self._estimator.plan, self._estimator
+        plan.done, plan.since, plan.checked = state["done"], state["since"], state["checked"]
+        estimator.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
+        estimator.ratio, estimator.rest = state["shares"]
+        self._ledger.resume(state["trained"])
+        estimator.changed()
+        self._asked = None
+
+    # ------------------------------------------------------------ inside
+
+    def _flush(self) -> None:
+        """Count what was trained since the last time."""
+        if self._pending:
+            instances, self._pending = self._pending, 0.0
+            self._estimator.count(TRAIN, instances)
+
+    def _phase(self, phase: int) -> None:
+        self._flush()
+        self._estimator.phase(phase)
+
+    def _checked_since(self) -> float:
+        """Instances of the validation that just ended, without the inserted ones before it."""
+        plan = self._estimator.plan
+        here = plan.inserted(np.array([plan.done + 1])) - plan.inserted(np.array([plan.done]))
+        return max(0.0, plan.checked - plan.subset * float(here[0]))
+
+    def _left(self) -> float | None:
+        """Instances that are left to train if nothing stops the run; None while that is unknown."""
+        size, bounds = self._sizes.mean, []
+        if self._bounded:
+            if self._length is None:
+                return None
+            bounds.append(((self.epochs - self.epoch) * self._length - min(self._in_epoch, self._length)) * size)
+        if self._most is not None:
+            bounds.append((self._most - self.steps) * size)
+        if self._budget is not None:
+            bounds.append(self._budget - self._ledger.counts[TRAIN])
+        return max(0.0, min(bounds)) if bounds else math.inf
+
+    def _refresh(self) -> None:
+        estimator, plan = self._estimator, self._estimator.plan
+        self._flush()
+        self._looked = self._ledger.elapsed()
+        left = self._left()
+        batches = self._every_batches or self._length
+        if left is None or self._over:
+            self._estimate = None
+            return
+        whole = left if math.isfinite(left) else self._ledger.counts[TRAIN] + 1.0
+        point, rule = (batches * self._sizes.mean if batches else max(whole, 1.0)), self.rule
+        plan.left = whole
+        if (point, plan.last, rule) != (plan.point, getattr(self, "_last", None), estimator.rule):
+            plan.point, estimator.rule = point, rule
+            self._last = plan.last
+            estimator.changed()
+        found = estimator.estimate()
+        if found is not None and self._max_time is not None:
+            rest = max(0.0, self._max_time - self.elapsed)
+            if math.isinf(left):
+                found = found._replace(remaining=rest, low=rest, high=rest)
+            found = found._replace(
+                remaining=min(rest, found.remaining), low=min(rest, found.low), high=min(rest, found.high)
+            )
+        self._estimate = found
+
+    def _update(self, now: bool = False) -> None:
+        if self._on_update is None or not (now or self._ledger.now - self._updated >= self._every):
+            return
+        self._updated = self._ledger.now
+        try:
+            self._on_update(self)
+        except Exception as error:  # the loop has nothing to do with who wants to know how it goes
+            self._on_update = None
+            self._say(f"on_update raised {type(error).__name__}: {error}; it is not called again.")
+
+    def _inserted(self, insert: Inserting) -> None:
+        self._phase(VALIDATION)
+        found = insert.run()
+        if found is not None:
+            value, spread, instances = found
+            self._estimator.count(VALIDATION, instances)
+            x = self._estimator.plan.done + insert.place
+            self._estimator.observed(value, x=x, variance=insert.variance(value, spread, self.metric))
+        if insert.reason:
+            self._say(insert.reason)
+        self._phase(TRAIN)
+
+    def _say(self, text: str) -> None:
+        if text != self.note:
+            self.note = text
+            with contextlib.suppress(Warning):  # where warnings are errors, the loop would end for a word
+                warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,219 @@
+"""Rules of early stopping, exact, and over many paths at once: the same code decides one history and simulates.
+
+A rule sees errors: the metric where smaller is better, its negative where larger is. All comparisons are then those
+of the trainers it stands for, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+State: TypeAlias = dict[str, NDArray[Any]]
+
+_SLOW_PATHS = 60  # paths for which a user's function is asked
+
+
+class StopRule:
+    """When training stops. A subclass says how it `begin`s, and what it does at each `step`."""
+
+    def begin(self, paths: int) -> State:
+        """What the rule remembers of each of ``paths`` paths before the first point: arrays of ``paths`` rows."""
+        raise NotImplementedError
+
+    def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """Take in the errors of point number ``point`` (from 1), one a path; which of the paths stop here."""
+        raise NotImplementedError
+
+    def stops(self, history: Sequence[float]) -> int:
+        """The point (from 1) at which training stops in this ``history``; 0 if it goes on.
+
+        >>> Patience(2).stops([0.5, 0.4, 0.45, 0.41, 0.3])
+        4
+        """
+        state = self.begin(1)
+        for point, error in enumerate(history, 1):
+            if self.step(state, np.array([error], float), point)[0]:
+                return point
+        return 0
+
+    def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
+        """Where each row of ``paths``, which goes on after ``history``, stops: a point's number, 0 for not at all."""
+        state = self.begin(1)
+        for point, error in enumerate(history, 1):
+            self.step(state, np.array([error], float), point)
+        count, length = paths.shape
+        state = {name: np.repeat(kept, count, axis=0) for name, kept in state.items()}
+        found = np.zeros(count, np.int64)
+        for ahead in range(length):
+            point = len(history) + ahead + 1
+            found[self.step(state, paths[:, ahead], point) & (found == 0)] = point
+            if found.all():
+                break
+        return found
+
+
+def _positive(name: str, value: object, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: it is a whole number of validations, {least} or more.")
+
+
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or value == np.inf:
+        raise ValueError(f"{name}={value!r}: it is a number, 0 or more.")
+
+
+@dataclass(frozen=True)
+class Paper(StopRule):
+    """Stop at point k if the error of point k - patience is less than ``min_delta`` above each one since.
+
+    Source: Dong & Luo, progress estimation (2024), section II.
+    """
+
+    patience: int
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive("patience", self.patience)
+        _number("min_delta", self.min_delta)
+
+    def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
+        return {"last": np.full((paths, self.patience), np.nan)}
+
+    def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
+        last, place = state["last"], (point - 1) % self.patience
+        before = last[:, place].copy()  # of patience points ago
+        last[:, place] = errors
+        if point <= self.patience:
+            return np.zeros(len(errors), bool)
+        return np.asarray((before[:, None] - last < self.min_delta).all(axis=1))
+
+
+@dataclass(frozen=True)
+class Patience(StopRule):
+    """Stop when ``patience`` validations in a row were no better than the best by more than ``min_delta``.
+
+    ``like`` names the trainer whose details hold: "keras" (3; the first point never stops), "lightning" (2; a metric
+    that is not finite stops at once unless ``check_finite`` is False) or "huggingface" (its callback compares with a
+    best that any improvement moves). ``warm_up`` points are not looked at (Keras: start_from_epoch). ``baseline`` is a
+    metric that an improvement has to beat, too (Keras); ``good`` and ``diverged`` are metrics at which to stop at once
+    (Lightning: stopping_threshold and divergence_threshold). Raises ValueError for what is out of range.
+    """
+
+    patience: int
+    min_delta: float = 0.0
+    like: str = "keras"
+    check_finite: bool = True
+    warm_up: int = 0
+    baseline: float | None = None
+    good: float | None = None
+    diverged: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("patience", self.patience, 0 if self.like == "keras" else 1)
+        _positive("warm_up", self.warm_up, 0)
+        _number("min_delta", self.min_delta)
+        if self.like not in ("keras", "lightning", "huggingface"):
+            raise ValueError(f"like={self.like!r}: it is 'keras', 'lightning' or 'huggingface'.")
+
+    def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
+        known = np.full(paths, self.like == "lightning")  # which begins with a best of infinity
+        return {"best": np.full(paths, np.inf), "known": known, "wait": np.zeros(paths, np.int64)}
+
+    def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
+        if point <= self.warm_up:
+            return np.zeros(len(errors), bool)
+        best, wait = state["best"], state["wait"]
+        first = ~state["known"]
+        state["known"][:] = True
+        stop = np.zeros(len(errors), bool)
+        decided = stop.copy()
+        if self.like == "lightning":
+            if self.check_finite:
+                stop |= ~np.isfinite(errors)
+            if self.good is not None:
+                stop |= errors < self.good
+            if self.diverged is not None:
+                stop |= errors > self.diverged
+            decided = stop.copy()
+        if self.like == "huggingface":
+            with np.errstate(invalid="ignore"):  # two infinities are equally bad
+                better = first | ((errors < best) & (np.abs(errors - best) > self.min_delta))
+            best[:] = np.fmin(best, errors)
+        else:
+            better = first | self._beats(errors, best)
+            best[better & ~decided] = errors[better & ~decided]
+        wait[~decided] += 1
+        restarts = better if self.baseline is None else better & self._beats(errors, np.float64(self.baseline))
+        wait[restarts & ~decided] = 0
+        late = ~better & ~decided & (wait >= self.patience)
+        if self.like == "keras" and point == 1:
+            late[:] = False
+        return np.asarray(stop | late)
+
+    def _beats(self, errors: Floats, best: Floats | np.float64) -> Bools:
+        if self.like == "keras":  # which compares in single precision
+            return np.asarray(np.float32(errors + self.min_delta) < np.float32(best))
+        return np.asarray(errors + self.min_delta < best)
+
+
+@dataclass(frozen=True)
+class Threshold(StopRule):
+    """Stop as soon as the error is below ``error``."""
+
+    error: float
+
+    def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
+        return {}
+
+    def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
+        return np.asarray(errors < self.error)
+
+
+@dataclass(frozen=True)
+class Never(StopRule):
+    """Training goes on to its last epoch."""
+
+    def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
+        return {}
+
+    def step(self, state: State, errors: Floats, point: int) -> Bools:
+        """See `StopRule.step`."""
+        return np.zeros(len(errors), bool)
+
+
+@dataclass(frozen=True)
+class Function(StopRule):
+    """Stop when ``function(history)`` is true, a list of all errors so far: a slow path, on fewer paths."""
+
+    function: Callable[[list[float]], object]
+
+    def stops(self, history: Sequence[float]) -> int:
+        """See `StopRule.stops`."""
+        found = (k for k in range(1, len(history) + 1) if self.function(list(history[:k])))
+        return next(found, 0)
+
+    def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
+        """See `StopRule.stops_after`; the first 60 paths stand for all."""
+        found = np.zeros(len(paths), np.int64)
+        for index, path in enumerate(paths[:_SLOW_PATHS]):
+            seen = list(history)
+            for error in path:
+                seen.append(float(error))
+                if self.function(seen):
+                    found[index] = len(seen)
+                    break
+        return np.asarray(np.resize(found[:_SLOW_PATHS], len(paths)))

@@ -1,0 +1,120 @@
+"""What is to be seen of a `Progress`: the observables that a query, a bar or a chart reads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from looptap.training.progress.arguments import words
+from looptap.training.progress.estimate import Estimate, Remaining
+from looptap.training.progress.inserting import Inserting
+from looptap.training.progress.ledger import TRAIN, Ledger
+
+_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
+
+
+class Shown:
+    """The part of a `Progress` that is read; each value follows from `estimate`."""
+
+    def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
+        self._ledger, self._insert = ledger, insert
+        self.note = ""
+        """Why there is no forecast, if there is a reason; empty otherwise."""
+        self.epoch = 0
+        """Epochs of training that have ended."""
+        self.steps = 0
+        """Batches that were trained."""
+        self._before = 0.0  # seconds of earlier processes
+        self._spent = self._shown = 0.0
+        self._over = False
+
+    def estimate(self) -> Estimate | None:
+        """What is known now; None while the length of an epoch or the speed is unknown."""
+        raise NotImplementedError
+
+    @property
+    def remaining(self) -> Remaining:
+        """Seconds until training ends, with the band that holds the truth in 80 % of runs; NaN while unknown."""
+        found = self.estimate()
+        if self._over:
+            return Remaining(0.0, 0.0, 0.0)
+        if found is None:
+            return Remaining(math.nan, math.nan, math.nan)
+        return Remaining(found.remaining, found.low, found.high)
+
+    @property
+    def fraction(self) -> float:
+        """How much of the time is over, 0 to 1; 1 only when training has ended."""
+        if self._over:
+            return 1.0
+        rest = self.remaining.median
+        if math.isnan(rest):
+            return self._shown
+        elapsed = self.elapsed
+        now = min(elapsed / (elapsed + rest), 0.999) if elapsed + rest > 0 else 0.0
+        if now > self._shown or now < self._shown - _HYSTERESIS:
+            self._shown = now
+        return self._shown
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start, with those of earlier processes of a resumed run, without those of pauses."""
+        return self._before + self._ledger.elapsed() - self._ledger.suspended
+
+    @property
+    def stop_at(self) -> tuple[float, float, float] | None:
+        """The validation after which training stops: median, low, high; None while unknown."""
+        found = self.estimate()
+        return None if found is None else (found.stop, found.stop_low, found.stop_high)
+
+    @property
+    def train_speed(self) -> float | None:
+        """Instances trained a second, None before the first."""
+        found = self.estimate()
+        return self._ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
+
+    @property
+    def validation_speed(self) -> float | None:
+        """Instances validated a second, None before the first."""
+        found = self.estimate()
+        return None if found is None else found.validation_speed
+
+    @property
+    def train_cost(self) -> float | None:
+        """Instances of training that remain."""
+        found = self.estimate()
+        return None if found is None else found.train_cost
+
+    @property
+    def validation_cost(self) -> float | None:
+        """Instances of validation that remain."""
+        found = self.estimate()
+        return None if found is None else found.validation_cost
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All of it at once, as plain data, for a bar: seconds, instances a second, validations; None is unknown."""
+        found, rest = self.estimate(), self.remaining
+        known = not math.isnan(rest.median)
+        return {
+            "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
+            "remaining": list(rest) if known else None, "stop_at": list(self.stop_at or ()) or None,
+            "epoch": self.epoch, "steps": self.steps, "train_speed": self.train_speed,
+            "validation_speed": self.validation_speed, "train_cost": found and found.train_cost,
+            "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,
+        }  # fmt: skip
+
+    @property
+    def overhead(self) -> float:
+        """The share of the time since the start that went into estimates and inserted validations."""
+        inserted = 0.0 if self._insert is None else self._insert.seconds
+        return (self._spent + inserted) / max(self._ledger.elapsed(), 1e-9)
+
+    def __repr__(self) -> str:
+        rest = self.remaining
+        if self._over:
+            return f"<Progress: done after {words(self.elapsed)}>"
+        if math.isnan(rest.median):
+            return f"<Progress: {self.steps:,} steps in {words(self.elapsed)}; what remains is not known yet>"
+        band = f"{words(rest.low)} to {words(rest.high)}"
+        return f"<Progress: {self.fraction:.0%}, {words(rest.median)} to go ({band})>"

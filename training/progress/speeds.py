@@ -1,0 +1,53 @@
+"""How fast is it? Two answers by name: rates of the ledger, and the window of the paper, which counts what it sees."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from looptap.training.progress.ledger import TRAIN, VALIDATION
+
+WINDOW = 10.0
+"""K, the seconds that the window of the paper looks back."""
+
+
+class Window:
+    """Instances per second in the last ten of the present phase; the other phase keeps its last value.
+
+    The timer of a phase starts when the first batch has left the pipeline, which is not counted. Source: Dong & Luo
+    2024, IV-A; ``skip`` batches are left out at each start, since workers have prepared that many in advance.
+    """
+
+    def __init__(self, skip: int = 1) -> None:
+        self.skip = skip
+        self.speeds: list[float | None] = [None, None]
+        self._phase, self._left, self._start = TRAIN, skip, 0.0
+        self._done: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
+
+    def phase(self, phase: int) -> None:
+        """Another phase begins."""
+        if phase in (TRAIN, VALIDATION) and phase != self._phase:
+            self._phase, self._left = phase, self.skip
+            self._done.clear()
+            self._sum = 0.0
+
+    def count(self, now: float, instances: float) -> None:
+        """A batch is done at ``now``."""
+        if self._left > 0:
+            self._left -= 1
+            self._start = now
+            return
+        done = self._done
+        done.append((now, instances))
+        self._sum += instances
+        while done and done[0][0] <= now - WINDOW:
+            self._start, gone = done.popleft()
+            self._sum -= gone
+        taken = now - max(self._start, now - WINDOW)
+        if taken > 0:
+            self.speeds[self._phase] = self._sum / taken
+
+
+def units(trained: float, validated: float, seconds: float) -> float:
+    """The one speed of the former method: units of work a second, a validated instance being a third of one."""
+    return (trained + validated / 3) / seconds
