@@ -1,5 +1,6 @@
 """What a notebook shows, without a browser: who gets which frame, what is sent, what a panel asks for."""
 
+import sys
 import threading
 import time
 
@@ -15,6 +16,7 @@ from looptap.visualizers.notebook import kernels
 from looptap.visualizers.notebook.driver import Driver
 from looptap.visualizers.notebook.frames import Column, Growing, Sent, frame_of
 from looptap.visualizers.notebook.growing import growing
+from looptap.visualizers.notebook.live import Live
 from looptap.visualizers.notebook.overview import overview, table
 from looptap.visualizers.notebook.pages import GONE, IN_FLIGHT, Pages
 from looptap.visualizers.notebook.panel import panel
@@ -314,3 +316,32 @@ def test_an_overview_tells_of_rates_cost_and_commands_and_escapes_what_the_job_s
 
 def test_a_table_escapes_its_cells():
     assert "<script>" not in table("t", ("a",), [("<script>",)])
+
+
+def test_a_cell_is_pulled_and_drawn_by_others_while_its_live_chart_is_shown():
+    stream = Stream("loss", fields=("step", "loss"))
+    plot = Plot(stream)
+    live, failed = Live(plot.cells[0]), []
+
+    def shows():
+        try:
+            for _ in range(300):
+                live._pull()
+                live._show()
+        except BaseException as error:
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        shower = threading.Thread(target=shows, daemon=True)
+        shower.start()
+        for number in range(1, 301):
+            push(stream, [(number, 1 / number)])
+            plot.pull()
+            plot.cells[0].draw()
+        shower.join(30)
+    finally:
+        sys.setswitchinterval(before)
+        live.close()
+    assert (shower.is_alive(), failed) == (False, [])

@@ -41,7 +41,8 @@ class Cell:
         """Why a stream is not drawn, by its name."""
         self._marks: list[Any] = []
         self._paused = False
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held by each method; who needs the chart's lock besides takes this one first."""
         self._said: tuple[str, ...] = ()
         self._begin(strict=True)
 
@@ -52,7 +53,7 @@ class Cell:
 
     def add(self, stream: Stream, **how: Any) -> None:
         """Draw one more stream on this chart; ``how`` is what `Chart.add` takes. Raises IncompatibleStreams."""
-        with self._lock:
+        with self.lock:
             if self.chart is not None:
                 self.chart.add(stream, **{**self._look(stream), **how})
                 self._mark_commands(stream)
@@ -68,7 +69,7 @@ class Cell:
 
     def remove(self, stream: Stream) -> None:
         """Draw a stream no more."""
-        with self._lock:
+        with self.lock:
             self.streams[:] = [one for one in self.streams if one is not stream]
             if self.chart is not None:
                 self.chart.remove(stream)
@@ -103,7 +104,7 @@ class Cell:
 
     def pull(self) -> bool:
         """Take in what has arrived; whether the picture has changed."""
-        with self._lock:
+        with self.lock:
             if self._begin() and self.chart is not None:
                 return self.chart.pull()
             said = self._waits()
@@ -112,7 +113,7 @@ class Cell:
 
     def draw(self) -> Picture:
         """The picture of now; until the first value comes it says what is waited for."""
-        with self._lock:
+        with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
             return self.chart.draw()

@@ -79,12 +79,13 @@ class Live:
 
     def _show(self, *, blind: bool = False) -> None:
         self._dirty = False
-        chart = self.cell.chart
-        with contextlib.nullcontext() if chart is None else chart.lock:  # what grows is a view of what it writes to
-            picture = self.cell.draw()
-            frame = frame_of(picture, {} if chart is None else growing(chart, picture))
-            frame.layout["playing"] = not self.cell.paused
-            message = self.canvas.made(frame, blind=blind, made=self._made)
+        with self.cell.lock:
+            chart = self.cell.chart
+            with contextlib.nullcontext() if chart is None else chart.lock:  # what grows is a view of what it writes to
+                picture = self.cell.draw()
+                frame = frame_of(picture, {} if chart is None else growing(chart, picture))
+                frame.layout["playing"] = not self.cell.paused
+                message = self.canvas.made(frame, blind=blind, made=self._made)
         self.canvas.send(*message)
 
     def _asked(self, message: dict[str, Any]) -> None:
