@@ -11,7 +11,6 @@ from typing import Any
 from looptap.agent.outbox import Columns
 from looptap.protocol import messages as m
 from looptap.store.errors import StoreError
-from looptap.store.reader import open as open_stored
 
 RUNS = 100
 """Runs before this one that are remembered, the newest ones."""
@@ -67,6 +66,8 @@ def seen_by(file: str, beside: Path | None) -> dict[str, int]:
         if path == beside or not path.is_file():
             continue
         try:
+            from looptap.store.reader import open as open_stored  # which a job that resumes nothing does not need
+
             with open_stored(path) as run:
                 return run.events()
         except StoreError:
