@@ -178,7 +178,7 @@ class Window:
             self._turning = False
         if self._interrupted:
             # A turn that was cut short leaves Tk with callbacks about images that are gone; it would print each.
-            window = getattr(self.manager, "window", None)
+            window: Any = getattr(self.manager, "window", None)
             if hasattr(window, "report_callback_exception"):
                 window.report_callback_exception = lambda *_: None
             self._pyplot.close("all")
