@@ -61,7 +61,10 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
         expected = {"windows": total // 7, "every third": total // 3}.get(form, total)
         for stream, reader in zip(streams, readers, strict=True):
             soon(lambda stream=stream: stream.arrived == expected)
-            soon(lambda reader=reader: reader.records and reader.records[-1].number == expected)
+            soon(
+                lambda reader=reader: reader.records and reader.records[-1].number == expected,
+                told=lambda reader=reader: (reader, reader.gaps, run, agent.stats()),
+            )
             assert [r.number for r in stream.records] == list(range(1, expected + 1))
             assert (stream.gaps, stream.dropped, reader.gaps, reader.dropped) == ([], 0, [], 0)
             assert not any(r.partial for r in stream.records)
