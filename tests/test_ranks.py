@@ -225,6 +225,8 @@ def test_a_relay_merges_on_the_way(job, place):
         with pytest.raises(QueryError, match="carries merged values"):
             part.run.set("a", 1, ranks=0)
     assert child.poll() is not None
+    with attach("many", directory=place, follow=True) as run, pytest.raises(QueryError, match="without follow=True"):
+        run.stream(query, combine="merge", relay=True)
 
 
 def test_what_does_not_fit_together_is_refused(run):
