@@ -1,4 +1,4 @@
-"""A torchrun job whose rank is killed: torchrun starts all ranks anew, and a client that follows goes over with them."""
+"""A torchrun job whose rank is killed: all ranks are started anew, and a client that follows goes over with them."""
 
 from __future__ import annotations
 
