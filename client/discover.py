@@ -86,8 +86,10 @@ class RunListing:
         if 0 < file.expires < time.time():
             return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
         if isinstance(error, RefusedKey):
-            ended = f"This share of {self.id} has been ended, or its job has; ask for a new file."
-            return RefusedKey(ended) if file.role == VIEWER else error
+            if file.role != VIEWER:
+                return error
+            job = "" if self.alive else ", or its job has"
+            return RefusedKey(f"This share of {self.id} has been ended{job}; ask for a new file.")
         if self.route is not None or not all(map(_is_local, file.endpoints)):
             return error
         if file.role == VIEWER:
@@ -355,9 +357,9 @@ def _is_local(endpoint: str) -> bool:
 
 def _unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
     """What is likely when a viewer finds nobody at a socket of one machine."""
-    ended = f"{error} Either this share of {file.run.id} has been ended, or its job has; ask for a new file."
-    if alive is not None:
-        return RunEnded(ended)
+    if alive is not None:  # a dead one was refused before
+        there = f"the process {file.process.pid} of its job is there"
+        return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
     host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
     if not ports:
         return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
