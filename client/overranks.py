@@ -112,7 +112,7 @@ def skew(
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
     )
-    stream.unit = "s"
+    stream.unit, stream.drawn = "s", SPREAD[:1]
     stream.combined = _Spread(run, stream.ranks)
     stream._set_fields(SPREAD)
     stream._own_notes += stream.combined.notes

@@ -194,6 +194,10 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
+    assert stream.drawn == ("spread",)
+    plot = looptap.plot(stream)
+    until(plot.pull, "the values are drawn")
+    assert len(plot.pictures()[0].marks) == 1
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
 
