@@ -715,6 +715,7 @@ def test_advice_names_what_would_help_more():
     clock = Clock()
     echo = Echo(Slow(clock, 0.6), 2, clock=clock)
     assert (echo.bottleneck, echo.advice) == ("", "")
+    assert math.isnan(echo.starved)
     for _ in echo:
         clock.now += 0.1
     assert "num_workers=1 or more" in echo.advice
