@@ -183,15 +183,15 @@ class Session:
     # ------------------------------------------------------------ on the transport's thread
 
     def _on_frame(self, frame: bytes) -> None:
+        message = None
         try:
             message = decode_from_agent(frame)
             self._handlers[type(message)](message)
+            self._heard = time.monotonic()
         except MessageError:
             self.refused_messages += 1
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
                 self._refuse(_mismatch(version))
-            return
-        self._heard = time.monotonic()
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
@@ -203,10 +203,13 @@ class Session:
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
-            message = decode_from_agent(bytes(raw))
-            if type(message) is not m.Values:
-                raise MessageError("A bundle of the agent holds something else than values.")
-            self._on_values(message)
+            try:
+                message = decode_from_agent(bytes(raw))
+                if type(message) is not m.Values:
+                    raise MessageError("A bundle of the agent holds something else than values.")
+                self._on_values(message)
+            except MessageError:  # the others of the bundle are as good as ever
+                self.refused_messages += 1
 
     def _on_values(self, message: m.Values) -> None:
         reference = self._streams.get(message.stream)
