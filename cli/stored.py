@@ -11,11 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import duration, json_of, printable, several, text_of
+from looptap.cli.formats import json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stored import StoredStream
+from looptap.streams.lengths import duration
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""

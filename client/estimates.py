@@ -9,6 +9,7 @@ from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
+from looptap.streams.lengths import duration
 
 EVERY = 1.0
 """Seconds between two reports."""
@@ -55,13 +56,13 @@ def commonest(run: Run) -> str:
 def said(report: Mapping[str, Any]) -> list[str]:
     """What a report says, in lines: what remains, where it stops and how fast it goes, and why nothing is known."""
     if report["over"]:
-        return [f"100 %, done after {lasting(report['elapsed'])}"]
+        return [f"100 %, done after {duration(report['elapsed'])}"]
     lines = [f"{report['fraction']:.0%}".replace("%", " %")]
     if report["remaining"] is None:
-        lines[0] = f"{report['steps']:,} steps in {lasting(report['elapsed'])}; what remains is not known yet"
+        lines[0] = f"{report['steps']:,} steps in {duration(report['elapsed'])}; what remains is not known yet"
     else:
         median, low, high = report["remaining"]
-        lines[0] += f", {lasting(median)} to go ({lasting(low)} to {lasting(high)})"
+        lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"
     facts = []
     if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
         facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
@@ -75,19 +76,6 @@ def said(report: Mapping[str, Any]) -> list[str]:
     if report["note"]:
         lines.append(report["note"])
     return lines
-
-
-def lasting(seconds: float) -> str:
-    """A length of time to about two digits.
-
-    >>> lasting(42), lasting(2520), lasting(9000)
-    ('42 s', '42 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.{int(seconds < 570)}f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def banded(report: Mapping[str, Any], width: int) -> str:

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.progress.arguments import counts, earlier_from, number_of, positive, rule_of
+from looptap.training.progress.arguments import (
+    callables,
+    counts,
+    earlier_from,
+    number_of,
+    positive,
+    rates_of,
+    rule_of,
+    seed_of,
+)
 from looptap.training.progress.data import Sizes, length_of
 from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.inserting import Inserting
@@ -28,7 +37,7 @@ FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _TOGETHER = 0.05  # seconds of training that are counted as one, so that a step of a millisecond costs little
 _NEVER = 0.05  # the same while there is none
-_PACE = 250  # times as long as the last estimate took passes before the next
+_PACE = 400  # times as long as the last estimate took passes before the next
 
 
 class Progress(Shown):
@@ -89,6 +98,7 @@ class Progress(Shown):
     ) -> None:
         counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
         positive(budget=budget, max_time=max_time, every=every)
+        callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
         self._loader = train
@@ -118,8 +128,8 @@ class Progress(Shown):
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
         self._estimator = Estimator(
-            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric, seed=seed,
-            rates=None if rates is None else np.asarray(rates, float), earlier=earlier_from(history, self.metric),
+            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric,
+            seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
             skip=self._sizes.prefetched or 1,
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
@@ -127,6 +137,8 @@ class Progress(Shown):
         self._looked, self._took = -math.inf, 0.0
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
+            if not isinstance(insert, Inserting):
+                raise TypeError(f"insert={insert!r:.60}: it is Inserting(evaluate, model, validation).")
             insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
 
@@ -220,7 +232,7 @@ class Progress(Shown):
     def estimate(self) -> Estimate | None:
         """What is known now; None while the length of an epoch or the speed is unknown.
 
-        It is a second old at most, and older only so that all estimates together take less than 0.4 % of the time; a
+        It is a second old at most, and older only so that all estimates together take less than 0.25 % of the time; a
         change of the epochs, the patience or the length of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
@@ -323,7 +335,13 @@ class Progress(Shown):
             plan.point, estimator.rule = point, rule
             self._last = plan.last
             estimator.changed()
-        found = estimator.estimate()
+        try:
+            found = estimator.estimate()
+        except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
+            estimator.forecast = "none"
+            estimator.changed()
+            found = estimator.estimate()
+            self._say(f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
         if found is not None and self._max_time is not None:
             rest = max(0.0, self._max_time - self.elapsed)
             if math.isinf(left):
