@@ -7,9 +7,11 @@ from typing import Any
 
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
+from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 from looptap.streams.lengths import duration
+from looptap.streams.stream import BUFFER
 
 EVERY = 1.0
 """Seconds between two reports."""
@@ -26,11 +28,35 @@ class Estimates:
         """The newest report; None while there is none. Raises LooptapError if the run does not answer."""
         if self._stream is None:
             run = self._run
-            if run.role == VIEWER or not any(run.events().values()) or f"{self._name}.epochs" not in run.controls:
+            if not any(run.events().values()):
                 return None
-            self._stream = run.stream(f"{self._name}.report", on=commonest(run), throttle=EVERY, buffer=10)
+            if run.role == VIEWER:
+                told = any(stream.name == f"{self._name}.report" for stream in run.streams)
+            else:
+                told = f"{self._name}.epochs" in run.controls
+            if not told:
+                return None
+            self._stream = reports(run, self._name, buffer=10)
         value = self._stream.latest
         return value if is_report(value) else None
+
+
+def reports(
+    run: Run, name: str = "progress", on: str | None = None, every: float = EVERY, buffer: int = BUFFER
+) -> LiveStream:
+    """The stream of the reports of the `Progress` that a job exposes as ``name``, one in ``every`` seconds at most.
+
+    A viewer gets those that are exported as "progress.report", whenever they come; LooptapError if none are.
+    """
+    query = f"{name}.report"
+    if run.role != VIEWER:
+        return run.stream(query, on=on or commonest(run), throttle=every, buffer=buffer)
+    if all(stream.name != query for stream in run.streams):
+        raise NotAllowed(
+            f"{run.id} shows viewers no progress as {name!r}. Its operator exports it by: looptap share {run.name} "
+            f"--stream {query} --on {commonest(run)}."
+        )
+    return run.stream(query, buffer=buffer)
 
 
 def lines_of(run: Run, estimates: Estimates) -> list[str]:
