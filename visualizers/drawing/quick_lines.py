@@ -36,7 +36,7 @@ class QuickLine(Line2D):
             super().draw(renderer)
             return
         pen = renderer.new_gc()
-        pen.set_clip_rectangle(self.axes.bbox)
+        pen.set_clip_rectangle(getattr(self.axes, "bbox", None))
         pen.set_foreground(self.get_color())
         pen.set_linewidth(renderer.points_to_pixels(self.get_linewidth()))
         pen.set_joinstyle("bevel")
