@@ -88,9 +88,9 @@ class Meter:
 
     @property
     def starved(self) -> float:
-        """The share of the time in which the consumer waits for data, 0 to 1."""
+        """The share of the time in which the consumer waits for data, 0 to 1; NaN while unknown."""
         whole = sum(list(self._weighed))
-        return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
+        return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else math.nan
 
     def stages(self) -> dict[str, float]:
         """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""

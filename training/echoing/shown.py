@@ -48,7 +48,7 @@ class Shown:
 
     @property
     def starved(self) -> float:
-        """The share of the time in which the loop waits for data, 0 to 1."""
+        """The share of the time in which the loop waits for data, 0 to 1; NaN before the first, and after a change."""
         return self._meter.starved
 
     @property
