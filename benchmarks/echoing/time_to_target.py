@@ -57,15 +57,15 @@ def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, flo
 
 
 class Bare:
-    """The loader as it is, augmented in the loop."""
+    """The loader as it is; its batches are distorted in the loop, if nothing before does that."""
 
     fresh, up, down, factor = 0, math.nan, math.nan, 1.0
 
-    def __init__(self, data: Dataset[Any], seed: int, workers: int = WORKERS) -> None:
-        self._loader = batches(data, 64, seed, workers)
+    def __init__(self, data: Dataset[Any], seed: int, workers: int = WORKERS, distorts: bool = True) -> None:
+        self._loader, self._distorts = batches(data, 64, seed, workers), distorts
 
     def __iter__(self) -> Iterator[Any]:
-        return map(digit_files.distorted, self._loader)
+        return map(digit_files.distorted, self._loader) if self._distorts else iter(self._loader)
 
 
 def speed_up(found: dict[str, list[Outcome]], name: str) -> tuple[float, float, float]:
