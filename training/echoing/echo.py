@@ -97,7 +97,7 @@ class Echo(Flow):
         self._asked = Copies(self._copies)  # knows nothing of this object: a loader in a cycle would end late
         self._factor, self._capacity = self.factor, self.buffer
         self._resumed: dict[str, Any] | None = None
-        self._buffer, self._pending = Buffer(self._order), deque[Example]()
+        self._buffer, self._pending = Buffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ what it is, beside the loop
 

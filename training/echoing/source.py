@@ -204,7 +204,9 @@ def _fresh(delivered: Delivered, ticket: Ticket, again: bool) -> Fresh:
     if delivered.whole:
         keys, entries = [(number, -1, 0)], [ticket.entries]
     else:
-        made = [Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies]
+        made = [
+            e if len(e.copies) == 1 else Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies
+        ]
         keys, entries = [(number, e.place, e.copies[0]) for e in made], [(e,) for e in made]
     return Fresh(delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again)
 
