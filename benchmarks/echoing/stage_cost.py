@@ -16,18 +16,18 @@ from looptap.training.echoing import AFTER, BATCH, BEFORE
 PAIRS, WARM = 240, 20
 
 
-def costs() -> dict[str, tuple[float, float, float]]:
-    """For each insertion point the cost over a bare step, and the seconds of both, medians of steps in turn.
+def costs() -> dict[tuple[str, int], tuple[float, float, float]]:
+    """For each insertion point and number of workers: the cost over a bare step, the seconds of a bare one and of ours.
 
-    The loaders have no workers: all that reading and echoing take is in the time of the step.
+    They are medians of steps in turn. Without workers all that reading and packing take is in the step, too.
     """
-    return {mode: _cost(mode) for mode in (BEFORE, AFTER, BATCH)}
+    return {(mode, workers): _cost(mode, workers) for workers in (1, 0) for mode in (BEFORE, AFTER, BATCH)}
 
 
-def _cost(mode: str) -> tuple[float, float, float]:
+def _cost(mode: str, workers: int) -> tuple[float, float, float]:
     data = pictures(mode)
-    bare = Bare(data, 0, workers=0, distorts=mode != AFTER)
-    loaders: list[Iterator[Any]] = [iter(bare), iter(digits_echo(data, 0, 1.0, mode))]
+    bare = Bare(data, 0, workers, distorts=mode != AFTER)
+    loaders: list[Iterator[Any]] = [iter(bare), iter(digits_echo(data, 0, 1.0, mode, workers=workers))]
     torch.manual_seed(0)
     model = DIGITS.make()
     optimizer = DIGITS.optimizer(model.parameters(), 0.05)

@@ -46,7 +46,7 @@ class Buffer:
     >>> piece = buffer.piece(100)
     >>> buffer.add(Example((0, 0, 0), "a", piece, 0.0)), buffer.nbytes
     (None, 100)
-    >>> example = buffer.draw()
+    >>> (example,) = buffer.draw()
     >>> buffer.release(example)
     >>> example.value, len(buffer), buffer.nbytes
     ('a', 0, 0)
@@ -70,14 +70,16 @@ class Buffer:
         example.waiting += 1
         self.items.append(example)
 
-    def draw(self) -> Example:
-        """A copy at random, taken out."""
-        items = self.items
-        at = int(self._order.random() * len(items))
-        items[at], items[-1] = items[-1], items[at]
-        example = items.pop()
-        example.waiting -= 1
-        return example
+    def draw(self, many: int = 1) -> list[Example]:
+        """So many copies at random, taken out; there have to be as many."""
+        items, random, found = self.items, self._order.random, []
+        for _ in range(many):
+            at = int(random() * len(items))
+            items[at], items[-1] = items[-1], items[at]
+            example = items.pop()
+            example.waiting -= 1
+            found.append(example)
+        return found
 
     def release(self, example: Example) -> None:
         """All copies of it are gone: its memory is, once nothing else of the same piece is left."""

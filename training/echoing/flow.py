@@ -90,18 +90,18 @@ class Flow(Shown):
                 self._clear()
             if not len(buffer):
                 break
-            found.append(buffer.draw())
+            found += buffer.draw(many if len(buffer) >= 2 * many else 1)
         if self._drops_last and 0 < len(found) < many:
             self.dropped += len(found)
             return []
         return found
 
     def _fill(self, arriving: Iterator[Fresh], most: int) -> None:
-        buffer, pending = self._buffer, self._pending
+        buffer, pending, factor = self._buffer, self._pending, 1.0 if self._in_workers else self._factor
         while len(buffer) < most:
             if pending:
                 head = pending[0]
-                promised = self._promised(head)
+                promised = drawn(factor, head.u)
                 if head.done < promised:
                     head.done += 1
                     buffer.add(head)
@@ -216,9 +216,7 @@ class Flow(Shown):
 
     def _promised(self, example: Example, factor: float | None = None) -> int:
         """How often this item is to appear, by default with the factor that the loop has."""
-        if self._in_workers:
-            return 1
-        return drawn(self._factor if factor is None else factor, example.u)
+        return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
 
     def _most(self, examples: int) -> int:
         """What the buffer may hold, if that is so many examples."""

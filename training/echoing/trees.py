@@ -155,7 +155,8 @@ def _column(values: list[Any]) -> tuple[str, Any, Any]:
                 return "list", values, None
     elif _is_tensor(first) and all(_plain(v, first.dtype) for v in values):
         if len({v.shape for v in values}) == 1:
-            return "tensors", torch.utils.data.default_collate([v.detach() for v in values]), None
+            with torch.no_grad():
+                return "tensors", torch.utils.data.default_collate(values), None
         return "ragged", torch.cat([v.detach().reshape(-1) for v in values]), [v.shape for v in values]
     return "list", values, None
 
