@@ -319,6 +319,8 @@ class Session:
         for number, stream in self._living():
             stream._finish(state, self.reason)
             self._forget(number)
+        if not self._welcomed.is_set():
+            self._refuse(error)
         self._requests.close(error)
         self._transport.close(0.0)
         self._callbacks.close()

@@ -43,11 +43,15 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("weights of a layer", "model[3].weight", {"every": 24}, {"chart": "histogram"}),
     ("gradients, layer by layer", "layer_histograms(model, 'grad')", {"every": 24}, {}),
     ("two outputs of each sample", "output[:, :2]", {"every": 12}, {}),
+    ("three outputs of each sample", "output[:, :3]", {"every": 12}, {}),
+    ("loss, with notes", "step, loss, 'epoch ' + str(step // 24) if step % 96 == 0 else ''", {}, {}),
+    ("loss and gradient, with notes",
+     "step, loss, norm(model[8].weight.grad), 'epoch ' + str(step // 24) if step % 144 == 0 else ''", {}, {}),
 ]  # fmt: skip
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("confusion in an epoch", _SUMMED, {}, {}),
-    ("worst digits of an epoch", "nlargest(12, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
-     "target=e.target, loss=e.losses)), key=lambda row: row['loss'])", {}, {}),
+    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
+     "target=e.target)), key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
@@ -56,6 +60,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss so far", "loss", {}, {"chart": "summary"}),
     ("a log", "f'step {step}: loss {loss:.3f}'", {"every": 8}, {}),
     ("first filters", f"{_FIRST}[:16, 0]", {"every": 24}, {"chart": "images"}),
+    ("one digit", "image[0]", {"every": 24}, {}),
 ]  # fmt: skip
 
 
@@ -70,7 +75,10 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
             run = _attach(job)
             plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
             first = plots[0][0].cells[0].streams[0]
-            first.wait(BATCHES, timeout=300)
+            for part, rate in ((3, 0.05), (2, 0.02)):  # so that there are marks of commands
+                first.wait(first.arrived + BATCHES // part // 2, timeout=300)
+                run.set("optimizer.lr", rate)
+            first.wait(first.arrived + BATCHES // 2, timeout=300)
             for plot in (one for group in plots for one in group):
                 plot.cells[0].streams[0].wait(2, timeout=120)
                 plot.pull()
@@ -93,7 +101,8 @@ def _attach(job: subprocess.Popen[bytes]) -> Any:
 
 
 def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str, Any]) -> Plot:
-    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **how}), title=title, **look)
+    name = {"name": title} if len(query) > 40 else {}  # what an axis or a remark calls it
+    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how}), title=title, **look)
 
 
 def _small(path: Path, width: int = 1100) -> None:
@@ -121,11 +130,11 @@ def main() -> None:
     """Write all files of docs/gallery."""
     HERE.mkdir(exist_ok=True)
     for name, group in zip(("lines", "others"), pictures(), strict=True):
-        _small(save(group, HERE / f"matplotlib-{name}.png", rows=3))
-        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=5) + "\n")
+        _small(save(group, HERE / f"matplotlib-{name}.png", rows=4))
+        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=6) + "\n")
         with tempfile.TemporaryDirectory() as directory:
-            page, photo = save(group, Path(directory) / "page.html", rows=3), HERE / f"plotly-{name}.png"
-            if _photograph(page, photo, 1060):
+            page, photo = save(group, Path(directory) / "page.html", rows=4), HERE / f"plotly-{name}.png"
+            if _photograph(page, photo, 1420):
                 _small(photo)
             else:
                 print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")

@@ -88,6 +88,13 @@ class Meter:
         down = self.down
         return self.up / down if down > 0 else math.nan
 
+    def speed_up(self, factor: float) -> float:
+        """Steps a second with this factor over those with 1; NaN while unknown."""
+        up, down = self.up, self.down
+        if not self.workers:
+            return (up + down) / (up / factor + down)
+        return max(up, down) / max(up / factor, down)
+
     @property
     def starved(self) -> float:
         """The share of the time since the factor was changed in which the consumer waits for data, 0 to 1."""
@@ -123,21 +130,19 @@ class Meter:
 class Auto:
     """Holds the factor at the largest value that keeps the consumer just fed: R, from 1 to ``bound``.
 
-    It is looked at every ``hold`` batches, and changed when it is off by more than ``band``.
+    It is looked at after 2 batches, 4 more, 8 more, and then every ``hold``, and changed when it is off by more than
+    ``band``.
     """
 
     def __init__(self, bound: float, hold: int = 16, band: float = 0.1) -> None:
         self.bound, self.hold, self.band = bound, hold, band
-        self._looked = 0
+        self._looked, self._wait = 0, min(2, hold)
 
     def next(self, factor: float, meter: Meter, step: int) -> float:
         """The factor from batch ``step`` on."""
-        if step - self._looked < self.hold or meter.count < self.hold:
+        if step - self._looked < self._wait or meter.count < self._wait or math.isnan(ratio := meter.ratio):
             return factor
-        self._looked = step
-        ratio = meter.ratio
-        if math.isnan(ratio):
-            return factor
+        self._looked, self._wait = step, min(2 * self._wait, self.hold)
         target = round(min(max(ratio, 1.0), self.bound), 2)
         if target == factor or (abs(target - factor) <= self.band * factor and target not in (1.0, self.bound)):
             return factor
