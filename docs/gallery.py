@@ -56,8 +56,8 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("confusion in an epoch", _SUMMED, {}, {}),
-    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
-     "target=e.target)), key=lambda row: row['by'])", {}, {}),
+    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image)), "
+     "key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
@@ -87,6 +87,9 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
             first.wait(first.arrived + BATCHES // 2, timeout=300)
             for plot in (one for group in plots for one in group):
                 plot.cells[0].streams[0].wait(2, timeout=120)
+                plot.pull()
+            time.sleep(2)  # marks of commands are on the way since the first look
+            for plot in (one for group in plots for one in group):
                 plot.pull()
             found = [[plot.pictures()[0] for plot in group] for group in plots]
         finally:
