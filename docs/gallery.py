@@ -1,11 +1,13 @@
 """The gallery of docs/gallery: each kind of chart on each surface, of what the digits job answers. `make gallery`.
 
-The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages are photographed by
-Chromium or Chrome where one is installed.
+The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages, and the live charts of
+notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import os
 import shutil
@@ -24,7 +26,11 @@ from looptap.visualizers.picture import Picture
 from looptap.visualizers.plots import Plot
 from looptap.visualizers.saving import save
 
-HERE = Path(__file__).parent / "gallery"
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "docs" / "gallery"
+NOTEBOOK = ROOT / "notebooks" / "gallery.ipynb"
+CHARTS = 20
+"""In it."""
 EPOCHS = 8
 BATCHES = 24 * EPOCHS
 _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.losses.tolist())), mean)"
@@ -50,8 +56,8 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("confusion in an epoch", _SUMMED, {}, {}),
-    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
-     "target=e.target)), key=lambda row: row['by'])", {}, {}),
+    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image)), "
+     "key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
@@ -81,6 +87,9 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
             first.wait(first.arrived + BATCHES // 2, timeout=300)
             for plot in (one for group in plots for one in group):
                 plot.cells[0].streams[0].wait(2, timeout=120)
+                plot.pull()
+            time.sleep(2)  # marks of commands are on the way since the first look
+            for plot in (one for group in plots for one in group):
                 plot.pull()
             found = [[plot.pictures()[0] for plot in group] for group in plots]
         finally:
@@ -113,10 +122,39 @@ def _small(path: Path, width: int = 1100) -> None:
     small.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def _browser() -> str:
+    """The browser that is installed; empty if there is none."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None) or ""
+
+
+def _notebook(path: Path) -> None:
+    """A photo of the live charts of the notebook."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from lab import laboratory
+
+    with tempfile.TemporaryDirectory() as directory, laboratory(Path(directory), _browser()) as lab:
+        cells = [cell["source"] for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+        book = lab.open("gallery.ipynb", *map("".join, cells))
+        book.page.set_viewport_size({"width": 1600, "height": 4200})
+        book.run_all()
+        book.charts(CHARTS)
+        book.page.add_style_tag(content=".Toastify { display: none }")
+        boxes = book.page.locator(".jp-OutputArea-output .widget-gridbox").all()
+        pieces = [Image.open(io.BytesIO(box.screenshot())).convert("RGB") for box in boxes]
+        book.close()
+    whole = Image.new("RGB", (max(piece.width for piece in pieces), sum(piece.height for piece in pieces)), "white")
+    top = 0
+    for piece in pieces:
+        whole.paste(piece, (0, top))
+        top += piece.height
+    whole.save(path)
+    _small(path)
+
+
 def _photograph(page: Path, path: Path, height: int) -> bool:
     """A photo of a page, by the browser that is installed; whether there is one."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
+    browser = _browser()
+    if not browser:
         return False
     flags = "--headless --no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-sync"
     drawn = "--disable-component-update --use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
@@ -138,6 +176,8 @@ def main() -> None:
                 _small(photo)
             else:
                 print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")
+    if _browser():
+        _notebook(HERE / "notebook.png")
     for path in sorted(HERE.iterdir()):
         print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
 
