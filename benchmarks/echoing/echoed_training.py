@@ -80,6 +80,8 @@ class Outcome(NamedTuple):
     up: float
     down: float
     factor: float
+    expected: dict[float, float] = {}  # noqa: RUF012
+    """For other factors, how many times as many steps a second the loader expects."""
 
 
 def batches(data: Dataset[Any], size: int, seed: int, workers: int = 0) -> DataLoader[Any]:
