@@ -82,8 +82,11 @@ def _write(path: Path, timed: time_to_target.Timed, fast: Fast, found: dict[Job,
         return {"reached": outcome.reached, "steps": outcome.steps, "fresh": outcome.fresh, "scores": scores,
                 "seconds": round(outcome.seconds, 3)}  # fmt: skip
 
+    from_server = {
+        name: [plain(one) | {"up": one.up, "down": one.down} for one in every] for name, every in timed.items()
+    }
     data = {
-        "timed": {name: [plain(one) | {"up": one.up, "down": one.down} for one in runs] for name, runs in timed.items()},
+        "timed": from_server,
         "fast": fast,
         "in memory": [job._asdict() | plain(one) | {"scores": one.scores[-1:]} for job, one in found.items()],
         "costs": [[mode, workers, *cost] for (mode, workers), cost in costs.items()],

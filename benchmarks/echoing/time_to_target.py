@@ -8,8 +8,9 @@ from statistics import median
 from typing import Any
 
 import digit_files
+from data_sets import Fetched, Listed
 from echoed_training import DIGITS, Outcome, Watch, batches, digits_echo, train
-from file_server import Fetched, Listed, Server
+from file_server import Server
 from torch.utils.data import Dataset
 
 FIXED = (1.0, 2.0, 4.0, 5.0, 6.0, 8.0)
