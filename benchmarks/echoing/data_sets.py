@@ -27,6 +27,12 @@ class Fetched(Dataset[tuple[Any, int]]):
         self._link.request("GET", f"/{index}")
         return self.decode(self._link.getresponse().read()), self.targets[index]
 
+    def close(self) -> None:
+        """End the connection of this process; the next item opens another one."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
 
 class Listed(Dataset[Any]):
     """Item i of each column; the first one may have to be decoded."""

@@ -41,8 +41,8 @@ def times(timed: Timed, latency: float) -> list[str]:
         f"\n## Time to {DIGITS.target:.0%}, from a slow server\n",
         *_table(head, made),
         f"\nR was to be {RATIO:g}: each answer of the server takes {latency * 1e3:.2f} ms, two are under way at once. "
-        f"In the runs with e = 1 the loop saw R = {up / down:.2f} ({up * 1e3:.1f} ms a fresh batch, {down * 1e3:.1f} ms "
-        f"a step; {busy * 1e3:.1f} ms at e = 6, while the reader is as busy and the loop never rests).",
+        f"In the runs with e = 1 the loop saw R = {up / down:.2f} ({up * 1e3:.1f} ms a fresh batch, "
+        f"{down * 1e3:.1f} ms a step; {busy * 1e3:.1f} ms at e = 6, where the loop never rests beside the reader).",
         "\n![Accuracy over time, speed-up by factor, fresh examples by factor](echoing-speedup.png)",
     ]
 
