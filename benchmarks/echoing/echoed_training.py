@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import digit_files
 import language
 import torch
-from file_server import Distorted, Listed
+from data_sets import Distorted, Listed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -80,6 +80,8 @@ class Outcome(NamedTuple):
     up: float
     down: float
     factor: float
+    expected: dict[float, float] = {}  # noqa: RUF012
+    """For other factors, how many times as many steps a second the loader expects."""
 
 
 def batches(data: Dataset[Any], size: int, seed: int, workers: int = 0) -> DataLoader[Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
 import digit_files
+from data_sets import Fetched, Listed
 from echoed_training import DIGITS, Outcome, Watch, batches, digits_echo, train
-from file_server import Fetched, Listed, Server
+from file_server import Server
 from torch.utils.data import Dataset
 
-FACTORS: tuple[float | str, ...] = (1.0, 2.0, 4.0, 5.0, 6.0, 8.0, "auto")
+FIXED = (1.0, 2.0, 4.0, 5.0, 6.0, 8.0)
+FACTORS: tuple[float | str, ...] = (*FIXED, "auto")
 RATIO = 6.0
 """R that the latency of the server is set for."""
 WORKERS = 2
@@ -41,7 +43,8 @@ def run(server: Server, factor: float | str, rate: float, seed: int, *, steps: i
     """One training from the server, to the target or for so many steps; the server rests during evaluations."""
     watch = Watch(server.pause, server.resume)
     loader = digits_echo(files(server.port), seed, factor, workers=WORKERS, clock=watch)
-    return train(DIGITS, loader, rate, seed, steps=steps or LIMIT, watch=watch, target=not steps)
+    outcome = train(DIGITS, loader, rate, seed, steps=steps or LIMIT, watch=watch, target=not steps)
+    return outcome._replace(expected={other: loader.speed_up(other) for other in FIXED})
 
 
 def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, float]]:
@@ -68,8 +71,32 @@ class Bare:
         return map(digit_files.distorted, self._loader) if self._distorts else iter(self._loader)
 
 
-def speed_up(found: dict[str, list[Outcome]], name: str) -> tuple[float, float, float]:
-    """How many times sooner than with factor 1 the target is reached: ratio of medians, least and most of a seed."""
-    base, other = ([one.seconds for one in found[key]] for key in ("1", name))
+Timed = dict[str, list[Outcome]]
+"""The runs of each factor, seed by seed; the name of a factor is as `named` says."""
+
+
+def named(factor: float | str) -> str:
+    """"2", "auto"."""
+    return factor if isinstance(factor, str) else f"{factor:g}"
+
+
+def speed_up(found: Timed, name: str, what: Callable[[Outcome], float]) -> tuple[float, float, float]:
+    """How many times less of something there is than with factor 1: ratio of medians, least and most of a seed."""
+    base, other = ([what(one) for one in found[key]] for key in ("1", name))
     each = [one / two for one, two in zip(base, other, strict=True)]
     return median(base) / median(other), min(each), max(each)
+
+
+def seconds(outcome: Outcome) -> float:
+    """Seconds to the target; infinite if it was not reached."""
+    return outcome.seconds if outcome.reached else math.inf
+
+
+def pace(outcome: Outcome) -> float:
+    """Seconds a step."""
+    return outcome.seconds / outcome.steps
+
+
+def expected(found: Timed, factor: float) -> float:
+    """Steps a second over those with factor 1, as `Echo.speed_up` foretold during the runs with factor 1."""
+    return median(one.expected[factor] for one in found["1"])
