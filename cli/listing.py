@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import cost, duration, json_of, printable, several, size
+from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
 from looptap.client.jobs import numbered, spans
@@ -19,6 +19,7 @@ from looptap.client.run import Run
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
+from looptap.streams.lengths import duration
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
 """What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""

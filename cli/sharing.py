@@ -170,8 +170,9 @@ def _endpoint(tcp: str | None) -> str | None:
 
 
 def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool) -> int:
-    from looptap.cli.formats import duration, json_of
+    from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
+    from looptap.streams.lengths import duration
 
     names = [stream.name for stream in exported]
     if as_json:
@@ -194,8 +195,9 @@ def _revoked(job: Run, id: str, as_json: bool) -> int:
 
 
 def _listed(job: Run, as_json: bool) -> int:
-    from looptap.cli.formats import duration, json_of
+    from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
+    from looptap.streams.lengths import duration
 
     shares, exported = job.shares, [stream.name for stream in job.streams if stream.exported]
     if as_json:

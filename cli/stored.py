@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import duration, json_of, printable, several, text_of
+from looptap.cli.formats import json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.store.errors import StoreError
 from looptap.store.places import SUFFIX, store_path
@@ -19,6 +19,7 @@ from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stored import StoredCommands, StoredStream
 from looptap.streams.feed import LIVE
+from looptap.streams.lengths import duration
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""

@@ -12,12 +12,13 @@ from typing import Any
 from rich.text import Text
 
 from looptap.cli.facts import Facts
-from looptap.cli.formats import cost, duration, printable, several, size, text_of
+from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.client.controls import line_of
 from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.streams.feed import LIVE
+from looptap.streams.lengths import duration
 from looptap.streams.rows import Row
 from looptap.visualizers.drawing.blocks import sparkline
 from looptap.visualizers.drawing.with_text import draw
