@@ -133,6 +133,7 @@ def _asked(
     stream = kind(
         run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
     )  # fmt: skip
+    stream.asked = asked
     seconds = attach.align and attach.window.kind == m.SECONDS
 
     def begin(rank: Run) -> RankPart:

@@ -223,6 +223,7 @@ def test_a_relay_merges_on_the_way(job, place):
         until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
         assert all(ours == theirs for ours, theirs in common())
         assert "ranks 0-1 by a relay" in relayed.notes
+        assert "; ranks 0-1" in repr(relayed)
         assert relayed.latest.v2 == 2
         child = part.run._transport._child
         with pytest.raises(QueryError, match="relay=True merges"):
