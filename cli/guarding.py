@@ -28,7 +28,7 @@ def guard(
     rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, in YAML.", show_default=False)],
     pattern: Annotated[
         str | None,
-        Argument(metavar="[RUNS]", help="A name, an id, or 'digits-*'; by default runs of the file, else all."),
+        Argument(metavar="RUNS", help="A name, an id, or 'digits-*'; by default runs of the file, else all."),
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be done.")] = False,
     once: Annotated[bool, Option("--once", help="End as soon as no run that matches is left.")] = False,

@@ -47,6 +47,9 @@ def over_ranks(
         attach = msgspec.structs.replace(attach, align=m.VALUES)
     if relay and combine != MERGE:
         raise QueryError(f"relay=True merges on the way: combine='merge', not {combine!r}.", text)
+    if relay and run._follow:
+        hint = "attach without follow=True, or ask without relay=True."
+        raise QueryError("a relay ends with its run, and follows no other.", text, hint=hint)
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes,
         relay=relay,

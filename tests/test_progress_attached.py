@@ -161,9 +161,9 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
 
-        def looptap_progress(*arguments):
+        def looptap_progress(*arguments, run="shown"):
             with pytest.raises(SystemExit) as ended:
-                main(["progress", "shown", *arguments])
+                main(["progress", run, *arguments])
             return ended.value.code, capsys.readouterr()
 
         assert job.stdout.readline() == "here\n"
@@ -190,6 +190,18 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             assert any(" to go (" in line.plain for line in vitals(watcher.look()))
             soon(lambda: lines_of(run, estimates))
             assert " to go (" in lines_of(run, estimates)[0]
+
+        with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and is told if it is not
+            share = run.share(path=directory / "seen.json")
+            code, shown = looptap_progress("--count", "1", run=str(share.path))
+            assert code == 1
+            assert "looptap share shown --stream progress.report --on batch" in shown.err
+            run.export(run.stream("progress.report", on="batch"))
+            code, shown = looptap_progress("--count", "2", "--every", "0.1", run=str(share.path))
+            assert (code, shown.out.count(" to go (")) == (0, 2)
+            with looptap.attach(share.path) as viewer:
+                estimates = Estimates(viewer)
+                soon(lambda: lines_of(viewer, estimates))
 
         deadline = time.monotonic() + 30
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:

@@ -121,7 +121,9 @@ class _Curves:
 
     def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier] = ()) -> None:
         self.last, self.earlier = last, earlier
-        self.rates = None if rates is None or len(rates) == 0 or np.ptp(rates) == 0 else np.asarray(rates, float)
+        self.rates = None
+        if rates is not None and len(rates) and np.ptp(rates):  # beyond what is known the last one holds
+            self.rates = np.pad(np.asarray(rates, float), (0, max(0, last - len(rates))), mode="edge")
         self.drops = self._dropped()
         longest = max(last, _SHORTEST)
         taus = [(beta, tau, share / count) for beta, count, share in _EXPONENTIALS

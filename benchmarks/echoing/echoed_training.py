@@ -1,0 +1,144 @@
+"""One training to a target: the same loop for every loader, with a clock that stands still while it is evaluated."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import digit_files
+import language
+import torch
+from data_sets import Distorted, Listed
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+from looptap.training.echoing import AFTER, BEFORE, Echo
+
+
+class Task(NamedTuple):
+    """What is learnt, and when it is learnt: when two evaluations in a row are ``target`` or more.
+
+    It is the mean of the weights over the last steps (decay 0.95) that is evaluated: single steps jump about, and the
+    first of them that happens to be good says little.
+    """
+
+    make: Callable[[], nn.Module]
+    optimizer: Callable[..., torch.optim.Optimizer]
+    loss: Callable[[nn.Module, list[Tensor]], Tensor]
+    score: Callable[[nn.Module], float]
+    target: float
+    every: int
+    """Steps between two evaluations."""
+
+
+def _sgd(parameters: Any, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, rate, momentum=0.9)
+
+
+def _classes(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+DIGITS = Task(digit_files.cnn, _sgd, _classes, digit_files.accuracy, 0.85, 16)
+LANGUAGE = Task(language.Transformer, torch.optim.Adam, language.loss, language.score, -0.75, 4)
+
+
+class Watch:
+    """A clock, in seconds, that can be stopped; ``hold`` and ``go`` are called when it is."""
+
+    def __init__(self, hold: Callable[[], None] = lambda: None, go: Callable[[], None] = lambda: None) -> None:
+        self._hold, self._go, self._lost = hold, go, 0.0
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._lost
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done inside takes no time."""
+        begun = time.perf_counter()
+        self._hold()
+        yield
+        self._go()
+        self._lost += time.perf_counter() - begun
+
+
+class Outcome(NamedTuple):
+    """One training: until the target, or as far as it was let."""
+
+    reached: bool
+    steps: int
+    fresh: int
+    seconds: float
+    scores: list[tuple[float, float]]
+    """The time and the score of each evaluation."""
+    up: float
+    down: float
+    factor: float
+    expected: dict[float, float] = {}  # noqa: RUF012
+    """For other factors, how many times as many steps a second the loader expects."""
+
+
+def batches(data: Dataset[Any], size: int, seed: int, workers: int = 0) -> DataLoader[Any]:
+    """The data in random order, anew for each epoch, as one long stream: no worker waits for the end of an epoch."""
+    order = RandomSampler(data, num_samples=10_000_000, generator=torch.Generator().manual_seed(seed))  # type: ignore
+    return DataLoader(data, size, sampler=order, num_workers=workers)
+
+
+def pictures(mode: str = BEFORE) -> Dataset[Any]:
+    """The digits in memory; distorted where they are read, if the echo comes after that."""
+    images, targets = digit_files.pictures()
+    data = Listed(images[: digit_files.TRAIN], targets[: digit_files.TRAIN])
+    return Distorted(data, digit_files.distort) if mode == AFTER else data
+
+
+def digits_echo(data: Dataset[Any], seed: int, factor: Any, mode: str = BEFORE, *, size: int = 64,
+                buffer: int = 300, workers: int = 0, clock: Callable[[], float] = time.perf_counter) -> Echo:
+    """An echoed loader of digits; distorted after the buffer, before batches are echoed, or where they are read."""
+    return Echo(batches(data, size, seed, workers), factor, mode, buffer=buffer, seed=seed, clock=clock,
+                augment_batch=None if mode == AFTER else digit_files.distorted)  # fmt: skip
+
+
+def language_echo(seed: int, factor: float, mode: str, *, size: int, buffer: int) -> Echo:
+    """An echoed loader of sequences, each of which is read once."""
+    return Echo(batches(Listed(language.corpus()), size, seed), factor, mode, buffer=buffer, seed=seed)
+
+
+def train(task: Task, loader: Any, rate: float, seed: int, *, steps: int, fresh: float = math.inf,
+          watch: Watch | None = None, target: bool = True, decay: bool = False) -> Outcome:
+    """Train until the target, so many steps, or so much fresh data; ``decay``: the rate falls to 0 until then."""
+    watch = watch or Watch()
+    torch.manual_seed(seed)
+    model = task.make()
+    optimizer = task.optimizer(model.parameters(), rate)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.95))
+    last: deque[float] = deque(maxlen=2)
+    scores: list[tuple[float, float]] = []
+    step, reached, begun = 0, False, watch()
+    for batch in loader:
+        if loader.fresh > fresh:
+            break
+        if decay:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (1.0 - loader.fresh / fresh)
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()
+        optimizer.step()
+        averaged.update_parameters(model)
+        step += 1
+        if target and step % task.every == 0:
+            with watch.stopped():
+                last.append(task.score(averaged))
+            scores.append((watch() - begun, last[-1]))
+            reached = len(last) == 2 and min(last) >= task.target
+        if reached or step >= steps:
+            break
+    seconds = watch() - begun
+    if not target:
+        scores.append((seconds, task.score(averaged)))
+    return Outcome(reached, step, loader.fresh, seconds, scores, loader.up, loader.down, loader.factor)
