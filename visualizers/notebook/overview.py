@@ -90,7 +90,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             (
                 str(one.get("name", "")),
                 str(one.get("on", "")),
-                f"{float(one.get('nanoseconds_per_event', 0)) / 1e3:.3g} µs",
+                _time(float(one.get("nanoseconds_per_event", 0))),
                 f"{float(one.get('share_of_time', 0)):.2%}",
                 str(one.get("limitation", "")),
             )
@@ -157,6 +157,15 @@ def _head(run: Run) -> str:
     elif run.alive:
         facts.append(f"the last event {run.idle:.0f} s ago")
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
+
+
+def _time(nanoseconds: float) -> str:
+    """Three digits, in µs or ms.
+
+    >>> _time(35_400), _time(28_600_000)
+    ('35.4 µs', '28.6 ms')
+    """
+    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
