@@ -92,7 +92,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             (
                 str(one.get("name", "")),
                 str(one.get("on", "")),
-                f"{float(one.get('nanoseconds_per_event', 0)) / 1e3:.3g} µs",
+                _micro(float(one.get("nanoseconds_per_event", 0)) / 1e3),
                 f"{float(one.get('share_of_time', 0)):.2%}",
                 str(one.get("limitation", "")),
             )
@@ -159,6 +159,10 @@ def _head(run: Run) -> str:
     elif run.alive:
         facts.append(f"the last event {run.idle:.0f} s ago")
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds:,.0f} µs" if seconds >= 100 else f"{seconds:.3g} µs"
 
 
 def _estimate(report: Mapping[str, Any]) -> str:
