@@ -16,18 +16,18 @@ from torch.utils.data import DataLoader, TensorDataset
 from looptap.training.progress import Inserting, Paper, Progress
 from looptap.training.progress.ensemble import Observations, forecast
 
-_STEPS = 60
+_EPOCH = 2  # seconds, about
 
 
 def overheads() -> list[str]:
     """Lines of the page."""
     torch.set_num_threads(1)
-    (small, asked, short), (usual, _, long) = _passive(64, 80), _passive(640, 20)
+    (small, asked, short), (usual, _, long) = _passive(64, 1200), _passive(640, 200)
     inserted, forecasts = _inserted(), _forecasts()
     return [
         "\n## What it costs\n",
         "| what | cost | promise |", "| --- | ---: | ---: |",
-        *(f"| steps of {each * 1000:.1f} ms in `progress.train`, a validation every {_STEPS} of them, estimates asked "
+        *(f"| steps of {each * 1000:.1f} ms in `progress.train`, a validation every {_EPOCH} seconds, estimates asked "
           f"for after each and every five seconds: the time of the processor beyond that of bare ones | {share:.2%} "
           "| 0.5 % |" for share, each in ((usual, long), (small, short))),
         f"| of it one step of {short * 1000:.1f} ms | {asked * 1e6:.1f} µs | |",
@@ -42,7 +42,7 @@ def _job(data: DataLoader[tuple[torch.Tensor, ...]]) -> tuple[nn.Module, torch.o
     return model, torch.optim.SGD(model.parameters(), 0.02)
 
 
-def _passive(batch: int, epochs: int) -> tuple[float, float, float]:
+def _passive(batch: int, count: int, epochs: int = 8) -> tuple[float, float, float]:
     """The share of all that a `Progress` does in a loop, the seconds of it in one step, and those of a bare step.
 
     Bare epochs and wrapped ones take turns; what is between two steps is timed by itself, since the steps scatter by
@@ -50,10 +50,10 @@ def _passive(batch: int, epochs: int) -> tuple[float, float, float]:
     """
     images, targets = pictures(0)
     images, targets = images.repeat(2, 1, 1, 1), targets.repeat(2)
-    some = [(images[i : i + batch], targets[i : i + batch]) for i in range(0, 2560, batch)] * 16
-    some = some[:_STEPS]
+    some = [(images[i : i + batch], targets[i : i + batch]) for i in range(0, 2560, batch)]
+    some = (some * (count // len(some) + 1))[:count]
     model, steps = _job(DataLoader(TensorDataset(images, targets)))
-    progress = Progress(_STEPS, epochs=10_000, validation=100, rule=Paper(9, 0.0082), on_update=lambda p: p.remaining)
+    progress = Progress(count, epochs=10_000, validation=100, rule=Paper(9, 0.0082), on_update=lambda p: p.remaining)
     between: tuple[list[float], list[float]] = ([], [])
     asking, whole = 0.0, []
     for index in range(epochs):

@@ -39,6 +39,7 @@ _FADE = 1.0  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 1.0, 0.01
 _TEMPER = 0.7  # power of the evidence: real curves are none of these
 _KEPT = 0.3  # of the noise of one validation in that of the next
+_TAIL = 0.14  # of the draws, on either side of the band; fitted, since the tempered posterior is wide
 _MOST = 120  # observations; older ones are merged
 _STEPS = 8  # drops of the learning rate that get a coefficient of their own
 
@@ -62,9 +63,9 @@ class Stops:
         """The estimate."""
         return float(np.median(self.draws))
 
-    def band(self, low: float = 0.1, high: float = 0.9) -> tuple[float, float]:
-        """Quantiles of the draws."""
-        found = np.quantile(self.draws, [low, high])
+    def band(self) -> tuple[float, float]:
+        """Quantiles of the draws between which about 80 % of runs stop."""
+        found = np.quantile(self.draws, [_TAIL, 1 - _TAIL])
         return float(found[0]), float(found[1])
 
 

@@ -24,7 +24,7 @@ _UNSURE = 0.02  # of the remaining time, on either side of the band, however ste
 
 
 class Remaining(NamedTuple):
-    """Seconds until training ends: what half of such runs stay below, and what 10 % and 90 % do."""
+    """Seconds until training ends: what half of such runs stay below, and the band in which about 80 % lie."""
 
     median: float
     low: float

@@ -37,7 +37,7 @@ FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _TOGETHER = 0.05  # seconds of training that are counted as one, so that a step of a millisecond costs little
 _NEVER = 0.05  # the same while there is none
-_PACE = 400  # times as long as the last forecast took passes before the next
+_PACE = 500  # times as long as the last forecast took passes before the next
 
 
 class Progress(Shown):
@@ -234,7 +234,7 @@ class Progress(Shown):
         """What is known now; None while the length of an epoch or the speed is unknown.
 
         It is a second old at most. What a validation teaches of where the run stops is known later than that where all
-        forecasts together would take more than 0.25 % of the time; a change of the epochs, the patience or the length
+        forecasts together would take more than 0.2 % of the time; a change of the epochs, the patience or the length
         of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
