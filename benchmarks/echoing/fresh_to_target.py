@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
@@ -58,8 +59,21 @@ def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
     """All of them, as many at once as there are processors."""
     jobs = list(dict.fromkeys(jobs))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), context, _begun) as pool:
         return dict(zip(jobs, track(pool.map(done, jobs), what, len(jobs)), strict=True))
+
+
+def _begun() -> None:
+    """One thread each; and a process whose parent was ended does not stay behind."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def grid() -> dict[Job, Outcome]:
