@@ -75,7 +75,8 @@ def test_a_training_ends_at_the_target_and_evaluations_take_no_time():
 
 def made_up(factor, seconds, *, reached=True):
     expected = {other: min(other, 6.0) for other in FIXED}
-    return Outcome(reached, 100, int(6400 / factor), seconds, [(seconds, 0.9)], 0.06, 0.01, factor, expected)
+    scores = [(0.0, 0.1), (seconds, 0.9)]
+    return Outcome(reached, 100, int(6400 / factor), seconds, scores, 0.06, 0.01, factor, expected)
 
 
 def test_what_does_not_hold_is_said():

@@ -36,7 +36,7 @@ def _sooner(timed: Timed) -> list[Promise]:
         ratio, low, high = speed_up(timed, name, seconds)
         paper = " (paper: 3.25×)" if name == "5" else ""
         found.append(Promise(f"time to target at e = {name}: ≥ {least}× sooner{paper}", f"e = 1: {base:.1f} s",
-                             f"{ratio:.2f}× ({low:.2f}–{high:.2f})", ratio >= least))  # fmt: skip
+                             times(ratio, low, high), ratio >= least))  # fmt: skip
     return found
 
 
@@ -85,6 +85,11 @@ def _cost(costs: Costs) -> Promise:
     off, plain, ours = with_worker[worst]
     return Promise("the stage at e = 1 costs a loop that never waits ≤ 3 %", f"bare: {plain * 1e3:.2f} ms a step",
                    f"{ours * 1e3:.2f} ms, {off:+.1%} ({worst}, the dearest)", off <= 0.03)  # fmt: skip
+
+
+def times(ratio: float, low: float, high: float) -> str:
+    """How many times less, and the range of it, as text."""
+    return f"{ratio:.2f}× ({low:.2f}–{high:.2f})" if math.isfinite(ratio) and ratio else "–"
 
 
 def spread(values: Sequence[float], form: str) -> str:

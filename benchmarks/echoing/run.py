@@ -46,7 +46,7 @@ def main() -> None:
     fresh = fresh_to_target.all_done(jobs([r for part in rows().values() for r in part], rates, seeds), "fresh data")
     last = finals(rate, seeds)
     kept = promises(timed, fast, last, costs)
-    lines = [echo_page.HEAD, *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
+    lines = [echo_page.head(seeds), *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
     lines += [*echo_page.tables(fresh), *echo_page.equal(last), *echo_page.cost(costs), *echo_page.tuned(tried)]
     minutes = (time.monotonic() - begun) / 60
     lines.append(f"All of it took {minutes:.0f} minutes on {os.cpu_count()} cores.")

@@ -93,8 +93,9 @@ def seconds(outcome: Outcome) -> float:
 
 
 def pace(outcome: Outcome) -> float:
-    """Seconds a step."""
-    return outcome.seconds / outcome.steps
+    """Seconds a step, from the first evaluation to the last: the start of the workers is left out."""
+    (first, _), (last, _) = outcome.scores[0], outcome.scores[-1]
+    return (last - first) / max(1, len(outcome.scores) - 1) / DIGITS.every
 
 
 def expected(found: Timed, factor: float) -> float:
