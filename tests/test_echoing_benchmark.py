@@ -83,18 +83,19 @@ def test_what_does_not_hold_is_said():
     timed = {f"{e:g}": [made_up(e, 60 / min(e, 6.0))] * 3 for e in FIXED} | {"auto": [made_up(5.9, 10.2)] * 3}
     fast = [{"bare": (0.01, math.nan), "1": (0.01, 0.5), "auto": (0.0101, 0.5)}]
     finals = {Job("digits", 64, BEFORE, e, 300, 0.05, 0, True): made_up(e, 1.0) for e in (1.0, 2.0, 5.0)}
+    waiting = [(0.06, 0.061)] * 3
     costs = {("batch", 1): (0.02, 0.01, 0.0102), ("batch", 0): (0.2, 0.01, 0.012)}
-    found = promises(timed, fast, finals, costs)
-    assert [promise.held for promise in found] == [True] * 9
+    found = promises(timed, fast, finals, waiting, costs)
+    assert [promise.held for promise in found] == [True] * 10
     timed["5"] = [made_up(5.0, 13.0)] * 2 + [made_up(5.0, 13.0, reached=False)]
     timed["auto"] = [made_up(1.0, 12.0)] * 3
     fast[0]["auto"] = (0.012, 0.5)
     finals[Job("digits", 64, BEFORE, 2.0, 300, 0.05, 0, True)] = made_up(2.0, 1.0)._replace(scores=[(1.0, 0.89)])
     costs["batch", 1] = (0.04, 0.01, 0.0104)
-    found = promises(timed, fast, finals, costs)
-    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, False]
+    found = promises(timed, fast, finals, waiting, costs)
+    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, True, False]
     timed["5"] = [made_up(5.0, 20.0, reached=False)] * 3
-    assert not promises(timed, fast, finals, costs)[2].held
+    assert not promises(timed, fast, finals, waiting, costs)[2].held
     lines = "\n".join([*echo_page.kept(found), *echo_page.times(timed, 0.001)])
     assert lines.count("**no**") == 4
     assert "not reached" in lines

@@ -12,6 +12,7 @@ from fresh_to_target import Job
 from time_to_target import FIXED, Timed, expected, named, pace, seconds, speed_up
 
 Fast = list[dict[str, tuple[float, float]]]
+Waiting = list[tuple[float, float]]
 Costs = dict[tuple[str, int], tuple[float, float, float]]
 
 
@@ -24,9 +25,10 @@ class Promise(NamedTuple):
     held: bool
 
 
-def promises(timed: Timed, fast: Fast, finals: dict[Job, Outcome], costs: Costs) -> list[Promise]:
+def promises(timed: Timed, fast: Fast, finals: dict[Job, Outcome], waiting: Waiting, costs: Costs) -> list[Promise]:
     """All of them."""
-    return [*_sooner(timed), _automatic(timed), _fed(fast), *_finals(finals), _foretold(timed), _cost(costs)]
+    rest = [_foretold(timed), _waits(waiting), _cost(costs)]
+    return [*_sooner(timed), _automatic(timed), _fed(fast), *_finals(finals), *rest]
 
 
 def _sooner(timed: Timed) -> list[Promise]:
@@ -77,6 +79,13 @@ def _foretold(timed: Timed) -> Promise:
     worst = max(off, key=lambda factor: abs(off[factor]))
     return Promise("predicted speed-up, in steps a second, within 10 % of the measured one", "measured",
                    f"at worst {off[worst]:+.1%}, at e = {worst:g}", abs(off[worst]) <= 0.1)  # fmt: skip
+
+
+def _waits(waiting: Waiting) -> Promise:
+    bare, ours = (median(values) for values in zip(*waiting, strict=True))
+    off = ours / bare - 1.0
+    return Promise("the stage at e = 1 costs a loop that waits for the server ≤ 3 %", f"bare: {bare * 1e3:.1f} ms",
+                   f"{ours * 1e3:.1f} ms, {off:+.1%}", off <= 0.03)  # fmt: skip
 
 
 def _cost(costs: Costs) -> Promise:

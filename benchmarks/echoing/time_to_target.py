@@ -47,6 +47,15 @@ def run(server: Server, factor: float | str, rate: float, seed: int, *, steps: i
     return outcome._replace(expected={other: loader.speed_up(other) for other in FIXED})
 
 
+def waiting(server: Server, rate: float, seed: int, steps: int = 64) -> tuple[float, float]:
+    """Seconds a step from the server, of a bare loader and of an echoed one with factor 1, the start left out."""
+    data, found = files(server.port), {}
+    for echoed in (seed % 2 == 0, seed % 2 == 1):
+        loader = digits_echo(data, seed, 1.0, workers=WORKERS) if echoed else Bare(data, seed)
+        found[echoed] = pace(train(DIGITS._replace(score=lambda _: 0.0), loader, rate, seed, steps=steps))
+    return found[False], found[True]
+
+
 def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, float]]:
     """Where R < 1, the same files without a server: seconds a step of a bare loader, of factor 1 and of auto, and R."""
     found = {}
