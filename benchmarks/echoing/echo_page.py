@@ -160,8 +160,10 @@ language, none seen twice, and a transformer of two layers with Adam; the target
 unseen ones.
 
 The target is reached when two evaluations in a row are there, one every {DIGITS.every} steps ({LANGUAGE.every} for the
-language); it is the mean of the weights over the last steps that is evaluated. While it is, the clock and the server
-stand still, so nothing is read for free. The data comes as one long stream, its epochs shuffled one after the other."""
+language); it is the mean of the weights over the last steps that is evaluated. Nothing is evaluated on the clock: a
+timed run takes the steps that the same run took in memory (`auto` more than it can need), its weights are kept
+at each of these steps, and judged when it has ended. The data comes as one long stream, its epochs shuffled one after
+the other."""
 
 _FRESH = """In memory, nothing throttled: each example that is read counts once, those that wait in the buffer included.
 "times fewer" is against the same without echo. `batch` is batch echoing as in the paper, echoes back to back."""

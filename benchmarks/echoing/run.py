@@ -40,10 +40,10 @@ def main() -> None:
     tried = grid()
     rates = {(task, size): best(tried, task, size) for task, sizes in fresh_to_target.SIZES.items() for size in sizes}
     rate = rates["digits", 64]
-    timed, waiting, latency = _timed(rate, seeds)
+    fresh = fresh_to_target.all_done(jobs([r for part in rows().values() for r in part], rates, seeds), "fresh data")
+    timed, waiting, latency = _timed(rate, seeds, fresh)
     fast = [time_to_target.fast(rate, seed) for seed in track(seeds, "where R < 1")]
     costs = stage_cost.costs()
-    fresh = fresh_to_target.all_done(jobs([r for part in rows().values() for r in part], rates, seeds), "fresh data")
     last = finals(rate, seeds)
     kept = promises(timed, fast, last, waiting, costs)
     lines = [echo_page.head(seeds), *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
@@ -58,8 +58,10 @@ def main() -> None:
         print(f"{'holds' if promise.held else 'MISSED'}: {promise.what}: {promise.measured} ({promise.baseline})")
 
 
-def _timed(rate: float, seeds: tuple[int, ...]) -> tuple[time_to_target.Timed, Waiting, float]:
-    """All factors in turn, seed by seed, each seed from another one on."""
+def _timed(
+    rate: float, seeds: tuple[int, ...], fresh: dict[Job, Outcome]
+) -> tuple[time_to_target.Timed, Waiting, float]:
+    """All factors in turn, seed by seed, each seed from another one on; as many steps as they took in memory."""
     timed: time_to_target.Timed = {time_to_target.named(factor): [] for factor in time_to_target.FACTORS}
     console = Console()
     with serving(digit_files.files()[0]) as server:
@@ -69,7 +71,8 @@ def _timed(rate: float, seeds: tuple[int, ...]) -> tuple[time_to_target.Timed, W
         turns = [(seed, at) for seed in seeds for at in range(len(time_to_target.FACTORS))]
         for seed, at in track(turns, "from the server", console=console):
             factor = time_to_target.FACTORS[(at + seed) % len(time_to_target.FACTORS)]
-            outcome = time_to_target.run(server, factor, rate, seed)
+            steps = fresh_to_target.steps_of(fresh, factor, seed)
+            outcome = time_to_target.run(server, factor, rate, seed, steps=steps, target=True)
             timed[time_to_target.named(factor)].append(outcome)
             console.print(f"seed {seed}, e = {factor}: {outcome.seconds:.1f} s, {outcome.steps} steps, "
                           f"R = {outcome.up / outcome.down:.2f}")  # fmt: skip
