@@ -194,6 +194,10 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
+    assert stream.drawn == ("spread",)
+    plot = looptap.plot(stream)
+    until(plot.pull, "the values are drawn")
+    assert len(plot.pictures()[0].marks) == 1
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
 
@@ -219,6 +223,7 @@ def test_a_relay_merges_on_the_way(job, place):
         until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
         assert all(ours == theirs for ours, theirs in common())
         assert "ranks 0-1 by a relay" in relayed.notes
+        assert "; ranks 0-1" in repr(relayed)
         assert relayed.latest.v2 == 2
         child = part.run._transport._child
         with pytest.raises(QueryError, match="relay=True merges"):
