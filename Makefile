@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak lint types check demo bench bench-charts bench-progress gallery notebooks clean
+.PHONY: help setup browsers test soak lint types check demo bench bench-charts bench-progress bench-echo gallery notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,9 @@ bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, me
 bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
 	@$(VENV)/bin/python benchmarks/progress/run.py
 
+bench-echo: $(READY) ## what echoing saves where data is slow, and where it does not: docs/echoing-benchmarks.md
+	@$(VENV)/bin/python benchmarks/echoing/run.py
+
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py
 
@@ -75,6 +78,7 @@ $(READY): pyproject.toml
 	@echo "looptap: installing looptap and what its tests need"
 	@$(PIP) --editable '.[test]'
 	@touch $@
+	@echo "looptap: ready; for the command looptap in this shell: source $(VENV)/bin/activate"
 
 # TensorWatch is compared with, never imported by looptap: it has an environment of its own.
 $(PEER_READY): benchmarks/tensorwatch-requirements.txt

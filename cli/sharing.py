@@ -180,7 +180,7 @@ def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool)
         return DONE
     print(f"{share.path}\n  shows {', '.join(map(repr, names)) or 'nothing yet: export with --stream'}")
     print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
-    print(f"  from where: {share.reach}")
+    print(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
     return DONE
 
 

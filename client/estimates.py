@@ -105,7 +105,7 @@ def said(report: Mapping[str, Any]) -> list[str]:
 def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
     """Which share of the time is over for sure, and which perhaps, each 0 to 1.
 
-    >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 200, 0]})
+    >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 0, 200]})
     (0.2, 1.0)
     """
     if report["over"]:

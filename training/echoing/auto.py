@@ -32,6 +32,7 @@ class Meter:
         self._mains: deque[float] = deque(maxlen=64)
         self._waits: deque[float] = deque(maxlen=64)
         self._weighed: deque[float] = deque(maxlen=64)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=64)
         self._stages: dict[str, deque[float]] = {}
         self._intervals: deque[float] = deque(maxlen=32)
         self._serial: deque[float] = deque(maxlen=32)
@@ -43,6 +44,7 @@ class Meter:
         self._mains.append(main)
         self._waits.append(wait)
         self._weighed.append(step + main + wait)
+        self._recent.append((wait, step + main + wait))
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
         """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
@@ -86,11 +88,25 @@ class Meter:
         down = self.down
         return self.up / down if down > 0 else math.nan
 
+    def speed_up(self, factor: float) -> float:
+        """Steps a second with this factor over those with 1; NaN while unknown."""
+        up, down = self.up, self.down
+        if not self.workers:
+            return (up + down) / (up / factor + down)
+        return max(up, down) / max(up / factor, down)
+
     @property
     def starved(self) -> float:
-        """The share of the time in which the consumer waits for data, 0 to 1."""
+        """The share of the time since the factor was changed in which the consumer waits for data, 0 to 1."""
         whole = sum(list(self._weighed))
         return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """The same of the last 64 batches, whatever was changed meanwhile; NaN before the first."""
+        recent = list(self._recent)
+        whole = sum(time for _, time in recent)
+        return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
 
     def stages(self) -> dict[str, float]:
         """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""
@@ -114,21 +130,19 @@ class Meter:
 class Auto:
     """Holds the factor at the largest value that keeps the consumer just fed: R, from 1 to ``bound``.
 
-    It is looked at every ``hold`` batches, and changed when it is off by more than ``band``.
+    It is looked at after 2 batches, 4 more, 8 more, and then every ``hold``, and changed when it is off by more than
+    ``band``.
     """
 
     def __init__(self, bound: float, hold: int = 16, band: float = 0.1) -> None:
         self.bound, self.hold, self.band = bound, hold, band
-        self._looked = 0
+        self._looked, self._wait = 0, min(2, hold)
 
     def next(self, factor: float, meter: Meter, step: int) -> float:
         """The factor from batch ``step`` on."""
-        if step - self._looked < self.hold or meter.count < self.hold:
+        if step - self._looked < self._wait or meter.count < self._wait or math.isnan(ratio := meter.ratio):
             return factor
-        self._looked = step
-        ratio = meter.ratio
-        if math.isnan(ratio):
-            return factor
+        self._looked, self._wait = step, min(2 * self._wait, self.hold)
         target = round(min(max(ratio, 1.0), self.bound), 2)
         if target == factor or (abs(target - factor) <= self.band * factor and target not in (1.0, self.bound)):
             return factor

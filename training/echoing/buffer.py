@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from looptap.training.echoing.trees import owned, size
+from looptap.training.echoing.trees import Packed
 
 _SPARSE = 4
 """Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
@@ -40,20 +40,22 @@ class Example:
 class Buffer:
     """References in random order. ``order`` is the generator that draws; bytes are those of what is kept alive.
 
+    Above ``roomy`` bytes what is left of a batch is copied when most of it is gone; below, that would only take time.
+
     >>> buffer = Buffer(random.Random(0))
     >>> piece = buffer.piece(100)
     >>> buffer.add(Example((0, 0, 0), "a", piece, 0.0)), buffer.nbytes
     (None, 100)
-    >>> example = buffer.draw()
+    >>> (example,) = buffer.draw()
     >>> buffer.release(example)
     >>> example.value, len(buffer), buffer.nbytes
     ('a', 0, 0)
     """
 
-    def __init__(self, order: random.Random) -> None:
+    def __init__(self, order: random.Random, roomy: int = 0) -> None:
         self.items: list[Example] = []
         self.nbytes = 0
-        self._order = order
+        self._order, self._roomy = order, roomy
 
     def __len__(self) -> int:
         return len(self.items)
@@ -68,14 +70,16 @@ class Buffer:
         example.waiting += 1
         self.items.append(example)
 
-    def draw(self) -> Example:
-        """A copy at random, taken out."""
-        items = self.items
-        at = int(self._order.random() * len(items))
-        items[at], items[-1] = items[-1], items[at]
-        example = items.pop()
-        example.waiting -= 1
-        return example
+    def draw(self, many: int = 1) -> list[Example]:
+        """So many copies at random, taken out; there have to be as many."""
+        items, random, found = self.items, self._order.random, []
+        for _ in range(many):
+            at = int(random() * len(items))
+            items[at], items[-1] = items[-1], items[at]
+            example = items.pop()
+            example.waiting -= 1
+            found.append(example)
+        return found
 
     def release(self, example: Example) -> None:
         """All copies of it are gone: its memory is, once nothing else of the same piece is left."""
@@ -85,12 +89,14 @@ class Buffer:
         left = len(piece.examples)
         if not left:
             self.nbytes -= piece.nbytes
-        elif piece.whole > 1 and left * _SPARSE <= piece.whole:
+        elif self.nbytes > self._roomy and piece.whole > 1 and left * _SPARSE <= piece.whole:
             self.nbytes -= piece.nbytes
-            for rest in list(piece.examples):
-                rest.value = owned(rest.value)
-                rest.piece = Piece(size(rest.value))
-                rest.piece.examples[rest] = None
-                rest.piece.whole = 1
-                self.nbytes += rest.piece.nbytes
+            rest = list(piece.examples)
+            packed = Packed([one.value for one in rest])
+            packed.own()
+            smaller = self.piece(packed.nbytes)
+            for one, value in zip(rest, packed.examples(), strict=True):
+                one.value, one.piece = value, smaller
+                smaller.examples[one] = None
+            smaller.whole = len(rest)
             piece.examples.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -19,7 +20,9 @@ from looptap.training.echoing.source import Copies, batch_length, open_source
 from looptap.training.echoing.trees import versions
 
 _START = 4
-"""Batches that the buffer holds at the start of an epoch; it then grows by one a batch: nothing waits long."""
+"""Batches that the buffer holds at most at the start of an epoch: as many as one fresh batch makes, so none waits."""
+_GROWTH = 4
+"""It then grows by this part of a batch with each: a slow loader is not waited for twice as long meanwhile."""
 
 
 class Echo(Flow):
@@ -69,6 +72,9 @@ class Echo(Flow):
     ) -> None:
         super().__init__()
         self.loader = arguments.checked_loader(loader)
+        arguments.functions(
+            augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
+        )
         self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
         self._max_bytes = arguments.positive("max_bytes", max_bytes, whole=True)
         self._end = arguments.one_of("end", end, ("drain", "drop"))
@@ -94,7 +100,7 @@ class Echo(Flow):
         self._asked = Copies(self._copies)  # knows nothing of this object: a loader in a cycle would end late
         self._factor, self._capacity = self.factor, self.buffer
         self._resumed: dict[str, Any] | None = None
-        self._buffer, self._pending = Buffer(self._order), deque[Example]()
+        self._buffer, self._pending = Buffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ what it is, beside the loop
 
@@ -142,7 +148,7 @@ class Echo(Flow):
             before = versions(batch) if self._whole and self._guard == "version" else []
             self._in_epoch += 1
             self.steps += 1
-            self._room += self._size or 1
+            self._room += -(-(self._size or 1) // _GROWTH)
             count = batch_length(batch) if self._whole else len(examples)
             self.seen += count
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
@@ -167,7 +173,8 @@ class Echo(Flow):
         self._now = self.mode if state is None else state["now"]
         self._clear()
         self._in_epoch = self._epoch_fresh = 0
-        self._room, self._over, self._inside = _START * (self._size or 1), False, True
+        self._room = min(_START, math.ceil(self._factor)) * (self._size or 1)
+        self._over, self._inside = False, True
         self._asked.factor = self._factor if self._in_workers else 1.0
         self._source.begin(self.epoch, self._whole, self._asked)
         return state

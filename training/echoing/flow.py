@@ -81,28 +81,31 @@ class Flow(Shown):
         """What the next batch consists of; empty at the end of the epoch."""
         buffer, many = self._buffer, 1 if self._whole else self._size or 1
         found: list[Example] = []
+        most = self._most(min(self._capacity, self._room))
         while len(found) < many:
-            self._fill(arriving)
+            if len(buffer) < most:
+                self._fill(arriving, most)
             if self._over and self._end == "drop" and self._now != BATCH and not self._pending:
                 self.dropped += len(buffer)
                 self._clear()
             if not len(buffer):
                 break
-            found.append(buffer.draw())
+            found += buffer.draw(many if len(buffer) >= 2 * many else 1)
         if self._drops_last and 0 < len(found) < many:
             self.dropped += len(found)
             return []
         return found
 
-    def _fill(self, arriving: Iterator[Fresh]) -> None:
-        buffer, pending, most = self._buffer, self._pending, self._most(min(self._capacity, self._room))
+    def _fill(self, arriving: Iterator[Fresh], most: int) -> None:
+        buffer, pending, factor = self._buffer, self._pending, 1.0 if self._in_workers else self._factor
         while len(buffer) < most:
             if pending:
                 head = pending[0]
-                if head.done < self._promised(head):
+                promised = drawn(factor, head.u)
+                if head.done < promised:
                     head.done += 1
                     buffer.add(head)
-                if head.done >= self._promised(head):
+                if head.done >= promised:
                     pending.popleft()
                     if not head.waiting:
                         buffer.release(head)
@@ -128,11 +131,11 @@ class Flow(Shown):
     def _examples_of(self, fresh: Fresh, draws: bool = True) -> list[Example]:
         values = [self._whole_batch(fresh)] if fresh.whole else fresh.payload.examples()
         piece = self._buffer.piece(size(values[0]) if fresh.whole else fresh.payload.nbytes)
-        made = []
-        for key, entries, value in zip(fresh.keys, fresh.entries, values, strict=True):
-            u = self._copies.random() if draws and not self._in_workers else 0.0
-            made.append(Example(key, value, piece, u, entries))
-        return made
+        draw = self._copies.random if draws and not self._in_workers else float  # which is 0.0
+        return [
+            Example(key, value, piece, draw(), entries)
+            for key, entries, value in zip(fresh.keys, fresh.entries, values, strict=True)
+        ]
 
     def _whole_batch(self, fresh: Fresh) -> Any:
         batch = self._augmented(fresh.payload, fresh.keys[0])
@@ -177,7 +180,7 @@ class Flow(Shown):
         self._say("The loop changes its batches in place: echoes of one were left out, and from now on each is a copy.")
 
     def _clear(self) -> None:
-        self._buffer, self._pending = Buffer(self._order), deque[Example]()
+        self._buffer, self._pending = Buffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ what follows from the settings
 

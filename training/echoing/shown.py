@@ -46,10 +46,14 @@ class Shown:
         """Seconds the loop takes for a batch, with what it costs to put it together; NaN before the first."""
         return self._meter.down
 
+    def speed_up(self, factor: float) -> float:
+        """Expected steps a second with this factor over those with 1: with workers the factor, R at most; or NaN."""
+        return self._meter.speed_up(factor)
+
     @property
     def starved(self) -> float:
-        """The share of the time in which the loop waits for data, 0 to 1."""
-        return self._meter.starved
+        """The share of the last 64 batches' time in which the loop waits for data, 0 to 1; NaN before the first."""
+        return self._meter.waiting
 
     @property
     def stages(self) -> dict[str, float]:

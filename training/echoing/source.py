@@ -107,8 +107,9 @@ class Tickets:
         yield from list(self.again.values())
         yield from list(self.outstanding.values())
         for indices in self._batches():
-            copies = (tuple(range(1 if self._whole else self._copies())) for _ in indices)
-            entries = tuple(Entry(i, self.place + at, c) for at, (i, c) in enumerate(zip(indices, copies, strict=True)))
+            copies = _once if self._whole or self._copies.factor == 1.0 else self._copies
+            places = enumerate(indices, self.place)
+            entries = tuple(Entry(index, place, tuple(range(copies()))) for place, index in places)
             self.place += len(entries)
             ticket = self.outstanding[self.asked] = Ticket(self.asked, self.epoch, self._whole, entries)
             self.asked += 1
@@ -130,6 +131,10 @@ class Tickets:
             for _ in range(self.asked):
                 next(batches)
         yield from batches
+
+
+def _once() -> int:
+    return 1
 
 
 class _Singles:
@@ -204,7 +209,9 @@ def _fresh(delivered: Delivered, ticket: Ticket, again: bool) -> Fresh:
     if delivered.whole:
         keys, entries = [(number, -1, 0)], [ticket.entries]
     else:
-        made = [Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies]
+        made = [
+            e if len(e.copies) == 1 else Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies
+        ]
         keys, entries = [(number, e.place, e.copies[0]) for e in made], [(e,) for e in made]
     return Fresh(delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again)
 

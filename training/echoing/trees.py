@@ -85,11 +85,14 @@ class Packed:
     """
 
     def __init__(self, examples: list[Any]) -> None:
+        self.count, self.columns = len(examples), list[Any]()
+        if (rows := _rows_of(examples)) is not None:
+            self.spec: Any = type(examples[0])(range(len(rows)))
+            self.columns = [_column(row) for row in rows]
+            return
         flat = [_flat(example) for example in examples]
         self.spec = flat[0][0] if flat else None
         alike = all(spec == self.spec for spec, _ in flat)
-        self.count = len(examples)
-        self.columns: list[Any] = []
         if alike:
             self.columns = [_column(list(column)) for column in zip(*(found for _, found in flat), strict=True)]
         else:
@@ -100,12 +103,34 @@ class Packed:
         rows = [_rows(*column) for column in self.columns]
         if not rows:
             return [mapped(self.spec, lambda leaf: leaf) for _ in range(self.count)]
+        kind = type(self.spec)
+        if kind in (tuple, list) and self.spec == kind(range(len(rows))):
+            return list(map(kind, zip(*rows, strict=True)))
         return [mapped(self.spec, one.__getitem__) for one in zip(*rows, strict=True)]
+
+    def own(self) -> None:
+        """Leave no memory of anything else in use: what was not put together is copied, if it is a view."""
+        self.columns = [
+            (kind, [owned(value) for value in values] if kind == "list" else values, more)
+            for kind, values, more in self.columns
+        ]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
         return sum(size(values) for _, values, _ in self.columns)
+
+
+def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
+    """What stands at each place, if all are tuples, or lists, of equally many leaves: that is quickly told."""
+    kind = type(examples[0]) if examples else None
+    if kind not in (tuple, list) or any(type(one) is not kind for one in examples) or not examples[0]:
+        return None
+    if len(set(map(len, examples))) > 1:
+        return None
+    rows = [list(row) for row in zip(*examples, strict=True)]
+    kinds = {found for row in rows for found in set(map(type, row))}
+    return None if any(issubclass(found, Mapping | tuple | list) for found in kinds) else rows
 
 
 def _flat(example: Any) -> tuple[Any, list[Any]]:
@@ -128,17 +153,17 @@ def _column(values: list[Any]) -> tuple[str, Any, Any]:
                 return "arrays", torch.from_numpy(np.stack(values)), None
             except TypeError:  # a type that torch has not
                 return "list", values, None
-    elif _is_tensor(first) and all(_is_tensor(v) and _plain(v) and v.dtype == first.dtype for v in values):
-        if all(v.shape == first.shape for v in values):
-            return "tensors", torch.utils.data.default_collate([v.detach() for v in values]), None
+    elif _is_tensor(first) and all(_plain(v, first.dtype) for v in values):
+        if len({v.shape for v in values}) == 1:
+            with torch.no_grad():
+                return "tensors", torch.utils.data.default_collate(values), None
         return "ragged", torch.cat([v.detach().reshape(-1) for v in values]), [v.shape for v in values]
     return "list", values, None
 
 
-def _plain(tensor: Any) -> bool:
-    import torch
-
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+def _plain(value: Any, dtype: Any) -> bool:
+    torch = sys.modules["torch"]
+    return type(value) is torch.Tensor and value.is_cpu and value.dtype is dtype and value.layout is torch.strided
 
 
 def _rows(kind: str, values: Any, shapes: Any) -> list[Any]:

@@ -92,7 +92,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             (
                 str(one.get("name", "")),
                 str(one.get("on", "")),
-                _micro(float(one.get("nanoseconds_per_event", 0)) / 1e3),
+                _time(float(one.get("nanoseconds_per_event", 0))),
                 f"{float(one.get('share_of_time', 0)):.2%}",
                 str(one.get("limitation", "")),
             )
@@ -161,8 +161,13 @@ def _head(run: Run) -> str:
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
 
 
-def _micro(seconds: float) -> str:
-    return f"{seconds:,.0f} µs" if seconds >= 100 else f"{seconds:.3g} µs"
+def _time(nanoseconds: float) -> str:
+    """Three digits, in µs or ms.
+
+    >>> _time(35_400), _time(28_600_000)
+    ('35.4 µs', '28.6 ms')
+    """
+    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
 
 
 def _estimate(report: Mapping[str, Any]) -> str:

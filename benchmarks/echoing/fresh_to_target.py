@@ -1,0 +1,170 @@
+"""Fresh examples until the target, and what is learnt from equal fresh data: no clock, no server, all processors."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from echoed_training import DIGITS, LANGUAGE, Outcome, digits_echo, language_echo, pictures, train
+from rich.progress import track
+
+from looptap.training.echoing import AFTER, BATCH, BEFORE, SHUFFLED
+
+SEEDS, DEVELOPMENT = tuple(range(5)), (100, 101)
+"""What is reported, and the seeds with which the learning rates were chosen."""
+RATES = {"digits": (0.02, 0.035, 0.05, 0.07, 0.1), "language": (0.003, 0.006, 0.012, 0.024)}
+SIZES = {"digits": (64, 256), "language": (32, 256)}
+LIMITS = {("digits", 64): 2000, ("digits", 256): 1000, ("language", 32): 3000, ("language", 256): 600}
+"""Steps after which a run is given up."""
+FINAL = 40_000
+"""Examples of the comparison at equal fresh data."""
+
+
+class Job(NamedTuple):
+    """One training in memory; ``seed`` is that of data, model and echo."""
+
+    task: str
+    size: int
+    mode: str
+    factor: float
+    buffer: int
+    rate: float
+    seed: int
+    final: bool = False
+
+
+def done(job: Job) -> Outcome:
+    """Do it."""
+    digits = job.task == "digits"
+    if digits:
+        loader = digits_echo(
+            pictures(job.mode), job.seed, job.factor, job.mode, size=job.size, buffer=job.buffer
+        )  # fmt: skip
+    else:
+        loader = language_echo(job.seed, job.factor, job.mode, size=job.size, buffer=job.buffer)
+    task = DIGITS if digits else LANGUAGE
+    if job.final:
+        return train(task, loader, job.rate, job.seed, steps=10**9, fresh=FINAL, target=False, decay=True)
+    return train(task, loader, job.rate, job.seed, steps=LIMITS[job.task, job.size])
+
+
+def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
+    """All of them, as many at once as there are processors."""
+    jobs = list(dict.fromkeys(jobs))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, _begun) as pool:
+        return dict(zip(jobs, track(pool.map(done, jobs), what, len(jobs)), strict=True))
+
+
+def _begun() -> None:
+    """One thread each; and a process whose parent was ended does not stay behind."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def grid() -> dict[Job, Outcome]:
+    """Every rate for every task and batch size without echo, on development seeds."""
+    jobs = [
+        Job(task, size, BEFORE if task == "digits" else AFTER, 1.0, _usual(task, size), rate, seed)
+        for task, sizes in SIZES.items() for size in sizes for rate in RATES[task] for seed in DEVELOPMENT
+    ]  # fmt: skip
+    return all_done(jobs, "learning rates")
+
+
+def best(found: dict[Job, Outcome], task: str, size: int) -> float:
+    """The rate that needs least fresh data, on average over the seeds."""
+    return min(RATES[task], key=lambda rate: needed(found, task, size, rate))
+
+
+def needed(found: dict[Job, Outcome], task: str, size: int, rate: float) -> float:
+    """Fresh examples of that rate, mean over the development seeds; infinite if one did not get there."""
+    every = [fresh(one) for job, one in found.items() if (job.task, job.size, job.rate) == (task, size, rate)]
+    return sum(every) / len(every)
+
+
+def fresh(outcome: Outcome) -> float:
+    """Fresh examples until the target; infinite if it was not reached."""
+    return outcome.fresh if outcome.reached else math.inf
+
+
+class Row(NamedTuple):
+    """One line of a table: all but the seed of its jobs."""
+
+    task: str
+    size: int
+    mode: str
+    factor: float
+    buffer: int
+
+
+def _usual(task: str, size: int) -> int:
+    return 300 if task == "digits" else 8 * size
+
+
+def rows() -> dict[str, list[Row]]:
+    """The tables: by insertion point (Fig. 3 of the paper), batch size (Fig. 6) and buffer (Fig. 7); large factors."""
+    points = [Row("digits", 64, BEFORE, e, 300) for e in (2.0, 4.0, 5.0, 6.0, 8.0)]
+    points += [Row("digits", 64, mode, e, 300) for mode in (AFTER, SHUFFLED, BATCH) for e in (2.0, 4.0)]
+    large = [Row("digits", 256, mode, e, 300) for mode, e in ((BEFORE, 4.0), (BATCH, 2.0), (BATCH, 4.0))]
+    buffers = [
+        Row("digits", 64, mode, 4.0, buffer) for mode in (BEFORE, AFTER, SHUFFLED) for buffer in (64, 1200)
+        if (mode, buffer) != (SHUFFLED, 64)
+    ]  # fmt: skip
+    deep = [
+        Row("language", size, AFTER, e, _usual("language", size)) for size in SIZES["language"]
+        for e in (2.0, 4.0, 8.0, 16.0)
+    ]  # fmt: skip
+    whole = [Row("language", size, BATCH, 4.0, _usual("language", size)) for size in SIZES["language"]]
+    return {"points": points, "sizes": large, "buffers": buffers, "language": deep + whole}
+
+
+def base(row: Row) -> Row:
+    """The same without echo."""
+    return Row(row.task, row.size, BEFORE if row.task == "digits" else AFTER, 1.0, _usual(row.task, row.size))
+
+
+def jobs(every: Iterable[Row], rates: dict[tuple[str, int], float], seeds: Sequence[int] = SEEDS) -> list[Job]:
+    """All seeds of the rows and of their baselines."""
+    wanted = dict.fromkeys(one for row in every for one in (base(row), row))
+    return [Job(*row, rates[row.task, row.size], seed) for row in wanted for seed in seeds]
+
+
+def fresh_of(found: dict[Job, Outcome], row: Row) -> list[float]:
+    """Fresh examples to the target, seed by seed."""
+    return [fresh(one) for job, one in found.items() if Row(*job[:5]) == row and not job.final]
+
+
+def steps_of(found: dict[Job, Outcome], factor: float | str, seed: int) -> int:
+    """Steps in which the digits are learnt with a factor; no run with "auto" is the same, so plenty are allowed."""
+    needs = {
+        job.factor: outcome.steps for job, outcome in found.items()
+        if Row(*job[:5]) == Row("digits", 64, BEFORE, job.factor, 300) and job.seed == seed and not job.final
+    }  # fmt: skip
+    return needs[factor] if isinstance(factor, float) else int(1.4 * max(needs.values()))
+
+
+def fewer(found: dict[Job, Outcome], row: Row) -> tuple[float, float, float]:
+    """How many times less fresh data than without echo: ratio of medians, least and most of a seed."""
+    before, after = fresh_of(found, base(row)), fresh_of(found, row)
+    each = [one / two for one, two in zip(before, after, strict=True)]
+    return median(before) / median(after), min(each), max(each)
+
+
+def finals(rate: float, seeds: Sequence[int] = SEEDS) -> dict[Job, Outcome]:
+    """The digits from equal fresh data, a rate that falls to nothing, echoed and not."""
+    wanted = [Job("digits", 64, BEFORE, e, 300, rate, seed, True) for e in (1.0, 2.0, 5.0) for seed in seeds]
+    return all_done(wanted, "equal fresh data")
