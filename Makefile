@@ -78,6 +78,7 @@ $(READY): pyproject.toml
 	@echo "looptap: installing looptap and what its tests need"
 	@$(PIP) --editable '.[test]'
 	@touch $@
+	@echo "looptap: ready; for the command looptap in this shell: source $(VENV)/bin/activate"
 
 # TensorWatch is compared with, never imported by looptap: it has an environment of its own.
 $(PEER_READY): benchmarks/tensorwatch-requirements.txt

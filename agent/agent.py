@@ -224,7 +224,7 @@ class Agent(Steered, Resumable):
             for path in self._files:
                 remove(path)
             if self._keeper is not None:
-                self._keeper.writer.close(farewell=reason)
+                self._keeper.close(reason)
             taps.standing.clear()
             self._service.steering.close()
         except Exception as error:

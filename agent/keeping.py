@@ -5,6 +5,7 @@ Runs on the I/O thread; the file is written by the store's own thread, so that n
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from array import array
@@ -21,6 +22,8 @@ from looptap.store.writer import Writer
 from looptap.streams.buffers import Batch
 
 _VALUES, _BYTES = 1000, 4_000_000  # of one batch
+_TOLD = 1.0  # seconds between two counts of errors in the file
+_TEXT = 2000  # characters of an error there
 
 
 class Keeper:
@@ -30,6 +33,8 @@ class Keeper:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
         self._kept: dict[Standing, tuple[int, Reader]] = {}
+        self._errors: dict[str, tuple[int, str, str]] = {}
+        self._errors_told = -math.inf
         self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def keep(self, standing: Standing) -> None:
@@ -79,6 +84,31 @@ class Keeper:
                 )  # fmt: skip
                 self.writer.append(number, batch)
                 reader.take(columns)
+        self._tell_errors()
+
+    def _tell_errors(self) -> None:
+        """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
+
+        A first error, and the end of a query, at once; further ones once a second.
+        """
+        errors = {
+            str(number): (query.errors, query.traceback[-_TEXT:], query.reason[:_TEXT] * (query.state == "failed"))
+            for number, query in ((number, standing.query) for standing, (number, _) in self._kept.items())
+            if query.errors
+        }
+        if errors == self._errors:
+            return
+        now = time.monotonic()
+        news = any(name not in self._errors or self._errors[name][2] != errors[name][2] for name in errors)
+        if news or now > self._errors_told + _TOLD:
+            self._errors, self._errors_told = {**self._errors, **errors}, now
+            self.writer.describe(errors=self._errors)
+
+    def close(self, reason: str) -> None:
+        """End the file, with the last count of errors."""
+        self._errors_told = -math.inf
+        self._tell_errors()
+        self.writer.close(farewell=reason)
 
     def stats(self) -> dict[str, Any]:
         """State, reason, what was kept and dropped."""

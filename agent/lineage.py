@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,12 +27,23 @@ class Lineage:
         self.seen: dict[str, int] = {}
         """The highest numbers of events that were there before that, as far as anybody knows."""
         self._since = math.inf
+        self._find: Callable[[], Mapping[str, int]] | None = None
 
-    def go_on(self, runs: tuple[str, ...], taken_up: Mapping[str, int], seen: Mapping[str, int]) -> None:
-        """What comes from now on goes on from there."""
+    def go_on(
+        self,
+        runs: tuple[str, ...],
+        taken_up: Mapping[str, int],
+        seen: Mapping[str, int],
+        find: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """What comes from now on goes on from there.
+
+        ``find`` tells of further events that had been there; the I/O thread calls it before it looks at what comes.
+        """
         self._since = monotonic()
         self.runs, self.taken_up = runs[-RUNS:], dict(taken_up)
         self.learn(seen)
+        self._find = find
 
     def learn(self, seen: Mapping[str, int]) -> None:
         """These events had been there, too."""
@@ -40,6 +51,8 @@ class Lineage:
 
     def marked(self, on: str, columns: Columns, flags: bytearray) -> bytearray:
         """The flags of these values, with those marked whose event is done anew."""
+        if self._find is not None:
+            self._look()
         seen = self.seen.get(on, 0)
         if not seen or columns.times[-1] < self._since or min(columns.events) > seen:
             return flags
@@ -51,6 +64,8 @@ class Lineage:
 
     def told(self) -> dict[str, Any]:
         """The same as facts of the run; none if it began anew."""
+        if self._find is not None:
+            self._look()
         if not self.taken_up:
             return {}
         again = {n: (self.taken_up[n] + 1, seen) for n, seen in self.seen.items() if seen > self.taken_up.get(n, seen)}
@@ -58,6 +73,11 @@ class Lineage:
             "lineage": list(self.runs), "resumed_from": self.runs[-1] if self.runs else None,
             "resumed_at": self.taken_up, "rewound": again,
         }  # fmt: skip
+
+    def _look(self) -> None:
+        find, self._find = self._find, None
+        if find is not None:
+            self.learn(find())
 
 
 def seen_by(file: str, beside: Path | None) -> dict[str, int]:

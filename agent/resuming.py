@@ -76,18 +76,12 @@ class Resumable:
             return
         service = self._service
         before = self._taps.counts()
-        service.lineage.go_on((*lineage, run), events, seen)
-        service.lineage.learn(before)
-        self._taps.go_on(events, groups)
         beside = None if self._keeper is None else self._keeper.writer.path
-
-        def look() -> None:
-            if file and beside is not None:
-                service.lineage.learn(seen_by(file, beside))
-            service.describe()
-
+        service.lineage.learn(before)
+        service.lineage.go_on((*lineage, run), events, seen, lambda: seen_by(file, beside) if file and beside else {})
+        self._taps.go_on(events, groups)
         if self._link is not None:
-            self._link.post(look)
+            self._link.post(service.describe)
         for name, value in controls.items():
             self._set_back(name, value)
 

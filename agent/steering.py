@@ -97,7 +97,8 @@ class Steering:
                 raise ControlError(f"{text[:40]!r}… has {len(text):,} characters; names and ids have up to {_NAME}.")
         value = unpack(command.value)
         if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > _RESULT):
-            raise ControlError(f"a value is a number, True, False or a text of up to {_RESULT:,} characters.")
+            fine = f"a number, True, False or a text of up to {_RESULT:,} characters"
+            raise ControlError(f"{command.name} = {value!r:.80}: it is {fine}.")
         self.commands.count()
         record = record_of(command.id, client[:_NAME], command.what, command.on, name=command.name)
         record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint, agreed=command.ranks)
@@ -184,6 +185,8 @@ class Steering:
         try:
             knob.set(value, record["schedule"])
             new = knob.value()
+            if isinstance(value, str) and not isinstance(new, str):
+                new = value  # a word such as "auto" says more than the number that it stands for
         except BaseException as error:
             error.add_note(_put_back(knob, old))
             raise

@@ -10,10 +10,8 @@ from typer import Argument, Option
 from looptap.cli import guarding, knobs, looking, progressing, sharing
 from looptap.cli.names import RUN_HELP, Name, OnRanks, Ranks, ranks_of, which_of
 
-File = Annotated[
-    str,
-    Argument(metavar="FILE", help="The file of a stored run, or a directory of TensorBoard's.", show_default=False),
-]
+STORED = "The file of a stored run, or a directory of TensorBoard's."
+File = Annotated[str, Argument(metavar="FILE", help=STORED, show_default=False)]
 On = Annotated[str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")]
 
 app = typer.Typer(
@@ -52,7 +50,7 @@ def looptap(
 
 @app.command("ls", short_help="List the runs, their events, and what is asked of them at what cost.")
 def ls(
-    run: Annotated[str | None, Argument(metavar="[RUN]", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
+    run: Annotated[str | None, Argument(metavar="RUN", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
     clean: Annotated[bool, Option("--clean", help="First remove what ended runs have left behind.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
 ) -> int:
@@ -256,16 +254,20 @@ def stacks(
 
 @app.command("open", short_help="Show what a stored run holds.")
 def open_(
-    file: File,
-    as_json: Annotated[bool, Option("--json", help="Print an object with facts, streams and commands.")] = False,
+    file: Annotated[str | None, Argument(metavar="FILE", help=f"{STORED} By default, the runs here.")] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print an object with facts, streams and commands; without FILE a list of runs.")
+    ] = False,
 ) -> int:
     """Show what a stored run holds: what it says of itself, its streams, and the commands that clients gave.
 
     \b
+      looptap open
       looptap open looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
       looptap open tensorboard-logs/
 
-    The run may still be writing. In Python, looptap.open(FILE) gives its streams.
+    Without FILE, the runs that are stored in looptap-runs, or where LOOPTAP_STORE says, are listed, the newest first.
+    A run may still be writing, and one that was killed opens, too. In Python, looptap.open(FILE) gives its streams.
     """
     from looptap.cli import stored
 
@@ -302,7 +304,7 @@ def export(
 
 @app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")
 def bridge(
-    run: Annotated[str | None, Argument(metavar="[RUN]", help=f"By default the newest. {RUN_HELP}")] = None,
+    run: Annotated[str | None, Argument(metavar="RUN", help=f"By default the newest. {RUN_HELP}")] = None,
     rank: Annotated[
         int | None, Option(metavar="N", help="Which rank of the run; by default 0, or the lowest.", show_default=False)
     ] = None,

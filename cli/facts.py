@@ -14,6 +14,7 @@ from looptap.client.discover import runs
 from looptap.client.estimates import Estimates
 from looptap.client.run import Run
 from looptap.client.standing import StandingStream
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 
 PATIENCE = 3.0
@@ -48,6 +49,10 @@ class Facts:
     host: str
     pid: int
     rank: int
+    size: int
+    """How many ranks the run has."""
+    role: str
+    """operator or viewer."""
     state: str
     reason: str
     idle: float
@@ -92,7 +97,9 @@ class Watcher:
         """Ask all there is to ask; takes as long as the agent takes to answer, at most a few seconds."""
         seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
-        for ask in (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress):
+        all_ = (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress)
+        viewer = (self._events, self._streams, self._ranks, self._progress)  # the rest is refused
+        for ask in viewer if self.run.role == VIEWER else all_:
             if self.run.state != "live":  # nobody is there who could answer
                 break
             try:
@@ -121,6 +128,10 @@ class Watcher:
             outbox=int(_number(told.get("outbox_bytes"))),
         )
 
+    def _events(self, seen: Facts) -> Facts:
+        """What a viewer knows of the events: those that exported streams are on."""
+        return replace(seen, events=tuple(EventRate(*event) for event in self.run.events().items()))
+
     def _rates(self, told: Any) -> tuple[EventRate, ...]:
         now, events = time.monotonic(), told if isinstance(told, dict) else {}
         counts = {str(name): int(_number(count)) for name, count in list(events.items())[:_MOST]}
@@ -147,7 +158,8 @@ class Watcher:
         if self.run.info.ranks < 2:
             return seen
         with contextlib.suppress(OSError):
-            found = {one.rank: one for one in runs() if one.id == self.run.id and not one.problem}
+            members = (one.members for one in runs() if not one.problem)
+            found = next((job for job in members if any(one.id == self.run.id for one in job.values())), {})
             ranks = tuple(Rank(n, one.host, one.pid, one.alive) for n, one in sorted(found.items())[:_MOST])
             return replace(seen, ranks=ranks)
         return seen
@@ -160,8 +172,8 @@ def _own(run: Run) -> dict[str, Any]:
     """What the client knows without asking."""
     info = run.info
     return {
-        "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "state": run.state, "reason": run.reason,
-        "idle": run.idle, "silence": run.silence, "paused": run.paused,
+        "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "size": info.ranks, "role": run.role,
+        "state": run.state, "reason": run.reason, "idle": run.idle, "silence": run.silence, "paused": run.paused,
     }  # fmt: skip
 
 

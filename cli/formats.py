@@ -1,4 +1,4 @@
-"""Values as text for people and as JSON for programs; durations and sizes as people say them."""
+"""Values as text for people and as JSON for programs; sizes as people say them."""
 
 from __future__ import annotations
 
@@ -143,18 +143,6 @@ _ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 # ---------------------------------------------------------------- sizes
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that fits.
-
-    >>> duration(90), duration(0.25)
-    ('2 min', '0.2 s')
-    """
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{max(0.0, seconds):.1f} s"
 
 
 def size(count: float) -> str:

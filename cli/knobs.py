@@ -139,7 +139,7 @@ def checkpoint(
 def pause(
     run: Name,
     seconds: Annotated[
-        float | None, Argument(metavar="[SECONDS]", help="For how long at most; by default as long as the job allows.")
+        float | None, Argument(metavar="SECONDS", help="For how long at most; by default as long as the job allows.")
     ] = None,
     on: At = "",
     timeout: Timeout = 30.0,

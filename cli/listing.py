@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import cost, duration, json_of, printable, several, size
+from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
-from looptap.client.jobs import numbered
+from looptap.client.jobs import numbered, spans
 from looptap.client.run import Run
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
+from looptap.streams.lengths import duration
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
 """What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""
@@ -53,7 +55,7 @@ def _report(listed: RunListing) -> dict[str, Any]:
         "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
         "pid": listed.pid, "started": listed.started, "age": max(0.0, time.time() - listed.started),
         "role": listed.role, "path": str(listed.path), "state": ENDED, "problem": listed.problem,
-        "missing": listed.missing,
+        "missing": listed.missing, "members": [_member(one) for one in listed.members.values()],
     }  # fmt: skip
     if listed.problem:
         return {"state": UNUSABLE, "path": str(listed.path), "problem": listed.problem}
@@ -71,22 +73,51 @@ def _report(listed: RunListing) -> dict[str, Any]:
     return {**report, **stats, "clients": others, "idle": idle, "state": ALIVE}
 
 
+def _member(listed: RunListing) -> dict[str, Any]:
+    """One of several ranks."""
+    return {
+        "rank": listed.rank, "id": listed.id, "host": listed.host, "pid": listed.pid, "alive": listed.alive,
+        "path": str(listed.path),
+    }  # fmt: skip
+
+
+def _processes(report: dict[str, Any]) -> str:
+    """Which processes a run is, by host."""
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for one in report["members"]:
+        if one["alive"] is not False:
+            hosts.setdefault(one["host"], []).append(one)
+    if len(report["members"]) < 2:
+        return f"{report['pid']} on {report['host']}"
+    return "; ".join(
+        f"{numbered(one['rank'] for one in found)}: {'pids' if len(found) > 1 else 'pid'} "
+        f"{spans(one['pid'] for one in found)} on {host}"
+        for host, found in hosts.items()
+    )
+
+
 def _lines(report: dict[str, Any]) -> Iterator[Text]:
     """A paragraph about one run."""
     state = report["state"]
     if state == UNUSABLE:
         yield Text.assemble(("unusable file", "red"), f"  {report['path']}: {report['problem']}")
         return
+    members = len(report["members"])
     rank = f", rank {report['rank']} of {report['ranks']}" if report["ranks"] > 1 else ""
+    if members > 1:
+        rank = f", {report['ranks']} ranks"
     style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
     head = Text.assemble((printable(report["name"]), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
     if state == ENDED:
         gone = f", process {report['pid']} is gone; its file is still there: {report['path']}"
+        if members > 1:
+            pids, place = spans(one["pid"] for one in report["members"]), Path(report["path"]).parent
+            gone = f", its processes ({pids}) are gone; their files are still in {place}"
         yield Text.assemble(head, (f"  {report['id']}{gone}", "dim"))
         return
     yield Text.assemble(head, f" for {duration(report['age'])}")
     yield _fact("id", report["id"])
-    yield _fact("process", f"{report['pid']} on {report['host']}")
+    yield _fact("process", _processes(report))
     if report["missing"]:
         yield _fact("ranks", f"no agent, or a dead process, on {numbered(report['missing'])}")
     if state == SILENT:

@@ -36,7 +36,7 @@ def install(app: typer.Typer) -> None:
 def top(
     run: Name,
     queries: Annotated[
-        list[str] | None, Argument(metavar="[QUERY]...", help="Shown beside the streams that the job declares.")
+        list[str] | None, Argument(metavar="QUERY", help="Shown beside the streams that the job declares.")
     ] = None,
     on: On = None,
     window: Window = None,
@@ -75,7 +75,7 @@ def plot(
     ],
     queries: Annotated[
         list[str] | None,
-        Argument(metavar="[QUERY]...", help="Queries, each in quotes, or names of streams. Without: all there are."),
+        Argument(metavar="QUERY", help="Queries, each in quotes, or names of streams. Without: all there are."),
     ] = None,
     on: On = None,
     window: Window = None,

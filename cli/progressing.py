@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -13,7 +14,8 @@ import typer
 from typer import Option
 
 from looptap.cli.names import Name
-from looptap.client.estimates import banded, commonest, is_report, said
+from looptap.client.estimates import banded, is_report, reports, said
+from looptap.protocol.keys import VIEWER
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -57,10 +59,9 @@ def progress(
     from looptap.client.discover import attach
 
     with attach(run) as attached:
-        at = on or commonest(attached)
-        stream = attached.stream(f"{name}.report", on=at, throttle=every)
+        stream = reports(attached, name, on, every)
         try:
-            return _follow(attached, stream, name, count, as_json)
+            return _follow(attached, stream, name, count, as_json, every)
         except KeyboardInterrupt:
             return DONE
         except BrokenPipeError:  # whoever reads has had enough
@@ -68,53 +69,64 @@ def progress(
             return DONE
 
 
-def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool) -> int:
+def _follow(
+    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float
+) -> int:
     from looptap.cli.start import DONE, complain
 
-    drawn, number, looks, begun = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb", 0, 0, False
-    asked = time.monotonic()
-    view = View(run.id) if drawn else None
-    if view is not None:
+    view = None
+    if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
         from rich.live import Live
 
-        live = Live(view, console=Console(highlight=False), refresh_per_second=4)
-        live.start()
-    try:
-        while True:
-            over = stream.state != "live"  # before the look: what came before the end is seen
-            for record in stream.records_after(number):
-                number = record.number
-                if record.error is not None or not is_report(record.value):
-                    return complain(_nothing(run, name, stream))
-                looks, begun = looks + 1, True
-                if view is not None:
-                    view.report, view.at = record.value, time.monotonic()
-                else:
-                    _print(run, record, as_json)
-                if looks == count:
-                    return DONE
-            if over:
-                if stream.state == "failed":
-                    return complain(f"{stream.title} failed: {stream.reason}")
-                if view is None:
-                    print(f"{run.id}: {stream.reason}", file=sys.stderr)
-                else:
-                    view.over = stream.reason
-                return DONE
-            if stream.error_count or stream.traceback:
-                return complain(_nothing(run, name, stream))
-            if not begun and time.monotonic() - asked > _WAIT:
-                begun = True
-                waiting = f"waiting for an event {stream.on!r} of {run.id}"
-                if view is not None:
-                    view.waiting = waiting
-                else:
-                    print(f"looptap: {waiting}", file=sys.stderr, flush=True)
-            time.sleep(0.05)
-    finally:
-        if view is not None:
-            live.stop()
+        view = View(run.id)
+        with Live(view, console=Console(highlight=False), refresh_per_second=4):
+            wrong = _looked(run, stream, name, count, as_json, every, view)
+    else:
+        wrong = _looked(run, stream, name, count, as_json, every, view)
+    return complain(wrong) if wrong else DONE  # below the bar, which has its last look by now
+
+
+def _looked(
+    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: View | None
+) -> str:
+    """Show what comes until the run ends; what is wrong, if something is."""
+    number, looks, begun, asked, shown = 0, 0, False, time.monotonic(), -math.inf
+    exported = run.role == VIEWER  # a stream that looks as often as it likes
+    while True:
+        over = stream.state != "live"  # before the look: what came before the end is seen
+        records = stream.records_after(number)
+        if exported:
+            records = records[-1:] if over or time.monotonic() - shown >= every else []
+        for record in records:
+            number, shown = record.number, time.monotonic()
+            if record.error is not None or not is_report(record.value):
+                return _nothing(run, name, stream)
+            looks, begun = looks + 1, True
+            if view is not None:
+                view.report, view.at = record.value, time.monotonic()
+            else:
+                _print(run, record, as_json)
+            if looks == count:
+                return ""
+        if over:
+            if view is not None:
+                view.over = stream.reason
+            if stream.state == "failed":
+                return f"{stream.title} failed: {stream.reason}"
+            if view is None:
+                print(f"{run.id}: {stream.reason}", file=sys.stderr)
+            return ""
+        if stream.error_count or stream.traceback:
+            return _nothing(run, name, stream)
+        if not begun and time.monotonic() - asked > _WAIT:
+            begun = True
+            waiting = f"waiting for an event {stream.on!r} of {run.id}"
+            if view is not None:
+                view.waiting = waiting
+            else:
+                print(f"looptap: {waiting}", file=sys.stderr, flush=True)
+        time.sleep(0.05)
 
 
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
@@ -149,7 +161,7 @@ class View:
         from rich.text import Text
 
         width = options.max_width
-        yield Text.assemble((self.run, "bold"), f"  {self.over or self.waiting * (self.report is None)}")
+        yield Text.assemble((self.run, "bold"), f"  {self.over or self.waiting * (self.report is None)}".rstrip())
         if self.report is None:
             return
         yield Text(banded(self.report, max(10, min(60, width - 2))), "green")

@@ -170,8 +170,9 @@ def _endpoint(tcp: str | None) -> str | None:
 
 
 def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool) -> int:
-    from looptap.cli.formats import duration, json_of
+    from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
+    from looptap.streams.lengths import duration
 
     names = [stream.name for stream in exported]
     if as_json:
@@ -179,7 +180,7 @@ def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool)
         return DONE
     print(f"{share.path}\n  shows {', '.join(map(repr, names)) or 'nothing yet: export with --stream'}")
     print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
-    print(f"  from where: {share.reach}")
+    print(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
     return DONE
 
 
@@ -194,8 +195,9 @@ def _revoked(job: Run, id: str, as_json: bool) -> int:
 
 
 def _listed(job: Run, as_json: bool) -> int:
-    from looptap.cli.formats import duration, json_of
+    from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
+    from looptap.streams.lengths import duration
 
     shares, exported = job.shares, [stream.name for stream in job.streams if stream.exported]
     if as_json:

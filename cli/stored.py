@@ -11,20 +11,27 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.formats import duration, json_of, printable, several, text_of
+from looptap.cli.formats import json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
+from looptap.store.errors import StoreError
+from looptap.store.places import SUFFIX, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
-from looptap.store.stored import StoredStream
+from looptap.store.stored import StoredCommands, StoredStream
+from looptap.streams.feed import LIVE
+from looptap.streams.lengths import duration
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""
-_INNER = {"process", "id", "name", "started", "ended", "farewell"}
+_INNER = {"process", "id", "name", "started", "ended", "farewell", "errors"}
+_OF_RANKS = {"rank", "ranks", "attempt"}
 _MOST = 20  # commands that people are shown
 
 
-def show(file: str, as_json: bool) -> int:
-    """Print what the stored run ``file`` holds; returns the exit code."""
+def show(file: str | None, as_json: bool) -> int:
+    """Print what the stored run ``file`` holds, by default which runs are stored here; returns the exit code."""
+    if file is None:
+        return _list(as_json)
     with open_stored(file) as run:
         if as_json:
             print(json_of(_report(run)))
@@ -33,6 +40,45 @@ def show(file: str, as_json: bool) -> int:
         for line in _lines(run):
             console.print(line)
     return DONE
+
+
+def _list(as_json: bool) -> int:
+    folder = store_path(".").parent
+    files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    found = [_told(file) for file in files]
+    if as_json:
+        print(json_of(found))
+        return DONE
+    console = Console(highlight=False, soft_wrap=True)
+    if not found:
+        console.print(
+            f"No run is stored in {folder}. A run is once it keeps a stream (agent.stream(..., keep=True), or "
+            "looptap keep RUN QUERY) or is given a command; LOOPTAP_STORE names another folder."
+        )
+    for run in found:
+        if "problem" in run:
+            console.print(Text.assemble(("unusable file", "red"), f"  {printable(run['problem'])}"))
+            continue
+        when = "" if run["started"] is None else f"started {duration(time.time() - run['started'])} ago, "
+        names = ", ".join(run["streams"]) or "no stream"
+        about = f"  {when}{several(run['commands'], 'command')}; {names}"
+        state = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
+        style = "bold green" if run["state"] == LIVE else "dim"
+        console.print(Text.assemble(run["path"], "  ", (printable(state), style), printable(about)))
+    return DONE
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """What of a stored run is said in a line."""
+    try:
+        with open_stored(file) as run:
+            return {
+                "path": str(file), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
+                "started": run.started, "ended": run.ended, "streams": [stream.name for stream in run.streams],
+                "commands": len(run.commands),
+            }  # fmt: skip
+    except StoreError as error:
+        return {"path": str(file), "problem": str(error)}
 
 
 def export(file: str, name: str, to: str, output: str | None) -> int:
@@ -48,12 +94,14 @@ def export(file: str, name: str, to: str, output: str | None) -> int:
             return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
         write = {"csv": stream.to_csv, "parquet": stream.to_parquet, "tensorboard": stream.to_tensorboard}[to]
         count = write(place)
+        if failed := _failed(stream):
+            complain(f"In {file} the query of {stream.name!r} has {failed}. Where it failed there is no value.")
     print(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
     return DONE
 
 
 def _report(run: StoredRun) -> dict[str, Any]:
-    facts = {name: fact for name, fact in run.metadata.items() if name != "process"}
+    facts = {name: fact for name, fact in run.metadata.items() if name not in ("process", "errors")}
     return {
         "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
         "started": run.started, "ended": run.ended, "facts": facts,
@@ -65,9 +113,18 @@ def _report(run: StoredRun) -> dict[str, Any]:
 def _described(stream: StoredStream) -> dict[str, Any]:
     return {
         "name": stream.name, "query": stream.text, "on": stream.on, "window": stream.window, "fields": stream.fields,
-        "unit": stream.unit, "values": stream.arrived, "errors": stream.error_count, "missing": stream.dropped,
-        "latest": stream.latest,
+        "unit": stream.unit, "values": stream.arrived, "errors": stream.error_count, "error": stream.traceback,
+        "missing": stream.dropped, "latest": stream.latest, "notes": stream.notes,
     }  # fmt: skip
+
+
+def _failed(stream: StoredStream | StoredCommands) -> str:
+    """How often the query of a stream has failed, and how; empty if it has not."""
+    if not stream.error_count:
+        return ""
+    if stream.notes:  # it was ended by them, and says so with the first
+        return f"{several(stream.error_count, 'error')}; it was ended by {stream.notes[0]}"
+    return f"{several(stream.error_count, 'error')}, the first: {(stream.traceback.strip().splitlines() or [''])[-1]}"
 
 
 def _lines(run: StoredRun) -> Iterator[Text]:
@@ -78,8 +135,9 @@ def _lines(run: StoredRun) -> Iterator[Text]:
     if run.started is not None:
         took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
         yield _fact("started", f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.started))}{took}")
+    hidden = _INNER | (_OF_RANKS if run.metadata.get("ranks") == 1 else set())
     for name, fact in run.metadata.items():
-        if name not in _INNER and fact != "":
+        if name not in hidden and fact != "":
             version = name == "python" and isinstance(fact, list | tuple)
             yield _fact(name, ".".join(map(str, fact)) if version else text_of(fact, 200))
     for stream in run.streams:
@@ -88,8 +146,8 @@ def _lines(run: StoredRun) -> Iterator[Text]:
             facts.append(f"the last {text_of(stream.latest, 80)}")
         if stream.dropped:
             facts.append(f"{stream.dropped:,} missing")
-        if stream.error_count:
-            facts.append(several(stream.error_count, "error"))
+        if failed := _failed(stream):
+            facts.append(failed)
         query = f" = {stream.text}" if stream.text not in ("", stream.name) else ""
         on = f" on {stream.on}" if stream.on else ""
         about = printable(f"{query}{on}: {', '.join(facts)}")

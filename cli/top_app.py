@@ -25,6 +25,7 @@ from looptap.cli.top_views import CHART, Shown, commands, heading, vitals
 from looptap.client.controls import ControlInfo
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 from looptap.streams.feed import LIVE
 
@@ -119,7 +120,10 @@ class Top(App[None]):
     def __init__(self, run: Run, streams: Sequence[LiveStream] = ()) -> None:
         super().__init__()
         self.job = run
-        self.seen = Facts(id=run.id, host="", pid=0, rank=0, state=run.state, reason=run.reason, idle=0.0, silence=0.0)
+        self.seen = Facts(
+            id=run.id, host="", pid=0, rank=0, size=1, role=run.role, state=run.state, reason=run.reason, idle=0.0,
+            silence=0.0,
+        )  # fmt: skip
         self._first = list(streams)
         self._over = threading.Event()
         self._standing: set[str] = set()  # standing streams that were opened once; who drops one does not want it back
@@ -145,7 +149,9 @@ class Top(App[None]):
             self.query_one(f"#{name}").border_title = title
         for stream in self._first:
             self._show(stream)
-        self._say("a adds a query; Tab goes to streams and controls, Enter there enlarges and changes", "dim")
+        viewer = "a viewer sees what is exported; a adds such a stream, Tab goes to streams, Enter enlarges one"
+        operator = "a adds a query; Tab goes to streams and controls, Enter there enlarges and changes"
+        self._say(viewer if self.job.role == VIEWER else operator, "dim")
         threading.Thread(target=self._ask, name="looptap-top", daemon=True).start()
         self.set_interval(DRAW, self._draw)
         loop = asyncio.get_running_loop()
@@ -207,7 +213,8 @@ class Top(App[None]):
             self._told = True
             options.clear_options()
             options.add_options([Text(printable(str(info)), no_wrap=True) for info in found])
-            options.border_title = "controls" if found else "controls: this job has none"
+            none = "not for viewers" if seen.role == VIEWER else "this job has none"
+            options.border_title = "controls" if found else f"controls: {none}"
             self.query_one("#side").set_class(not found, "empty")
             return
         for index, (old, new) in enumerate(zip(before, found, strict=True)):
@@ -251,7 +258,7 @@ class Top(App[None]):
         def work() -> None:
             try:
                 value = action()
-                told = Done(what and f"{what}: {value}", False, value, then)
+                told = Done(what and f"{value}", False, value, then)  # an outcome says what it is of
             except LooptapError as error:
                 told = Done(f"{what}: {error}" if what else str(error), True, None, then)
             if not self._over.is_set():

@@ -12,11 +12,13 @@ from typing import Any
 from rich.text import Text
 
 from looptap.cli.facts import Facts
-from looptap.cli.formats import cost, duration, printable, several, size, text_of
+from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.client.controls import line_of
 from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
+from looptap.protocol.keys import VIEWER
 from looptap.streams.feed import LIVE
+from looptap.streams.lengths import duration
 from looptap.streams.rows import Row
 from looptap.visualizers.drawing.blocks import sparkline
 from looptap.visualizers.drawing.with_text import draw
@@ -34,7 +36,7 @@ def heading(seen: Facts) -> Text:
     """Which run it is and how it is; the first line of the screen."""
     state = "paused" if seen.paused and seen.state == LIVE else seen.state
     style = {LIVE: "bold green", "paused": "bold yellow", "ended": "bold"}.get(state, "bold red")
-    rank = f", rank {seen.rank}" if len(seen.ranks) > 1 else ""
+    rank = f", rank {seen.rank} of {seen.size}" if seen.size > 1 else ""
     line = Text.assemble((printable(seen.id), "bold"), "  ", (state, style))
     if seen.reason:
         line.append(f"  {printable(seen.reason)}", "red" if state != "ended" else "")
@@ -60,15 +62,12 @@ def vitals(seen: Facts) -> Iterator[Text]:
         head, *more = said(seen.progress)
         text = "; ".join([head, *more])
         yield Text.assemble(("rest     ", "dim"), (banded(seen.progress, 20), "green"), f" {printable(text)}")
-    budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} that they may take"
-    queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
-    line = Text.assemble(
-        ("looptap  ", "dim"), f"{queries} {_share(seen.share)} of the loop's time ({budget}), "
-        f"I/O thread {_share(seen.io_share)}; {several(seen.clients, 'other client')}, {size(seen.outbox)} waiting",
-    )  # fmt: skip
-    if seen.dropped:
-        line.append(f", {several(seen.dropped, 'value')} dropped", "red")
-    yield line
+    if seen.role == VIEWER:
+        line = Text("looptap  ", "dim")
+        shown = several(len(seen.streams), "exported stream")
+        yield line.append(f"viewer: {shown}; queries, costs, controls and commands are the operators'")
+    else:
+        yield _costs(seen)
     if seen.ranks:
         line = Text("ranks    ", "dim")
         for one in seen.ranks[:64]:
@@ -77,6 +76,19 @@ def vitals(seen: Facts) -> Iterator[Text]:
         yield line
     for problem in seen.problems:
         yield Text.assemble(("asked    ", "dim"), (printable(" ".join(problem.split())), "red"))
+
+
+def _costs(seen: Facts) -> Text:
+    """What looptap costs the loop."""
+    budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} that they may take"
+    queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
+    line = Text.assemble(
+        ("looptap  ", "dim"), f"{queries} {_share(seen.share)} of the loop's time ({budget}), "
+        f"I/O thread {_share(seen.io_share)}; {several(seen.clients, 'other client')}, {size(seen.outbox)} waiting",
+    )  # fmt: skip
+    if seen.dropped:
+        line.append(f", {several(seen.dropped, 'value')} dropped", "red")
+    return line
 
 
 def commands(seen: Facts, most: int) -> Text:

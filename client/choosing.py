@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def _nothing(
     if living:
         near = nearest(name or "", {run.name for run in living})
         return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}")
-    where = os.environ.get("LOOPTAP_DIR") or "this machine, for this user"
+    where = os.environ.get("LOOPTAP_DIR") or f"{socket.gethostname()}, for this user"
     return NoSuchRun(
         f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "
         "machines, let both sides share a directory: export LOOPTAP_DIR=…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from looptap.client.choosing import chosen, one_role_each, ranks_of
 from looptap.client.jobs import jobs, numbered
 from looptap.client.link import Link
 from looptap.client.ranks import Ranks
-from looptap.client.remote import STARTING, Remote, is_remote
+from looptap.client.remote import STARTING, Remote, is_remote, over_ssh, relay_of
 from looptap.client.run import Run
 from looptap.client.successor import Following
 from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
@@ -85,8 +86,10 @@ class RunListing:
         if 0 < file.expires < time.time():
             return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
         if isinstance(error, RefusedKey):
-            ended = f"This share of {self.id} has been ended, or its job has; ask for a new file."
-            return RefusedKey(ended) if file.role == VIEWER else error
+            if file.role != VIEWER:
+                return error
+            job = "" if self.alive else ", or its job has"
+            return RefusedKey(f"This share of {self.id} has been ended{job}; ask for a new file.")
         if self.route is not None or not all(map(_is_local, file.endpoints)):
             return error
         if file.role == VIEWER:
@@ -238,6 +241,7 @@ class _Siblings:
 
     def __init__(self, listed: RunListing) -> None:
         self._listed = listed
+        self._behind = {listed.rank: listed}  # those that were reached by a command
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
         """The ranks that have an agent, and whether their process is alive, where that can be known."""
@@ -247,19 +251,33 @@ class _Siblings:
 
     def boot(self, run: RunInfo, rank: int) -> str:
         """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
-        files = {} if self._listed.route is not None else self._members(run)
+        files = self._behind if self._listed.route is not None else self._members(run)
         file = files[rank].file if rank in files else None
         return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """The names of the hosts of the ranks, as far as they are known."""
-        return {} if self._listed.route is not None else {r: each.host for r, each in self._members(run).items()}
+        """The names of the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+        if self._listed.route is not None:
+            return dict.fromkeys(range(run.ranks), self._listed.route.name)
+        return {rank: each.host for rank, each in self._members(run).items()}
+
+    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
+        """The command that starts a relay for ``ranks`` on their host. Raises NoSuchRun."""
+        asked = ",".join(map(str, ranks))
+        if self._listed.route is not None:
+            return relay_of(self._listed.route.name, run.id, asked)
+        lowest = self._members(run)[ranks[0]]
+        words = ["relay", str(lowest.path), "--ranks", asked]  # its path says in which directory, there as here
+        return [sys.executable, "-m", "looptap.cli", *words] if lowest.alive is not None else over_ssh(
+            [lowest.host], words
+        )  # fmt: skip
 
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """The run of another rank. Raises what `attach` raises, NoSuchRun where there is no such rank."""
         route = self._listed.route
         if route is not None:
-            return _attach(_remote(route.name, rank, timeout + STARTING), timeout, follow)
+            self._behind[rank] = _remote(route.name, rank, timeout + STARTING)
+            return _attach(self._behind[rank], timeout, follow)
         members = self._members(run)
         if rank not in members:
             there = numbered(members)
@@ -339,9 +357,9 @@ def _is_local(endpoint: str) -> bool:
 
 def _unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
     """What is likely when a viewer finds nobody at a socket of one machine."""
-    ended = f"{error} Either this share of {file.run.id} has been ended, or its job has; ask for a new file."
-    if alive is not None:
-        return RunEnded(ended)
+    if alive is not None:  # a dead one was refused before
+        there = f"the process {file.process.pid} of its job is there"
+        return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
     host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
     if not ports:
         return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")

@@ -7,8 +7,11 @@ from typing import Any
 
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
+from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
+from looptap.streams.lengths import duration
+from looptap.streams.stream import BUFFER
 
 EVERY = 1.0
 """Seconds between two reports."""
@@ -25,20 +28,42 @@ class Estimates:
         """The newest report; None while there is none. Raises LooptapError if the run does not answer."""
         if self._stream is None:
             run = self._run
-            if run.role == VIEWER or not any(run.events().values()) or f"{self._name}.epochs" not in run.controls:
+            if not any(run.events().values()):
                 return None
-            self._stream = run.stream(f"{self._name}.report", on=commonest(run), throttle=EVERY, buffer=10)
+            if run.role == VIEWER:
+                told = any(stream.name == f"{self._name}.report" for stream in run.streams)
+            else:
+                told = f"{self._name}.epochs" in run.controls
+            if not told:
+                return None
+            self._stream = reports(run, self._name, buffer=10)
         value = self._stream.latest
         return value if is_report(value) else None
 
+    def told(self) -> Mapping[str, Any] | None:
+        """The newest report; None if the run is over, does not answer or tells nothing."""
+        try:
+            return self.newest() if self._run.alive else None
+        except LooptapError:
+            return None
 
-def lines_of(run: Run, estimates: Estimates) -> list[str]:
-    """What is known of the rest of a run, in lines; none if it tells nothing."""
-    try:
-        report = estimates.newest() if run.alive else None
-    except LooptapError:
-        return []
-    return [] if report is None else said(report)
+
+def reports(
+    run: Run, name: str = "progress", on: str | None = None, every: float = EVERY, buffer: int = BUFFER
+) -> LiveStream:
+    """The stream of the reports of the `Progress` that a job exposes as ``name``, one in ``every`` seconds at most.
+
+    A viewer gets those that are exported as "progress.report", whenever they come; LooptapError if none are.
+    """
+    query = f"{name}.report"
+    if run.role != VIEWER:
+        return run.stream(query, on=on or commonest(run), throttle=every, buffer=buffer)
+    if all(stream.name != query for stream in run.streams):
+        raise NotAllowed(
+            f"{run.id} shows viewers no progress as {name!r}. Its operator exports it by: looptap share {run.name} "
+            f"--stream {query} --on {commonest(run)}."
+        )
+    return run.stream(query, buffer=buffer)
 
 
 def is_report(value: object) -> bool:
@@ -55,13 +80,13 @@ def commonest(run: Run) -> str:
 def said(report: Mapping[str, Any]) -> list[str]:
     """What a report says, in lines: what remains, where it stops and how fast it goes, and why nothing is known."""
     if report["over"]:
-        return [f"100 %, done after {lasting(report['elapsed'])}"]
+        return [f"100 %, done after {duration(report['elapsed'])}"]
     lines = [f"{report['fraction']:.0%}".replace("%", " %")]
     if report["remaining"] is None:
-        lines[0] = f"{report['steps']:,} steps in {lasting(report['elapsed'])}; what remains is not known yet"
+        lines[0] = f"{report['steps']:,} steps in {duration(report['elapsed'])}; what remains is not known yet"
     else:
         median, low, high = report["remaining"]
-        lines[0] += f", {lasting(median)} to go ({lasting(low)} to {lasting(high)})"
+        lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"
     facts = []
     if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
         facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
@@ -77,17 +102,19 @@ def said(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def lasting(seconds: float) -> str:
-    """A length of time to about two digits.
+def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Which share of the time is over for sure, and which perhaps, each 0 to 1.
 
-    >>> lasting(42), lasting(2520), lasting(9000)
-    ('42 s', '42 min', '2.5 h')
+    >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 0, 200]})
+    (0.2, 1.0)
     """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.{int(seconds < 570)}f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+    if report["over"]:
+        return 1.0, 1.0
+    if report["remaining"] is None:
+        return 0.0, 0.0
+    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
+    sure, perhaps = (min(1.0, elapsed / max(elapsed + rest, 1e-9)) for rest in (high, low))
+    return sure, perhaps
 
 
 def banded(report: Mapping[str, Any], width: int) -> str:
@@ -96,10 +123,5 @@ def banded(report: Mapping[str, Any], width: int) -> str:
     >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
     '███▒▒▒░░░░'
     """
-    if report["over"]:
-        return "█" * width
-    if report["remaining"] is None:
-        return "░" * width
-    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
-    sure, perhaps = (int(width * min(1.0, elapsed / max(elapsed + rest, 1e-9))) for rest in (high, low))
+    sure, perhaps = (int(width * share) for share in over_by_now(report))
     return "█" * sure + "▒" * (perhaps - sure) + "░" * (width - perhaps)

@@ -61,17 +61,26 @@ def _led(members: Members) -> RunListing:
     return replace(leader, members=dict(sorted(members.items())))
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """Whole numbers, those that follow each other as one.
+
+    >>> spans([7, 12, 13, 14])
+    '7, 12-14'
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
+
+
 def numbered(ranks: Iterable[int]) -> str:
     """Ranks as people write them.
 
     >>> numbered([0, 1, 2, 5])
     'ranks 0-2, 5'
     """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][-1] == rank - 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    shown = ", ".join("-".join(map(str, span)) for span in spans)
+    shown = spans(ranks)
     return f"rank{'s' * (len(shown) > 1 and not shown.isdigit())} {shown}" if shown else "no rank"

@@ -1,30 +1,31 @@
 """A relay on a node: `looptap relay` reaches the ranks of one machine and passes on what they come to together.
 
 To a client it is like the agent of the lowest of these ranks, and sends one message for all of them: partial results
-are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each behind its
-length, as whoever may start the command (`ssh`) may see them.
+are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each a line of its
+own, which every command that starts another one (`ssh`, `srun`) passes on at once, and beside which a shell may greet.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
-import struct
+import shlex
 import subprocess
-import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from looptap.client.jobs import numbered
-from looptap.client.remote import _SSH
+from looptap.client.relay import BUFFER, hear
 from looptap.client.transport import Receiver
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
-from looptap.protocol.errors import LinkError, MessageError, NoAnswer, RunEnded
+from looptap.protocol.errors import LinkError, MessageError, NoAnswer
 from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
 
@@ -32,20 +33,29 @@ if TYPE_CHECKING:
     from looptap.client.run import Run
 
 MOST = 1 << 28
-"""Bytes of a frame that is believed."""
+"""Bytes of a line that is believed."""
+_MARK = b"looptap-relay:"
 _BEAT = 1.0
+_GRACE = 0.5  # seconds in which a relay that hung up may end
 
 
 def read_frame(source: IO[bytes]) -> bytes | None:
-    """The next frame; None at the end. Raises MessageError for one that is too long."""
-    head = source.read(4)
-    if len(head) < 4:
-        return None
-    (size,) = struct.unpack(">I", head)
-    if size > MOST:
-        raise MessageError(f"A frame of {size:,} bytes.")
-    frame = source.read(size)
-    return frame if len(frame) == size else None
+    """The next frame, past whatever a shell says; None at the end. Raises MessageError for one that is too long."""
+    while (line := source.readline(MOST)).endswith(b"\n"):
+        if line.startswith(_MARK):
+            try:
+                return binascii.a2b_base64(line[len(_MARK) :])
+            except ValueError:
+                raise MessageError("A line that is no frame.") from None
+    if len(line) >= MOST:
+        raise MessageError(f"A frame of more than {MOST:,} bytes.")
+    return None
+
+
+def write_frame(sink: IO[bytes], frame: bytes) -> None:
+    """Write ``frame`` as a line."""
+    sink.write(_MARK + binascii.b2a_base64(frame))
+    sink.flush()
 
 
 class NodeRelay:
@@ -124,14 +134,13 @@ class NodeRelay:
 
 def relay(run: Run, ranks: Sequence[int]) -> int:
     """Carry what a client on stdin and stdout asks of ``ranks``, until it leaves; returns the exit code."""
-    source = open(0, "rb", closefd=False)  # noqa: SIM115
-    sink = open(1, "wb", closefd=False)  # noqa: SIM115
+    source = open(0, "rb", BUFFER, closefd=False)  # noqa: SIM115
+    sink = open(1, "wb", BUFFER, closefd=False)  # noqa: SIM115
     writing, over = threading.Lock(), threading.Event()
 
     def send(frame: bytes) -> None:
         with writing, contextlib.suppress(BrokenPipeError):
-            sink.write(struct.pack(">I", len(frame)) + frame)
-            sink.flush()
+            write_frame(sink, frame)
 
     node = NodeRelay(run, ranks, send)
 
@@ -147,13 +156,11 @@ def relay(run: Run, ranks: Sequence[int]) -> int:
 
 
 class NodeLink:
-    """The client's end: a transport over the stdin and stdout of `looptap relay`, on this host or another."""
+    """The client's end: a transport over the stdin and stdout of ``command``, which ends in `looptap relay`."""
 
-    def __init__(self, run_id: str, ranks: Sequence[int], host: str | None) -> None:
-        words = ["relay", run_id, "--ranks", ",".join(map(str, ranks))]
-        self._command = [sys.executable, "-m", "looptap.cli", *words] if host is None else [
-            *_SSH, host, "looptap", *words
-        ]  # fmt: skip
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._said: deque[str] = deque(maxlen=10)
         self._writing = threading.Lock()
         self._closed = False
 
@@ -161,22 +168,27 @@ class NodeLink:
         """Start the relay. Raises NoAnswer if it cannot be started."""
         try:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=os.environ
-            )
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=BUFFER,
+                start_new_session=True, env=os.environ,
+            )  # fmt: skip
         except OSError as error:
             raise NoAnswer(f"{self._command[0]!r} cannot be started: {error.strerror}.") from None
+        assert self._child.stderr is not None
+        self._complaints = threading.Thread(
+            target=hear, args=(self._child.stderr, self._said), name="looptap-relay", daemon=True
+        )
+        self._complaints.start()
         for work in (self._read, self._tick):
             threading.Thread(target=work, args=(receiver,), name="looptap-relay", daemon=True).start()
 
     def send(self, frame: bytes) -> None:
-        """Send one frame. Raises RunEnded if the relay is gone."""
+        """Send one frame. Raises NoAnswer if the relay is gone."""
         assert self._child.stdin is not None
         try:
             with self._writing:
-                self._child.stdin.write(struct.pack(">I", len(frame)) + frame)
-                self._child.stdin.flush()
+                write_frame(self._child.stdin, frame)
         except (OSError, ValueError):
-            raise RunEnded("The relay has ended.") from None
+            raise NoAnswer(self._ended()) from None
 
     def close(self, timeout: float = 1.0) -> None:
         """End the relay: by itself, since its stdin ends, else by a signal."""
@@ -196,7 +208,20 @@ class NodeLink:
             while (frame := read_frame(stdout)) is not None:
                 receiver.on_frame(frame)
         if not self._closed:
-            receiver.on_end(NoAnswer("The relay has ended."))
+            receiver.on_end(NoAnswer(self._ended()))
+
+    def _ended(self) -> str:
+        """That the relay has ended, in the words of the command."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_GRACE)
+        self._complaints.join(_GRACE)
+        said = " / ".join(self._said)[-1000:]
+        code = self._child.poll()
+        return (
+            f"The relay `{shlex.join(self._command)}` has ended"
+            + (f" with exit code {code}." if code is not None else ".")
+            + (f" It said: {said}" if said else "")
+        )
 
     def _tick(self, receiver: Receiver) -> None:
         while self._child.poll() is None and not self._closed:

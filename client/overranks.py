@@ -47,6 +47,9 @@ def over_ranks(
         attach = msgspec.structs.replace(attach, align=m.VALUES)
     if relay and combine != MERGE:
         raise QueryError(f"relay=True merges on the way: combine='merge', not {combine!r}.", text)
+    if relay and run._follow:
+        hint = "attach without follow=True, or ask without relay=True."
+        raise QueryError("a relay ends with its run, and follows no other.", text, hint=hint)
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes,
         relay=relay,
@@ -109,7 +112,7 @@ def skew(
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
     )
-    stream.unit = "s"
+    stream.unit, stream.drawn = "s", SPREAD[:1]
     stream.combined = _Spread(run, stream.ranks)
     stream._set_fields(SPREAD)
     stream._own_notes += stream.combined.notes
@@ -130,6 +133,7 @@ def _asked(
     stream = kind(
         run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
     )  # fmt: skip
+    stream.asked = asked
     seconds = attach.align and attach.window.kind == m.SECONDS
 
     def begin(rank: Run) -> RankPart:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +34,10 @@ class Siblings(Protocol):
         """What tells the boot of the machine where a rank is; empty if nobody knows."""
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """The names of the hosts of the ranks, as far as they are known."""
+        """The names of the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+
+    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
+        """The command that starts a relay for ``ranks`` on their host. Raises LinkError."""
 
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """The run of another rank. Raises LinkError."""
@@ -55,6 +57,10 @@ class Alone:
     def hosts(self, run: RunInfo) -> dict[int, str]:
         """Its own."""
         return {run.rank: run.host}
+
+    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
+        """Raise NoSuchRun: where they are is not known."""
+        raise NoSuchRun(f"Where {numbered(ranks)} of {run.id} are is not known: attach by a name.")
 
     def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
         """Raise NoSuchRun: where it would be is not known."""
@@ -180,9 +186,7 @@ class Ranks(Mapping[int, "Run"]):
         with opening:
             reached = self._relays.get(ranks)
             if reached is None or reached.state != "live":
-                lowest = self.reach(ranks[0], timeout).info
-                here = lowest.host == socket.gethostname()
-                link = NodeLink(lowest.id, ranks, None if here else lowest.host)
+                link = NodeLink(self._siblings.relay(run.info, ranks))
                 reached = type(run)(link, timeout=timeout + _STARTING)
                 self._relays[ranks] = reached
             return reached
@@ -221,6 +225,9 @@ class Ranks(Mapping[int, "Run"]):
         run = self._run()
         known = self._siblings.known(run.info)
         known.setdefault(run.info.rank, run.state in ("live", "lost"))
+        for rank, sibling in [(run.info.rank, run), *self._reached.items()]:
+            if known.get(rank, True) is None and sibling.state in ("ended", "failed"):
+                known[rank] = False
         return known
 
     def _run(self) -> Run:

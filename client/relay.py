@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import socket
+from collections import deque
 from typing import IO
 
 import msgspec
@@ -91,6 +92,15 @@ def inward(stream: IO[bytes], peer: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError):
         while line := stream.readline(_LINE):
             peer.sendall(binascii.a2b_base64(line))
+
+
+def hear(stream: IO[bytes], said: deque[str]) -> None:
+    """Keep the newest lines that a command says of itself, without control characters, until it is silent."""
+    with stream, contextlib.suppress(OSError, ValueError):
+        while line := stream.readline(1000):
+            text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())
+            if text:
+                said.append(text)
 
 
 def _write_line(stream: IO[bytes], line: bytes) -> None:

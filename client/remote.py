@@ -15,11 +15,11 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
-from looptap.client.relay import BUFFER, Heading, heading_of, inward, outward, read_heading
+from looptap.client.relay import BUFFER, Heading, heading_of, hear, inward, outward, read_heading
 from looptap.protocol.connections import IPC, private_dir
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
 
@@ -59,11 +59,37 @@ def command_of(name: str, rank: int | None = None) -> list[str]:
             f"{name!r} is no way to a run. Write 'ssh://host/run', or 'ssh://login/host/run' by way of login."
         )
     which = [] if rank is None else ["--rank", str(rank)]
-    words = ["looptap", "bridge", *which, *(["--", run] if run[:1] == "-" else [run])]
+    words = ["bridge", *which, *(["--", run] if run[:1] == "-" else [run])]
+    return over_ssh(hosts, [word for word in words if word])
+
+
+def over_ssh(hosts: Sequence[str], words: Iterable[str]) -> list[str]:
+    """The command that runs looptap with ``words`` on the last of ``hosts``, by way of those before it."""
     via, host = hosts[:-1], hosts[-1]
     jumps = ["-J", ",".join(via)] if via else []
     far = f"{SSH}{host}" if ":" in host else host
-    return [*_SSH, *jumps, far, shlex.join(word for word in words if word)]
+    return [*_SSH, *jumps, far, shlex.join(["looptap", *words])]
+
+
+def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
+    """The command that starts a relay for ``ranks`` where the bridge of ``name`` is. Raises NoSuchRun.
+
+    >>> relay_of("ssh://login/node7/digits", "digits-17", "0,1")[-4:]
+    ['-J', 'login', 'node7', 'looptap relay digits-17 --ranks 0,1']
+    >>> relay_of("command:srun --jobid=17 looptap bridge digits", "digits-17", "0,1")[2:]
+    ['looptap', 'relay', 'digits-17', '--ranks', '0,1']
+    """
+    words = ["relay", run_id, "--ranks", ranks]
+    if name.startswith(SSH):
+        return over_ssh(name.removeprefix(SSH).split("/")[:-1] or [name.removeprefix(SSH)], words)
+    command = command_of(name)
+    for place in range(1, len(command)):
+        if command[place] == "bridge" and "looptap" in command[place - 1]:
+            return [*command[:place], *words]
+    raise NoSuchRun(
+        f"{name!r} does not have the words looptap bridge, in the place of which a relay is started; "
+        "name it so, or ask without relay=True."
+    )
 
 
 class Remote:
@@ -171,7 +197,7 @@ class _Channel:
         self._line: Future[bytes | None] = Future()
         self._peer: Future[socket.socket] = Future()
         self._connected = False
-        self._threads = [self._thread(self._down), self._thread(self._listen_to_complaints)]
+        self._threads = [self._thread(self._down), self._thread(self._listen)]
 
     def heading(self, timeout: float) -> Heading:
         """What the command says of the run. Raises the LinkError that it tells of, or NoAnswer."""
@@ -289,10 +315,6 @@ class _Channel:
             self._threads[0].join(_JOIN)
             peer.close()
 
-    def _listen_to_complaints(self) -> None:
+    def _listen(self) -> None:
         assert self._child.stderr is not None
-        with self._child.stderr as stream, contextlib.suppress(OSError):
-            while line := stream.readline(1000):
-                text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())
-                if text:
-                    self._said.append(text)
+        hear(self._child.stderr, self._said)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from looptap.client.callbacks import Callbacks
+from looptap.client.receiver import WeakReceiver
 from looptap.client.requests import Requests
 from looptap.client.transport import Transport
 from looptap.protocol import messages as m
@@ -57,8 +58,8 @@ class Session:
         self.losses = 0
         """How often the link was lost."""
         self.refused_messages = 0
-        self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         """Messages of the agent that were malformed, or belong to no stream."""
+        self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
         self.role = ""
         self.info: m.RunInfo
         """What the run says of itself: id, name, host, pid, rank, versions."""
@@ -89,7 +90,7 @@ class Session:
             m.Goodbye: self._on_goodbye,
         }
         deadline = time.monotonic() + timeout
-        transport.start(_Weak(self), timeout)
+        transport.start(WeakReceiver(self), timeout)
         self._finalizer = weakref.finalize(self, _hang_up, transport, self._callbacks)
         try:
             self._greet(deadline, timeout)
@@ -183,15 +184,15 @@ class Session:
     # ------------------------------------------------------------ on the transport's thread
 
     def _on_frame(self, frame: bytes) -> None:
+        message = None
         try:
             message = decode_from_agent(frame)
             self._handlers[type(message)](message)
+            self._heard = time.monotonic()
         except MessageError:
             self.refused_messages += 1
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
                 self._refuse(_mismatch(version))
-            return
-        self._heard = time.monotonic()
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE:
@@ -203,10 +204,13 @@ class Session:
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
-            message = decode_from_agent(bytes(raw))
-            if type(message) is not m.Values:
-                raise MessageError("A bundle of the agent holds something else than values.")
-            self._on_values(message)
+            try:
+                message = decode_from_agent(bytes(raw))
+                if type(message) is not m.Values:
+                    raise MessageError("A bundle of the agent holds something else than values.")
+                self._on_values(message)
+            except MessageError:  # the others of the bundle are as good as ever
+                self.refused_messages += 1
 
     def _on_values(self, message: m.Values) -> None:
         reference = self._streams.get(message.stream)
@@ -316,42 +320,11 @@ class Session:
         for number, stream in self._living():
             stream._finish(state, self.reason)
             self._forget(number)
+        if not self._welcomed.is_set():
+            self._refuse(error)
         self._requests.close(error)
         self._transport.close(0.0)
         self._callbacks.close()
-
-
-class _Weak:
-    """The receiver that a transport knows: it does not keep a run alive that nobody else uses."""
-
-    def __init__(self, run: Session) -> None:
-        self._run = weakref.ref(run)
-        self._beat = encode(m.Beat())
-
-    def on_frame(self, frame: bytes) -> None:
-        if (run := self._run()) is not None:
-            run._on_frame(frame)
-
-    def on_tick(self) -> None:
-        if (run := self._run()) is not None and run.state == LIVE:
-            run._transport.send(self._beat)
-            run._sweep()
-
-    def on_lost(self, error: LinkError) -> None:
-        if (run := self._run()) is not None:
-            run._on_lost(error)
-
-    def on_back(self) -> None:
-        if (run := self._run()) is not None:
-            run._on_back()
-
-    def on_next(self, run: m.RunInfo) -> None:
-        if (living := self._run()) is not None:
-            living._on_next(run)
-
-    def on_end(self, error: LinkError) -> None:
-        if (run := self._run()) is not None:
-            run._over(FAILED, error)
 
 
 class _Verdict:

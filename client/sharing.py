@@ -50,10 +50,14 @@ class Share:
     @property
     def reach(self) -> str:
         """From where one gets in with the file, in a sentence."""
+        return self.reach_by("share(endpoint='tcp://{host}:*')")
+
+    def reach_by(self, wider: str) -> str:
+        """`reach`, where ``wider`` is what one writes, with a place for ``{host}``, to let others in."""
         host = self._run.info.host
         hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
         if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
-            return f"Only by processes of your own user on {host}; for others: share(endpoint='tcp://{host}:*')."
+            return f"Only by processes of your own user on {host}; for others: {wider.format(host=host)}."
         if all(map(_is_loopback, hosts)):
             return f"By every user of {host}, and through ssh to it."
         return f"From wherever {', '.join(sorted(host for host in hosts if not _is_loopback(host)))} can be reached."

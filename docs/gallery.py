@@ -1,11 +1,13 @@
 """The gallery of docs/gallery: each kind of chart on each surface, of what the digits job answers. `make gallery`.
 
-The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages are photographed by
-Chromium or Chrome where one is installed.
+The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages, and the live charts of
+notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import os
 import shutil
@@ -24,7 +26,11 @@ from looptap.visualizers.picture import Picture
 from looptap.visualizers.plots import Plot
 from looptap.visualizers.saving import save
 
-HERE = Path(__file__).parent / "gallery"
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "docs" / "gallery"
+NOTEBOOK = ROOT / "notebooks" / "gallery.ipynb"
+CHARTS = 20
+"""In it."""
 EPOCHS = 8
 BATCHES = 24 * EPOCHS
 _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.losses.tolist())), mean)"
@@ -43,11 +49,15 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("weights of a layer", "model[3].weight", {"every": 24}, {"chart": "histogram"}),
     ("gradients, layer by layer", "layer_histograms(model, 'grad')", {"every": 24}, {}),
     ("two outputs of each sample", "output[:, :2]", {"every": 12}, {}),
+    ("three outputs of each sample", "output[:, :3]", {"every": 12}, {}),
+    ("loss, with notes", "step, loss, 'epoch ' + str(step // 24) if step % 96 == 0 else ''", {}, {}),
+    ("loss and gradient, with notes",
+     "step, loss, norm(model[8].weight.grad), 'epoch ' + str(step // 24) if step % 144 == 0 else ''", {}, {}),
 ]  # fmt: skip
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("confusion in an epoch", _SUMMED, {}, {}),
-    ("worst digits of an epoch", "nlargest(12, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
-     "target=e.target, loss=e.losses)), key=lambda row: row['loss'])", {}, {}),
+    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image)), "
+     "key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
@@ -56,6 +66,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss so far", "loss", {}, {"chart": "summary"}),
     ("a log", "f'step {step}: loss {loss:.3f}'", {"every": 8}, {}),
     ("first filters", f"{_FIRST}[:16, 0]", {"every": 24}, {"chart": "images"}),
+    ("one digit", "image[0]", {"every": 24}, {}),
 ]  # fmt: skip
 
 
@@ -70,9 +81,15 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
             run = _attach(job)
             plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
             first = plots[0][0].cells[0].streams[0]
-            first.wait(BATCHES, timeout=300)
+            for part, rate in ((3, 0.05), (2, 0.02)):  # so that there are marks of commands
+                first.wait(first.arrived + BATCHES // part // 2, timeout=300)
+                run.set("optimizer.lr", rate)
+            first.wait(first.arrived + BATCHES // 2, timeout=300)
             for plot in (one for group in plots for one in group):
                 plot.cells[0].streams[0].wait(2, timeout=120)
+                plot.pull()
+            time.sleep(2)  # marks of commands are on the way since the first look
+            for plot in (one for group in plots for one in group):
                 plot.pull()
             found = [[plot.pictures()[0] for plot in group] for group in plots]
         finally:
@@ -93,7 +110,8 @@ def _attach(job: subprocess.Popen[bytes]) -> Any:
 
 
 def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str, Any]) -> Plot:
-    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **how}), title=title, **look)
+    name = {"name": title} if len(query) > 40 else {}  # what an axis or a remark calls it
+    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how}), title=title, **look)
 
 
 def _small(path: Path, width: int = 1100) -> None:
@@ -104,10 +122,39 @@ def _small(path: Path, width: int = 1100) -> None:
     small.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def _browser() -> str:
+    """The browser that is installed; empty if there is none."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None) or ""
+
+
+def _notebook(path: Path) -> None:
+    """A photo of the live charts of the notebook."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from lab import laboratory
+
+    with tempfile.TemporaryDirectory() as directory, laboratory(Path(directory), _browser()) as lab:
+        cells = [cell["source"] for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+        book = lab.open("gallery.ipynb", *map("".join, cells))
+        book.page.set_viewport_size({"width": 1600, "height": 4200})
+        book.run_all()
+        book.charts(CHARTS)
+        book.page.add_style_tag(content=".Toastify { display: none }")
+        boxes = book.page.locator(".jp-OutputArea-output .widget-gridbox").all()
+        pieces = [Image.open(io.BytesIO(box.screenshot())).convert("RGB") for box in boxes]
+        book.close()
+    whole = Image.new("RGB", (max(piece.width for piece in pieces), sum(piece.height for piece in pieces)), "white")
+    top = 0
+    for piece in pieces:
+        whole.paste(piece, (0, top))
+        top += piece.height
+    whole.save(path)
+    _small(path)
+
+
 def _photograph(page: Path, path: Path, height: int) -> bool:
     """A photo of a page, by the browser that is installed; whether there is one."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
+    browser = _browser()
+    if not browser:
         return False
     flags = "--headless --no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-sync"
     drawn = "--disable-component-update --use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
@@ -121,14 +168,16 @@ def main() -> None:
     """Write all files of docs/gallery."""
     HERE.mkdir(exist_ok=True)
     for name, group in zip(("lines", "others"), pictures(), strict=True):
-        _small(save(group, HERE / f"matplotlib-{name}.png", rows=3))
-        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=5) + "\n")
+        _small(save(group, HERE / f"matplotlib-{name}.png", rows=4))
+        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=6) + "\n")
         with tempfile.TemporaryDirectory() as directory:
-            page, photo = save(group, Path(directory) / "page.html", rows=3), HERE / f"plotly-{name}.png"
-            if _photograph(page, photo, 1060):
+            page, photo = save(group, Path(directory) / "page.html", rows=4), HERE / f"plotly-{name}.png"
+            if _photograph(page, photo, 1420):
                 _small(photo)
             else:
                 print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")
+    if _browser():
+        _notebook(HERE / "notebook.png")
     for path in sorted(HERE.iterdir()):
         print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
 

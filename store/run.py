@@ -111,6 +111,7 @@ class StoredRun:
                 if row[0] not in self._streams:
                     self._streams[row[0]] = stream = StoredStream(Declared(*row), self._select)
                     stream.run = self
+                    stream.stumbled(self._errors_of(stream))
                     if self.state != LIVE:
                         stream._finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
@@ -138,6 +139,11 @@ class StoredRun:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
+
+    def _errors_of(self, stream: StoredStream) -> object:
+        """What the run says of the errors of a stream."""
+        told = self.metadata.get("errors")
+        return told.get(str(stream.id)) if isinstance(told, dict) else None
 
     def _looked_at(self) -> list[StoredStream | StoredCommands]:
         """The streams that somebody has asked for."""
@@ -178,6 +184,8 @@ class StoredRun:
             streams = self._looked_at()
         for stream in streams:
             stream.look()
+            if isinstance(stream, StoredStream):
+                stream.stumbled(self._errors_of(stream))
         if self.ended is not None:
             self._finish(str(self.metadata.get("farewell", "the run ended")))
         return True

@@ -65,6 +65,7 @@ class StoredStream(Kept):
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
         self._pages = Pages(select, declared.id, declared.first)
         self._buffer = self._pages
+        self._told_errors = 0
         self._set_fields(fields)
         self.look()
 
@@ -89,6 +90,19 @@ class StoredStream(Kept):
             wake()
         if self._subscribers:
             self._schedule()
+
+    @property
+    def error_count(self) -> int:
+        """How many times the query failed: items that are errors, and events for which there is no value."""
+        return max(self._errors, self._told_errors)
+
+    def stumbled(self, told: object) -> None:
+        """Take in what the run says of the errors of the query: how many, the first, and why it was ended by them."""
+        match told:
+            case (int(count), str(text), str(reason)):
+                self._told_errors = count
+                self.traceback = self.traceback or text
+                self.notes[:] = [reason] if reason else []
 
     def __len__(self) -> int:
         with self._changed:

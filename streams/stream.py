@@ -73,6 +73,8 @@ class Stream(Feed):
         self.name, self.text, self.on = name or text, text, on
         self.cost = Cost()
         self.notes: list[str] = []
+        self.drawn: tuple[str, ...] = ()
+        """The fields that a chart draws, unless it is told; none: all."""
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 

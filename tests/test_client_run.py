@@ -596,6 +596,18 @@ def test_values_whose_columns_do_not_fit_are_counted_and_not_taken(more):
     assert (run.refused_messages, stream.values) == (1, [7])
 
 
+def test_what_does_not_fit_costs_neither_its_bundle_nor_the_bytes_that_may_be_in_flight():
+    agent = Scripted()
+    run = Run(agent)
+    first, second = run.stream("step"), run.stream("2 * step")
+    bad = values(1, 1, ["x" * 100_000], events=b"")
+    for number in range(1, 6):
+        good = values(2, number, [number])
+        agent.put(m.Bundle(tuple(msgspec.Raw(encode(message)) for message in (bad, good))))
+    assert (first.values, second.values, run.refused_messages) == ([], [1, 2, 3, 4, 5], 5)
+    assert [said.total // 100_000 for said in agent.sent if isinstance(said, m.Got)] == [3]
+
+
 @pytest.mark.parametrize("first", [0, -5, (1 << 62) + 1, (1 << 63) - 1])
 def test_values_with_numbers_that_cannot_be_are_counted_and_not_taken(first):
     agent = Scripted()

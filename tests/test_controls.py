@@ -558,7 +558,7 @@ def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job
     for ask, sentence in (
         (lambda: run.set("n" * 201, 1), "names and ids have up to 200"),
         (lambda: run.set("echo.factor", "v" * 10_001), "a text of up to 10,000 characters"),
-        (lambda: run.set("echo.factor", [1]), "a value is a number"),
+        (lambda: run.set("echo.factor", [1]), r"echo.factor = \[1\]: it is a number, True, False or a text"),
         (lambda: run.set("echo.factor", 3, id="i" * 201), "names and ids have up to 200"),
     ):
         with pytest.raises(ControlError, match=sentence):

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pictures import pictures
 
 from looptap.visualizers.drawing.limits import fit
+from looptap.visualizers.drawing.quick_lines import QuickLine
 from looptap.visualizers.drawing.with_matplotlib import draw, draw_all, new_figure
 from looptap.visualizers.picture import (
     Axis,
@@ -25,6 +27,7 @@ from looptap.visualizers.picture import (
     Table,
     Text,
 )
+from looptap.visualizers.rings import thinned
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
 hostile = settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -242,3 +245,41 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
     assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "", "lr 51"]
     drawing.update(said(20, 50, 80, 80.5))
     assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "lr 50", "", "lr 80.5"]
+
+
+NOISE = np.random.default_rng(0).normal(size=100_000)
+DENSE = {
+    "noise": (np.arange(100_000.0), NOISE),
+    "gaps": (np.arange(100_000.0), np.where(np.arange(100_000) % 7000, NOISE, np.nan)),
+    "a jump of x": (np.where(np.arange(100_000) < 50_000, 0.0, 2e5) + np.arange(100_000), NOISE),
+    "spikes": (np.arange(100_000.0), np.where(NOISE > 3, 40.0, NOISE)),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_outline(name):
+    x, y = DENSE[name]
+    picked, inked = thinned(y), []
+    for kind in (Line2D, QuickLine):
+        figure = new_figure(7, 4.4)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        line = axes.add_line(kind(x[picked], y[picked], lw=1.4, color="#ff0000"))
+        axes.set(xlim=(x[0], 1.1 * x[-1]), ylim=(np.nanmin(y), np.nanmax(y)))
+        inked.append(near(pixels(figure), RED))
+    assert line._outline()
+    for one, other in (inked, inked[::-1]):
+        padded = np.pad(other, 2)
+        about = np.any([padded[i : i + 440, j : j + 700] for i in range(5) for j in range(5)], axis=0)
+        assert one.sum() > 10_000
+        assert not (one & ~about).any()
+
+
+def test_a_line_whose_strokes_are_seen_is_drawn_stroke_by_stroke():
+    figure = new_figure(7, 4.4)
+    axes = figure.add_subplot()
+    for x, y in ((np.arange(300.0), NOISE[:300]), (np.arange(2000.0), np.sin(np.arange(2000.0) / 90)),
+                 (NOISE[:2000], NOISE[2000:4000])):  # fmt: skip
+        line = axes.add_line(QuickLine(x, y))
+        axes.set(xlim=(x.min(), x.max()), ylim=(-3, 3))
+        assert line._outline() == []

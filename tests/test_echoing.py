@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import random
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -29,6 +30,7 @@ from looptap.training.echoing.auto import Auto, Meter
 from looptap.training.echoing.stages import Reads
 from looptap.training.echoing.trees import Packed
 from looptap.training.progress import Progress
+from looptap.training.progress.ledger import SHORT
 
 
 class Numbers(Dataset):
@@ -281,7 +283,7 @@ def test_the_buffer_keeps_no_more_memory_alive_than_it_may():
 # ---------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize("factor", [0.99, 0, -1, math.nan, math.inf, "3", "fast", None, True, [2]])
+@pytest.mark.parametrize("factor", [0.99, 0, -1, math.nan, math.inf, "3", "fast", None, True, [2], np.ones(2)])
 def test_a_factor_that_is_none_is_a_sentence(factor):
     with pytest.raises(ControlError, match=r"factor = .*: it is a number from 1.0 to 64.0, a function .*, or 'auto'\."):
         Echo(loader(), factor)
@@ -291,16 +293,24 @@ def test_a_factor_that_is_none_is_a_sentence(factor):
     ("how", "sentence"),
     [
         ({"buffer": 0}, "buffer = 0: it is a whole number, 1 examples or more"),
+        ({"buffer": 2.5}, "buffer = 2.5: it is a whole number"),
         ({"mode": "nowhere"}, "mode = 'nowhere': it is one of"),
         ({"mode": BEFORE}, "there is no augmentation to come after it"),
         ({"mode": AFTER, "augment_batch": abs}, "augment_batch= works on what comes out"),
         ({"max_bytes": 0}, "max_bytes=0: it is a whole number above 0"),
+        ({"max_bytes": math.inf}, "max_bytes=inf: it is a whole number above 0"),
         ({"end": "stop"}, "end='stop': it is one of 'drain', 'drop'"),
         ({"bound": 0.5}, "bound=0.5: it is a factor, from 1 to 64"),
         ({"loader": [], "mode": AFTER}, "a list yields batches"),
         ({"loader": DataLoader(Numbers(), batch_size=None), "mode": AFTER}, "does not say how many examples"),
         ({"loader": iter([1])}, "an iterator is exhausted after one epoch"),
+        ({"loader": (batch for batch in [1])}, "an iterator is exhausted after one epoch"),
+        ({"loader": iter(loader())}, "an iterator is exhausted after one epoch"),
         ({"loader": 3}, "loader=3: it is a DataLoader"),
+        ({"augment": 3}, "augment=3: it is a function."),
+        ({"augment_batch": "flip"}, "augment_batch='flip': it is a function."),
+        ({"transfer": "cuda"}, "transfer='cuda': it is a function."),
+        ({"broadcast": 0}, "broadcast=0: it is a function."),
     ],
 )
 def test_what_cannot_work_is_refused_in_a_sentence(how, sentence):
@@ -388,13 +398,15 @@ def test_a_client_turns_the_factor_and_it_is_seen_at_the_next_batch(directory):
     def client():
         run = looptap.attach("echoed")
         answers.append(run.set("echo.factor", 3))
-        for name, value in (("factor", 0.5), ("factor", "fast"), ("buffer", 0), ("mode", BEFORE)):
+        for name, value in (
+            ("factor", 0.5), ("factor", math.nan), ("factor", "x"), ("factor", [2]), ("buffer", 0), ("mode", BEFORE)
+        ):  # fmt: skip
             try:
                 run.set(f"echo.{name}", value)
             except looptap.LooptapError as error:
                 answers.append(str(error))
         answers.append(run.call("echo.factor, echo.ratio, echo.fresh, echo.fill"))
-        run.set("echo.factor", "auto")
+        answers.append(str(run.set("echo.factor", "auto")))
         answers.append(run.controls["echo.auto"].value)
         run.close()
 
@@ -410,16 +422,19 @@ def test_a_client_turns_the_factor_and_it_is_seen_at_the_next_batch(directory):
                 if not asked.is_alive():
                     break
         asked.join()
-    outcome, low, text, none, nowhere, read, auto = answers
+    outcome, low, nan, text, some, none, nowhere, read, said, auto = answers
     at = outcome.number
     assert (outcome.old, outcome.new) == (1.0, 3.0)
     assert len(set(fresh[max(0, at - 3) : at])) == min(3, at)
     assert fresh[at] == fresh[at + 1] == fresh[at + 2] != fresh[at - 1]
     assert "factor = 0.5: it is a number from 1.0 to 64.0" in low
-    assert "'auto'" in text
+    assert "factor = nan: it is a number from 1.0 to 64.0" in nan
+    assert "factor = 'x': it is a number from 1.0 to 64.0, a function of the step, or 'auto'." in text
+    assert "factor = [2]: it is a number" in some
     assert "buffer = 0" in none
     assert "there is no augmentation to come after it" in nowhere
     assert read[0] == 3.0
+    assert "3.0 → 'auto'" in said
     assert auto is True
 
 
@@ -448,6 +463,30 @@ def test_progress_sees_a_factor_that_is_turned():
             before = progress.train_cost
             echo.factor = 4
             assert progress.train_cost > before
+
+
+def test_the_remaining_time_follows_a_factor_that_is_turned_within_the_window_of_the_estimate():
+    def clock():
+        return 60 * time.monotonic()  # so that the window, a minute, is a second
+
+    # 8 items of 2.5 ms in two workers are 10 ms a batch, and a step takes 2 ms: R is about 5
+    echo = Echo(loader(Numbers(40_000, pause=0.0025), workers=2), 1, BATCH)
+    progress = Progress(echo, max_steps=1200, clock=clock)
+    turned, looked = 0.0, []
+    for _ in progress.train():
+        time.sleep(0.002)
+        now = clock()
+        looked.append((now, progress.remaining.median))
+        if not turned and progress.elapsed > 90:
+            turned, echo.factor = now, 4
+        if progress.steps + 1 == 1200:
+            break
+    end = clock()
+    before = [left / (end - now) for now, left in looked if turned - 10 < now <= turned]
+    after = [left / (end - now) for now, left in looked if max(SHORT, end - now) < now - turned and end - now > 5]
+    assert len(after) > 50
+    assert statistics.median(before) > 1.6  # as it would have been with the factor of then
+    assert statistics.median(after) == pytest.approx(1, abs=0.3)
 
 
 # ---------------------------------------------------------------- resume
@@ -706,6 +745,7 @@ def test_advice_names_what_would_help_more():
     clock = Clock()
     echo = Echo(Slow(clock, 0.6), 2, clock=clock)
     assert (echo.bottleneck, echo.advice) == ("", "")
+    assert math.isnan(echo.starved)
     for _ in echo:
         clock.now += 0.1
     assert "num_workers=1 or more" in echo.advice

@@ -137,7 +137,7 @@ def chaos(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="clients are forked")
 @pytest.mark.parametrize(
-    "times", [20, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="200")]
+    "times", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="200")]
 )
 def test_a_job_under_attack_is_bit_for_bit_the_bare_job(times, chaos, progress):
     bare = train()

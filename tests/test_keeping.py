@@ -13,6 +13,7 @@ import torch
 from waiting import soon
 
 import looptap
+from looptap.cli import main
 
 JOB = """
     import sys, time, looptap
@@ -93,6 +94,92 @@ def test_the_shell_shows_what_was_kept(directory, file):
     )
     assert done.returncode == 0, done.stderr
     assert "loss" in json.dumps(json.loads(done.stdout))
+
+
+FAILING = """
+    import sys, time, looptap
+    agent = looptap.Agent("failing")
+    agent.stream("typo", "step, los", on="batch", keep=True)
+    agent.stream("now_and_then", "1 / (step % 3)", on="batch", keep=True)
+    step = 0
+    while True:
+        agent.emit("batch", step=step, loss=1 / (step + 1))
+        step += 1
+        if step == 500:
+            print("there", flush=True)
+        time.sleep(0.001)
+"""
+
+
+def test_that_a_kept_query_failed_is_told_after_kill_9(directory, file, tmp_path, capsys):
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout.readline() == "there\n"
+        live = looptap.open(file())
+        now_and_then = live.stream("now_and_then")
+        soon(lambda: now_and_then.error_count > 100)  # also while it is being written
+        live.close()
+        job.kill()
+    old = looptap.open(file())
+    typo, divided = old.stream("typo"), old.stream("now_and_then")
+    assert (typo.arrived, typo.error_count) == (0, 100)
+    assert "no observable 'los' at this 'batch' event" in typo.traceback
+    assert "100 errors in a row" in typo.notes[0]
+    assert "100 errors (" in repr(typo)
+    assert "ZeroDivisionError" in divided.traceback
+    assert divided.notes == []
+    assert divided.error_count > 100
+
+    def said(*words):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        return capsys.readouterr()
+
+    out = said("open", str(file())).out
+    assert "0 values, 100 errors; it was ended by 100 errors in a row, the first: no observable" in out
+    assert "ZeroDivisionError" in out
+    described = {one["name"]: one for one in json.loads(said("open", str(file()), "--json").out)["streams"]}
+    assert described["typo"]["errors"] == 100
+    assert "los" in described["typo"]["error"]
+    warned = said("export", str(file()), "typo", "-o", str(tmp_path / "a.csv")).err
+    assert "has 100 errors; it was ended by 100 errors in a row" in warned
+
+
+def test_the_errors_of_a_kept_query_are_counted_to_the_last_when_the_job_ends(directory, file):
+    with looptap.Agent("failing") as agent:
+        agent.stream("now_and_then", "1 / (step % 3)", on="batch", keep=True)
+        agent.stream("mean", "mean(1 / (e.step % 3) for e in events)", on="batch", keep=True)
+        for step in range(100):
+            agent.emit("batch", step=step)
+            if step % 10 == 0:
+                agent.emit("epoch")
+    old = looptap.open(file())
+    assert old.stream("now_and_then").error_count == 34
+    assert old.stream("mean").error_count == 11  # the end of the run ends a window, too
+    assert old.stream("now_and_then").arrived == 66
+
+
+def test_without_a_file_the_shell_lists_the_stored_runs(directory, file, capsys):
+    def said(*more):
+        with pytest.raises(SystemExit, match="0"):
+            main(["open", *more])
+        return capsys.readouterr().out
+
+    assert "No run is stored in" in said()
+    assert json.loads(said("--json")) == []
+    with looptap.Agent("first") as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.5)
+    with looptap.Agent("second") as agent:
+        agent.stream("error", "error", on="batch", keep=True)
+        soon(lambda: agent.stats()["store"]["commits"])
+        file().with_name("broken.looptap").write_text("nothing")
+        found = {run.get("name", "broken"): run for run in json.loads(said("--json"))}
+        assert (found["first"]["state"], found["first"]["streams"]) == ("ended", ["loss"])
+        assert found["second"]["state"] == "live"
+        assert "is no run that looptap has stored" in found["broken"]["problem"]
+        lines = said().splitlines()
+        assert len(lines) == 3
+        assert any("live" in line and "; error" in line for line in lines)
 
 
 def test_a_disk_that_cannot_be_written_harms_nobody(directory, tmp_path, monkeypatch):

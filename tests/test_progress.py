@@ -160,6 +160,11 @@ def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():
         trained(hurt, clock, 4)
 
 
+def _inserting(**arguments):
+    model, check = torch.nn.Linear(1, 1), DataLoader(TensorDataset(torch.zeros(8, 1)), 4)
+    return Inserting(**{"evaluate": lambda loader: 0.5, "model": model, "validation": check, **arguments})
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -176,11 +181,62 @@ def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():
         ({"epochs": 3, "rule": 5}, "rule=5"),
         ({"epochs": 3, "max_time": -1}, "max_time=-1: it is a number above 0"),
         ({"epochs": 3, "validate_every": 0}, "validate_every=0"),
+        ({"epochs": 3, "rule": Patience}, "rule=<class"),
+        ({"epochs": 3, "rates": [0.1, math.nan]}, "rates="),
+        ({"epochs": 3, "rates": [0.0, 0.1]}, "the first is above 0"),
+        ({"epochs": 3, "rates": 0.1}, "rates=0.1"),
+        ({"epochs": 3, "history": [0.5, 0.4]}, "a list of curves"),
+        ({"epochs": 3, "size": 64}, "size=64: it is a function"),
+        ({"epochs": 3, "on_update": "print"}, "on_update='print'"),
+        ({"epochs": 3, "seed": -1}, "seed=-1"),
+        ({"epochs": 3, "insert": True}, "insert=True"),
+        ({"epochs": 3, "train": iter(()), "insert": _inserting()}, "give validate_every="),
     ],
 )
 def test_bad_input_is_told_when_it_is_made(arguments, said):
     with pytest.raises((ValueError, TypeError), match=said):
         Progress(**{"train": 10, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"evaluate": 0.5}, "evaluate=0.5"),
+        ({"model": "cnn"}, "model='cnn'"),
+        ({"processors": 0}, "processors=0"),
+        ({"seed": 0.5}, "seed=0.5"),
+        ({"validation": DataLoader(TensorDataset(torch.zeros(0, 1)), 4)}, "validation set is empty"),
+    ],
+)
+def test_bad_input_of_inserted_validations_is_told_when_it_is_made(arguments, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        _inserting(**arguments)
+
+
+def test_between_two_forecasts_the_time_goes_on():
+    clock = Clock()
+    progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
+    trained(progress, clock, 10, error=lambda epoch: 0.3 + 0.5 / (epoch + 1))
+    before = progress.remaining.median
+    progress._estimator.took = 1.0  # so the next is made after 500 s
+    trained(progress, clock, 4, error=lambda epoch: 0.3 + 0.5 / (epoch + 11))
+    stop = progress.stop_at[0]
+    assert progress.remaining.median == pytest.approx(before - 4 * 12, rel=0.01)
+    trained(progress, clock, 45, error=lambda epoch: 0.3 + 0.5 / (epoch + 15))
+    assert progress.stop_at[0] > max(stop, 59)
+
+
+def test_a_rule_that_fails_on_drawn_futures_ends_the_forecast_and_not_the_loop():
+    def rule(errors):
+        return 1 / (len(errors) < 9) < 0
+
+    clock = Clock()
+    progress = Progress(10, epochs=100, rule=rule, clock=clock)
+    trained(progress, clock, 4)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        assert progress.estimate()
+    assert progress.stop_at == (100, 100, 100)
+    assert "not forecast any more" in progress.note
 
 
 # ---------------------------------------------------------------- inserted validations

@@ -20,7 +20,7 @@ import looptap
 from looptap.cli import main
 from looptap.cli.facts import Watcher
 from looptap.cli.top_views import vitals
-from looptap.client.estimates import Estimates, banded, lines_of, said
+from looptap.client.estimates import Estimates, banded, said
 from looptap.streams import stillness
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
@@ -161,9 +161,9 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
 
-        def looptap_progress(*arguments):
+        def looptap_progress(*arguments, run="shown"):
             with pytest.raises(SystemExit) as ended:
-                main(["progress", "shown", *arguments])
+                main(["progress", run, *arguments])
             return ended.value.code, capsys.readouterr()
 
         assert job.stdout.readline() == "here\n"
@@ -188,8 +188,20 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             watcher, estimates = Watcher(run), Estimates(run)
             soon(lambda: watcher.look().progress is not None)
             assert any(" to go (" in line.plain for line in vitals(watcher.look()))
-            soon(lambda: lines_of(run, estimates))
-            assert " to go (" in lines_of(run, estimates)[0]
+            soon(estimates.told)
+            assert " to go (" in said(estimates.told())[0]
+
+        with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and is told if it is not
+            share = run.share(path=directory / "seen.json")
+            code, shown = looptap_progress("--count", "1", run=str(share.path))
+            assert code == 1
+            assert "looptap share shown --stream progress.report --on batch" in shown.err
+            run.export(run.stream("progress.report", on="batch"))
+            code, shown = looptap_progress("--count", "2", "--every", "0.1", run=str(share.path))
+            assert (code, shown.out.count(" to go (")) == (0, 2)
+            with looptap.attach(share.path) as viewer:
+                estimates = Estimates(viewer)
+                soon(estimates.told)
 
         deadline = time.monotonic() + 30
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:

@@ -60,7 +60,10 @@ def test_the_paper_stops_where_patience_points_brought_less_than_delta(history, 
         (lambda: Patience(2, -0.1), "min_delta=-0.1: it is a number, 0 or more"),
         (lambda: Patience(2, math.nan), "min_delta=nan"),
         (lambda: Patience(2, like="torch"), "like='torch': it is 'keras', 'lightning' or 'huggingface'"),
+        (lambda: Patience(2, baseline=math.nan), "baseline=nan"),
+        (lambda: Patience(2, like="lightning", good="0.9"), "good='0.9'"),
         (lambda: Paper(0), "patience=0"),
+        (lambda: Threshold("0.1"), "error='0.1'"),
     ],
 )
 def test_bad_arguments_are_told_at_once(make, said):

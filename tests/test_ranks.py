@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -193,6 +194,10 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
+    assert stream.drawn == ("spread",)
+    plot = looptap.plot(stream)
+    until(plot.pull, "the values are drawn")
+    assert len(plot.pictures()[0].marks) == 1
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
 
@@ -218,6 +223,7 @@ def test_a_relay_merges_on_the_way(job, place):
         until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
         assert all(ours == theirs for ours, theirs in common())
         assert "ranks 0-1 by a relay" in relayed.notes
+        assert "; ranks 0-1" in repr(relayed)
         assert relayed.latest.v2 == 2
         child = part.run._transport._child
         with pytest.raises(QueryError, match="relay=True merges"):
@@ -225,6 +231,8 @@ def test_a_relay_merges_on_the_way(job, place):
         with pytest.raises(QueryError, match="carries merged values"):
             part.run.set("a", 1, ranks=0)
     assert child.poll() is not None
+    with attach("many", directory=place, follow=True) as run, pytest.raises(QueryError, match="without follow=True"):
+        run.stream(query, combine="merge", relay=True)
 
 
 def test_what_does_not_fit_together_is_refused(run):
@@ -275,6 +283,15 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
     assert "rank 1\n" in printed("stacks", "many", "--ranks", "all")
     (listed,) = json.loads(printed("ls", "--json"))
     assert (listed["ranks"], listed["missing"]) == (2, [])
+    assert [(one["rank"], one["pid"], one["alive"]) for one in listed["members"]] == [
+        (rank, process.pid, True) for rank, process in enumerate(job)
+    ]
+    text = printed("ls")
+    assert "many, 2 ranks  alive" in text
+    assert f"ranks 0-1: pids {job[0].pid}" in text
+    page = printed("top", "many")
+    assert f"0 alive ({socket.gethostname()}, pid {job[0].pid})  1 alive" in page
+    assert "rank 0 of 2" in page
 
 
 # ---------------------------------------------------------------- stragglers and the dead

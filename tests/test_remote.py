@@ -16,12 +16,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rank_jobs import environment, started
 
 import looptap
 from looptap.cli.start import main
 from looptap.client.discover import attach
+from looptap.client.nodes import NodeLink
 from looptap.client.relay import BUFFER, heading_of, inward, outward
-from looptap.client.remote import Remote, command_of
+from looptap.client.remote import Remote, command_of, relay_of
+from looptap.client.run import Run
 from looptap.protocol import errors
 from looptap.protocol.connections import private_dir
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
@@ -254,6 +257,14 @@ def test_a_way_that_the_far_side_proposes_goes_by_way_of_it():
         heading_of(line, "ssh://login/digits")
 
 
+def test_a_relay_that_cannot_be_started_says_so_in_the_words_of_its_command():
+    run = "command:sh -c 'echo no such queue >&2; exit 3' looptap bridge x"
+    with pytest.raises(NoAnswer, match=r"looptap relay x-1 --ranks 0,1` has ended with exit code 3\. It said: no such"):
+        Run(NodeLink(relay_of(run, "x-1", "0,1")), timeout=20.0)
+    with pytest.raises(NoSuchRun, match="does not have the words looptap bridge"):
+        relay_of("command:mine bridge x", "x-1", "0,1")
+
+
 def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     remote = Remote("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
     with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
@@ -431,3 +442,36 @@ def test_what_ssh_or_the_far_side_says_is_passed_on(sshd, agent, tmp_path):
         attach("ssh://node/digits")
     with attach(f"command:ssh node {LOOPTAP} bridge digits") as run:
         assert run.id == agent.run.id
+
+
+RANK = """
+import time, looptap
+with looptap.Agent("digits", budget=float("inf")) as agent:
+    while not agent.stop_requested:
+        agent.emit("batch")
+        time.sleep(0.005)
+"""
+
+
+def test_the_ranks_behind_sshd_are_asked_by_one_connection_each_or_by_a_relay(sshd, place, tmp_path, monkeypatch):
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)
+    ]
+    try:
+        started(place, 2, "digits")
+        (tmp_path / "here").mkdir(0o700)
+        monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "here"))
+        with attach("ssh://node/digits") as run:
+            both = run.stream("rank", ranks="all", combine="list")
+            relayed = run.stream("len(events)", combine="merge", window=20, relay=True)
+            assert "ranks 0-1 by a relay" in relayed.notes
+            until(lambda: both.latest == [0, 1] and relayed.latest == 40)
+            assert run.call("rank", ranks=1) == 1
+            assert run.skew().wait(1)[0].uncertainty == 0.0
+            jobs[1].kill()
+            until(lambda: 1 in both.gone and relayed.latest == 20)
+            assert run.ranks.missing == (1,)
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()

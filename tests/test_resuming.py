@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 import torch
@@ -116,6 +118,31 @@ def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marke
         assert new.metadata["resumed_from"] == first
         assert new.stream("commands").values[0] == done
         assert new.events()["batch"] == kept.records[-1].event
+
+
+def test_what_is_done_anew_is_marked_from_its_first_value_however_busy_the_thread_that_sends_it(directory, tmp_path):
+    store = tmp_path / "store"
+    with looptap.Agent("first", store=store) as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.0)
+        state = agent.state_dict()
+        for _ in range(500):
+            agent.emit("batch", loss=0.0)
+    with looptap.Agent("second", store=store) as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        held, go = threading.Event(), threading.Event()
+        soon(lambda: agent.emit("batch", loss=1.0) or agent._link.wakes)  # now a flush is due soon
+        agent._link.post(lambda: held.set() or go.wait(20))
+        assert held.wait(20)
+        time.sleep(0.05)  # it is due
+        agent.load_state_dict(state)
+        for _ in range(200):
+            agent.emit("batch", loss=0.0)
+        go.set()
+        file = agent._keeper.writer.path
+    with looptap.open(file) as kept:
+        anew = [(r.event, r.again) for r in kept.stream("loss").records if r.value == 0.0]
+    assert anew == [(number, True) for number in range(2, 202)]
 
 
 def test_an_agent_that_goes_back_in_its_own_process_marks_what_it_does_anew():

@@ -75,6 +75,23 @@ def test_what_cannot_be_written_is_said(tmp_path):
         save([], tmp_path / "loss.png")
 
 
+@pytest.mark.parametrize(("suffix", "package", "extra"), [
+    (".html", "plotly", "html"), (".png", "matplotlib", "window"), (".txt", "plotext", "terminal"),
+])  # fmt: skip
+def test_a_library_that_is_missing_is_said_with_what_installs_it(suffix, package, extra, tmp_path):
+    code = (
+        "import sys, numpy as np\n"
+        "sys.modules[sys.argv[2]] = None\n"
+        "from looptap.visualizers.saving import save\n"
+        "from looptap.visualizers.picture import Line, Picture\n"
+        "try: save(Picture((Line(np.arange(3.), np.arange(3.)),)), sys.argv[1])\n"
+        "except ImportError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / f"a{suffix}"), package]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'" in done.stdout, done
+
+
 def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never(tmp_path):
     code = (
         "import sys, numpy as np\n"

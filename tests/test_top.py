@@ -76,11 +76,11 @@ async def until(pilot, condition, what):
         await pilot.pause(0.02)
 
 
-def screen(scenario, size=(120, 40), queries=()):
+def screen(scenario, size=(120, 40), queries=(), name="small"):
     """Play ``scenario(app, pilot)`` against the run, as a user at a terminal of this size."""
 
     async def play():
-        with looptap.attach("small") as run:
+        with looptap.attach(name) as run:
             app = Top(run, [run.stream(query) for query in queries])
             async with app.run_test(size=size) as pilot:
                 await scenario(app, pilot)
@@ -112,7 +112,7 @@ def test_a_control_is_set_by_keys_and_the_outcome_shown(job):
         await pilot.press("e", "enter")
         await until(pilot, lambda: "new value" in shown(app), "the question")
         await pilot.press("backspace", "5", "enter")
-        await until(pilot, lambda: "set echo.factor: 2 → 5, at batch" in shown(app), "the outcome")
+        await until(pilot, lambda: "\n set echo.factor: 2 → 5, at batch" in shown(app), "the outcome")
         await until(pilot, lambda: "echo.factor = 5" in shown(app) and "set echo.factor 2 → 5" in shown(app), "both")
         await pilot.press("e", "enter")
         await until(pilot, lambda: "new value" in shown(app), "the question")
@@ -279,3 +279,23 @@ def test_without_a_terminal_it_prints_how_the_run_is_now(job, capsys):
         0, "live", "echo.factor", "nats"
     )  # fmt: skip
     assert seen["events"][0]["rate"] > 1
+
+
+def test_a_viewer_sees_what_is_exported_and_why_nothing_else(job, directory, capsys):
+    job.stream("hidden", "step")
+    with looptap.attach("small") as run:
+        run.export("loss")
+        share = run.share(path=directory / "viewer.json")
+    with pytest.raises(SystemExit, match="0"):
+        main(["top", str(share.path)])
+    out = capsys.readouterr().out
+    assert "events   batch " in out
+    assert "viewer: 1 exported stream; queries, costs, controls and commands are the operators'" in out
+    assert "stream   loss: " in out
+    assert "hidden" not in out
+    assert "asked" not in out
+
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "viewer: 1 exported stream" in shown(app) and "nats" in shown(app), "the stream")
+
+    screen(scenario, name=share.path)

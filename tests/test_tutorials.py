@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET
+from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, pictures
 from waiting import soon
 
 MOST = 300_000
@@ -88,6 +88,13 @@ def test_a_notebook_in_the_repository_has_its_pictures_and_no_error_and_is_small
     assert not [output for output in outputs(book) if output.output_type == "error" or WIDGET in output.get("data", {})]
     counts = [cell.execution_count for cell in book.cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1)), "run as a whole, from a clean kernel: make notebooks"
+
+
+@each
+def test_a_picture_on_a_page_is_that_of_the_notebook(path):
+    for name, content in pictures(nbformat.read(path, as_version=4)).items():
+        assert (ROOT / name).read_bytes() == content, "make notebooks writes both"
+        assert any(f"({Path(name).name})" in page.read_text() for page in (ROOT / name).parent.glob("*.md"))
 
 
 @each

@@ -175,9 +175,10 @@ class Chart:
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = Frames(self.keep, self.keep_bytes)
         series = Series(
-            stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
-            by=by if by in names else "", dash=options["dash"] or self.palette.dash(label),
-            points=self.points, noted=tuple(stream.notes), sample=stream.first(),
+            stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
+            y=options["y"] or stream.drawn, by=by if by in names else "",
+            dash=options["dash"] or self.palette.dash(label), points=self.points, noted=tuple(stream.notes),
+            sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
         self._state = None

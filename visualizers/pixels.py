@@ -37,12 +37,17 @@ def _pairs(value: Any, many: bool) -> list[tuple[Any, str]]:
     if isinstance(value, Mapping):
         return [(one, str(name)[:200]) for name, one in value.items()]
     if isinstance(value, list) and value and (key := image_field(value)) is not None:
-        return [(row[key], ", ".join(f"{name} {shown(row[name], 24)}" for name in row if name != key)) for row in value]
+        return [(row[key], ", ".join(f"{name} {_brief(row[name])}" for name in row if name != key)) for row in value]
     if isinstance(value, list):
         return [(one[0], str(one[1])[:200]) if captioned(one) else (one, "") for one in value]
     if many and is_array(value) and value.ndim > 2:
         return [(one, "") for one in as_array(value)]
     return [(value, "")]
+
+
+def _brief(value: Any) -> str:
+    """Below an image there is little room."""
+    return f"{value:.3g}" if isinstance(value, float) else shown(value, 24)
 
 
 def pixels(value: Any) -> tuple[Pixels, bool]:

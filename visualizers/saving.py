@@ -13,6 +13,8 @@ from looptap.visualizers.picture import Picture
 
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
 """What `save` writes; in a .gif the pictures follow each other."""
+_EXTRAS = {".html": "html", ".txt": "terminal"}
+"""What of looptap's optional packages draws them, where it is not "window"."""
 
 
 def save(
@@ -28,7 +30,8 @@ def save(
     .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page by plotly
     that opens offline (4.8 MB; with ``script="cdn"`` some kB, and the browser loads plotly from its makers). In a .gif
     each picture is a frame of ``seconds``. ``rows`` says in how many rows several pictures stand. Raises ValueError for
-    any other suffix and for no pictures, FileNotFoundError where the directory is missing.
+    any other suffix and for no pictures, FileNotFoundError where the directory is missing, ImportError where the
+    library that draws is.
     """
     path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     suffix = path.suffix.lower()
@@ -38,6 +41,17 @@ def save(
         raise ValueError(f"There is no picture to write to {path}; a chart has one after its first value.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
+    try:
+        _write(several, path, suffix, rows, script, seconds)
+    except ModuleNotFoundError as error:
+        package, extra = str(error.name).partition(".")[0], _EXTRAS.get(suffix, "window")
+        raise ImportError(f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'", name=package) from None
+    return path
+
+
+def _write(
+    several: list[Picture], path: Path, suffix: str, rows: int | None, script: str, seconds: float
+) -> None:
     if suffix == ".txt":
         from looptap.visualizers.drawing.with_text import draw_all as text_of_all
 
@@ -52,7 +66,6 @@ def save(
         _animate(several, path, seconds)
     else:
         _print(several, path, rows)
-    return path
 
 
 def _print(pictures: list[Picture], path: Path, rows: int | None) -> None:

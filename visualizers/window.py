@@ -23,8 +23,8 @@ from looptap.visualizers.framebar import FrameBar
 from looptap.visualizers.parts import Part
 from looptap.visualizers.plots import Plot
 
-FRAME = 0.033
-"""Seconds between two frames, at least."""
+FRAME = 0.03
+"""Seconds from one frame to the next, at least."""
 _PLAY = 0.1  # seconds between two frames that are played back
 _STATUS = 0.5  # seconds between two looks at what the title says
 _BAR = 0.07  # of the height, for the bar of frames
@@ -202,7 +202,9 @@ class Window:
             self._looked = start
             self._call_it()
         took = time.monotonic() - start
-        wait = round(1000 * max(FRAME, 1.5 * took))  # the toolkit needs time for the mouse and for keys
+        period = max(FRAME, 1.5 * took)  # the toolkit needs time for the mouse and for keys
+        # A timer of Tk's counts from the end of a turn, those of others from its start.
+        wait = max(1, round(1000 * (period - took if "Tk" in type(self.timer).__name__ else period)))
         if abs(wait - self.timer.interval) > 0.2 * self.timer.interval:
             self.timer.interval = wait
 

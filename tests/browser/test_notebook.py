@@ -1,6 +1,7 @@
 """Charts and controls in JupyterLab, in a real browser, as a person sees them."""
 
 import json
+import math
 import time
 
 import nbformat
@@ -15,6 +16,14 @@ import looptap
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 BLUE = [31, 119, 180]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+SHOWN = """() => {
+  const store = Object.create(document.querySelector('.looptap').looptap), shown = [];
+  Object.assign(store, { queue: [1, 2, 3, 4].map((n) => [n, []]), apply: (n) => shown.push(n), dirty: false });
+  store.show();
+  return [shown.length, store.queue.length];
+}"""
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
@@ -58,6 +67,7 @@ def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell
     for _ in range(3):
         book.grows()
     enough(lab)
+    assert book.page.evaluate(SHOWN) == [3, 1]  # of frames that wait for the screen no more than one goes on waiting
     assert HOSTILE in book.texts(".looptap .legend span")[0]
     assert book.page.locator(".looptap script, .looptap img").count() == 0
     assert book.dialogs == book.errors == []
@@ -202,6 +212,45 @@ def test_every_kind_of_picture_is_drawn(opened):
     slider.press("ArrowLeft")
     book.wait("[...document.querySelectorAll('.looptap .frames span')].some((el) => el.textContent === '1 / 2')")
     assert book.errors == []
+
+
+def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_keys(opened):
+    tutorial = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "echo"), as_version=4)
+    cells = [cell.source for cell in tutorial.cells if cell.cell_type == "code"]
+    start = next(index for index, source in enumerate(cells) if "looptap.attach" in source)
+    book = opened(*cells[: start + 1], "looptap.panel(run)")
+    for index in range(start + 2):
+        book.run(index)
+    row = book.page.locator(".widget-hbox", has_text="echo.factor").filter(has=book.page.locator(".noUi-handle"))
+    handle, track = row.locator(".noUi-handle"), row.locator(".noUi-target")
+    handle.wait_for(timeout=PATIENCE)
+    book.show(start + 1)
+    handle.scroll_into_view_if_needed()
+    with looptap.attach("scans") as run:
+        waiting = run.stream("echo.starved, echo.steps", on="batch", budget=math.inf)
+        waiting.wait(30, timeout=60)
+        before = waiting.latest[0]
+        at, whole = handle.bounding_box(), track.bounding_box()
+        x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+        book.page.mouse.move(x, y)
+        book.page.mouse.down()
+        book.page.mouse.move(x + whole["width"] * 0.2, y, steps=5)
+        book.page.mouse.up()
+        soon(lambda: run.controls["echo.factor"].value > 1, 30)
+        turned = run.controls["echo.factor"].value
+        assert 11 < turned < 16  # a fifth of the way from 1 to 64
+        assert turned % 0.5 == 0
+        done = run.commands[-1]
+        book.wait(f"document.body.textContent.includes('set echo.factor: 1.0 → {turned}, at batch {done['number']}')")
+        soon(lambda: waiting.latest[1] > done["number"] + 64 and waiting.latest[0] < before / 2, 30)
+        handle.press("ArrowLeft")
+        soon(lambda: run.controls["echo.factor"].value == turned - 0.5, 30)
+        run.set("echo.factor", 5.7, expected=None)  # between two steps of the slider, which leaves it there
+        book.wait("document.body.textContent.includes('now 5.7')")
+        book.shot("echo-panel")
+        assert [one["new"] for one in run.commands] == [turned, turned - 0.5, 5.7]
+    assert before > 0.2
+    assert book.errors == book.dialogs == []
 
 
 def test_the_first_tutorial_runs_as_a_person_runs_it(lab):

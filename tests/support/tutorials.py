@@ -2,7 +2,8 @@
 
 python tests/support/tutorials.py [--into FOLDER] [NOTEBOOK ...]
 Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a temporary folder. In its
-repository a notebook keeps texts and pictures, and no widget, which nobody can show without its kernel.
+repository a notebook keeps texts and pictures, and no widget, which nobody can show without its kernel. The picture of
+a cell with a tag such as "docs/echoing-turned.png" is written there, too.
 """
 
 from __future__ import annotations
@@ -90,6 +91,17 @@ def saved(book: nbformat.NotebookNode) -> None:
     book.metadata.pop("widgets", None)
 
 
+def pictures(book: nbformat.NotebookNode) -> dict[str, bytes]:
+    """What pages of the documentation show of a notebook: the newest PNG of each cell with a tag that is a path."""
+    found = {}
+    for cell in book.cells:
+        images = [one.data["image/png"] for one in cell.get("outputs", ()) if "image/png" in one.get("data", {})]
+        for tag in cell.metadata.get("tags", ()) if images else ():
+            if tag.endswith(".png"):
+                found[tag] = b64decode(images[-1])
+    return found
+
+
 def _small(image: str) -> str:
     """The same PNG in 64 colours."""
     file = io.BytesIO()
@@ -112,6 +124,8 @@ def main() -> None:
             book = executed(path, Path(folder))
         if not options.into:
             saved(book)
+            for name, content in pictures(book).items():
+                (ROOT / name).write_bytes(content)
         target = (options.into or ROOT / "notebooks") / path.name
         nbformat.write(book, target)
         size = target.stat().st_size / 1000

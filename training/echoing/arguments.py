@@ -33,7 +33,8 @@ class Factor(Control):
         return f"{super().range()}, a function of the step, or 'auto'"
 
     def _admitted(self, value: Any) -> Any:
-        return value if value == "auto" or callable(value) else super()._admitted(value)
+        word = isinstance(value, str) and value == "auto"  # an array has no single answer to ==
+        return value if word or callable(value) else super()._admitted(value)
 
 
 class Automatic(Control):
@@ -67,13 +68,14 @@ def impossible(
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):
-        return f"examples are echoed before a DataLoader batches them; a {type(loader).__name__} yields batches."
+        kind = type(loader).__name__
+        return f"examples are echoed before a DataLoader batches them; a {kind} yields batches: echo those."
     if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
-        return "the loader does not say how many examples a batch has (batch_size), so none can be put together."
+        return "the loader does not say how many examples a batch has (batch_size), so none can be made: echo batches."
     if mode == BEFORE and augment is None and augment_batch is None:
         return "there is no augmentation to come after it: give augment= or augment_batch=, not in the data set."
     if mode == AFTER and augment_batch is not None:
-        return "augment_batch= works on what comes out of the echo, so the echo comes before it."
+        return f"augment_batch= works on what comes out of the echo, so the echo comes before it: {BEFORE!r}."
     return ""
 
 
@@ -91,9 +93,16 @@ def checked_loader(loader: Any) -> Any:
 def positive(name: str, value: Any, *, whole: bool = False) -> Any:
     """``value`` if it is above 0 (from 1, if whole). Raises ValueError."""
     fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
-    if not fine or (whole and value != int(value)):
+    if not fine or (whole and not float(value).is_integer()):
         raise ValueError(f"{name}={value!r:.60}: it is a {'whole ' * whole}number above 0.")
     return value
+
+
+def functions(**given: Any) -> None:
+    """Refuse what is neither a function nor None, before the loop comes to it. Raises TypeError."""
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name}={value!r:.60}: it is a function.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -34,6 +34,7 @@ class Meter:
         self._mains: deque[float] = deque(maxlen=64)
         self._waits: deque[float] = deque(maxlen=64)
         self._weighed: deque[float] = deque(maxlen=64)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=64)
         self._stages: dict[str, deque[float]] = {}
         self._intervals: deque[float] = deque(maxlen=32)
         self._serial: deque[float] = deque(maxlen=32)
@@ -45,6 +46,7 @@ class Meter:
         self._mains.append(main)
         self._waits.append(wait)
         self._weighed.append(step + main + wait)
+        self._recent.append((wait, step + main + wait))
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
         """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
@@ -97,9 +99,16 @@ class Meter:
 
     @property
     def starved(self) -> float:
-        """The share of the time in which the consumer waits for data, 0 to 1."""
+        """The share of the time since the factor was changed in which the consumer waits for data, 0 to 1."""
         whole = sum(list(self._weighed))
         return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """The same of the last 64 batches, whatever was changed meanwhile; NaN before the first."""
+        recent = list(self._recent)
+        whole = sum(time for _, time in recent)
+        return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
 
     def stages(self) -> dict[str, float]:
         """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""

@@ -72,6 +72,9 @@ class Echo(Flow):
     ) -> None:
         super().__init__()
         self.loader = arguments.checked_loader(loader)
+        arguments.functions(
+            augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
+        )
         self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
         self._max_bytes = arguments.positive("max_bytes", max_bytes, whole=True)
         self._end = arguments.one_of("end", end, ("drain", "drop"))

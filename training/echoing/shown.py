@@ -52,8 +52,8 @@ class Shown:
 
     @property
     def starved(self) -> float:
-        """The share of the time in which the loop waits for data, 0 to 1."""
-        return self._meter.starved
+        """The share of the last 64 batches' time in which the loop waits for data, 0 to 1; NaN before the first."""
+        return self._meter.waiting
 
     @property
     def stages(self) -> dict[str, float]:

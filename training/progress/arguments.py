@@ -1,9 +1,10 @@
-"""What a host hands to `Progress`, checked, and what it reads, in words."""
+"""What a host hands to `Progress`, checked."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ import numpy as np
 from looptap.training.progress.ensemble import Earlier
 from looptap.training.progress.history import earlier_of
 from looptap.training.progress.metrics import Metric
-from looptap.training.progress.rules import Function, Never, StopRule
+from looptap.training.progress.rules import Floats, Function, Never, StopRule
 
 
 def counts(**given: object) -> None:
     """Raise ValueError for what is neither None nor a whole number from 1 on."""
     for name, count in given.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1):
             raise ValueError(f"{name}={count!r}: it is a whole number, 1 or more.")
 
 
@@ -26,7 +27,7 @@ def positive(**values: object) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
             raise ValueError(f"{name}={value!r}: it is a number above 0.")
 
 
@@ -36,14 +37,53 @@ def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule
         return Never()
     if isinstance(rule, StopRule):
         return rule
-    if callable(rule):
+    if callable(rule) and not isinstance(rule, type):
         return Function(rule)
     raise TypeError(f"rule={rule!r:.60}: it is a rule such as Patience(5), or a function of the list of all errors.")
 
 
+def callables(**given: object) -> None:
+    """Raise TypeError for what is neither None nor a function."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}={function!r:.60}: it is a function.")
+
+
+def seed_of(seed: object) -> int:
+    """``seed`` itself; raises ValueError if no random generator begins with it."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+        raise ValueError(f"seed={seed!r:.60}: it is a whole number, 0 or more.")
+    return int(seed)
+
+
+def rates_of(rates: Sequence[float] | None) -> Floats | None:
+    """The learning rates as an array; raises ValueError unless they are numbers from 0 on, the first above it."""
+    if rates is None:
+        return None
+    found = _numbers(rates)
+    if found is None or not len(found) or not found[0] > 0 or not (np.isfinite(found) & (found >= 0)).all():
+        raise ValueError(
+            f"rates={rates!r:.60}: it is a list of learning rates, the mean one before each validation, of which the "
+            "first is above 0 and none below."
+        )
+    return found
+
+
 def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Earlier]:
-    """The curves of earlier runs, as errors."""
-    return earlier_of([metric.errors(np.asarray(curve, float)) for curve in history])
+    """The curves of earlier runs, as errors; raises ValueError for what is no list of lists of numbers."""
+    curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
+    if any(curve is None for curve in curves):
+        raise ValueError(f"history={history!r:.60}: it is a list of curves, each a list of what a run validated.")
+    return earlier_of([metric.errors(curve) for curve in curves if curve is not None])
+
+
+def _numbers(values: object) -> Floats | None:
+    """A list of numbers as an array; None if it is none."""
+    try:
+        found = np.asarray(None if isinstance(values, str) else values, float)
+    except (TypeError, ValueError):
+        return None
+    return found if found.ndim == 1 else None
 
 
 def number_of(value: Any) -> float:
@@ -52,18 +92,3 @@ def number_of(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
-
-
-def words(seconds: float) -> str:
-    """A length of time as people say it.
-
-    >>> words(4000)
-    '67 min'
-    """
-    if not math.isfinite(seconds):
-        return "an unknown time"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -44,18 +44,19 @@ class Sizes:
 
     def of(self, batch: Any) -> float:
         """The instances of ``batch``."""
+        if self._size is None and type(batch) in (list, tuple):  # as of most loaders, and as short as it can be
+            with_shape = getattr(batch[0] if batch else None, "shape", None)
+            if with_shape:
+                return with_shape[0]  # type: ignore[no-any-return]
         try:
-            if self._size is not None:
-                size = float(self._size(batch))
-            elif type(batch) in (list, tuple) and (shape := getattr(batch[0], "shape", None)):  # as of most loaders
-                size = float(shape[0])
-            else:
-                size = _first_length(batch)
+            return float(self._size(batch)) if self._size is not None else _first_length(batch)
         except Exception:  # a size of the host's that fails must not end its loop
-            size = self.mean
-        self._count += 1
-        self.mean += (size - self.mean) / min(self._count, 100)
-        return size
+            return self.mean
+
+    def seen(self, instances: float, batches: int) -> None:
+        """So many batches held so many instances."""
+        self._count += batches
+        self.mean += (instances / batches - self.mean) * min(1.0, batches / min(self._count, 100))
 
     def known(self, mean: float) -> None:
         """Take over the mean of an earlier process."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import insertion
 
@@ -29,7 +30,8 @@ class Inserting:
 
     ``evaluate(loader)`` validates ``model`` on a loader of the subset and returns the metric, or the metric and the
     standard deviation of one instance's. ``accumulate`` is the number of batches of an optimizer step, ``processors``
-    how many CPUs and GPUs the job uses. Raises TypeError for data that cannot be indexed.
+    how many CPUs and GPUs the job uses. Raises TypeError for data that cannot be indexed, and TypeError or ValueError
+    for what else will not do.
     """
 
     def __init__(
@@ -48,12 +50,17 @@ class Inserting:
                 f"Validations are inserted on random subsets of map-style data, and {type(validation).__name__} has "
                 "none: give a DataLoader whose data set has a length and can be indexed."
             )
-        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-            raise ValueError(f"accumulate={accumulate!r}: it is a whole number of batches, 1 or more.")
+        if not len(data):
+            raise ValueError("The validation set is empty: there is nothing of which a subset could be validated.")
+        if not callable(evaluate):
+            raise TypeError(f"evaluate={evaluate!r:.60}: it is a function of a loader, which returns the metric.")
+        if not hasattr(model, "modules") or not hasattr(model, "buffers"):
+            raise TypeError(f"model={model!r:.60}: it is the module that is validated.")
+        counts(accumulate=accumulate, processors=processors)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate = accumulate
         self._cost = _PER_PROCESSOR * (processors or os.cpu_count() or 1)
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed_of(seed))
         self.first, self.subset = 0, 0
         self.seconds = 0.0
         """What inserted validations have taken so far."""
@@ -65,10 +72,12 @@ class Inserting:
         self._buffers: list[Any] | None = None
 
     def begin(self, batches: int | None, batch: float, validation: float) -> None:
-        """Plan for ``batches`` between two validations, of ``batch`` instances each."""
+        """Plan for ``batches`` between two validations, of ``batch`` instances each; ValueError if that is unknown."""
         if not batches:
-            self.reason = "No validations are inserted: how many batches lie between two is not known."
-            return
+            raise ValueError(
+                "Validations are inserted at steps that are planned, and how many batches lie between two of the "
+                "host's is not known: give validate_every=, or a training loader that has a length."
+            )
         self._batches = batches
         size = float(getattr(self._loader, "batch_size", None) or 1)
         self.first, self.subset = insertion(batches * batch, batch, validation or self._whole, size, self._cost)

@@ -47,7 +47,7 @@ class Plan:
     def inserted(self, points: Floats) -> Floats:
         """How many validations are inserted before raw point number ``points`` has been reached."""
         sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
-        return np.asarray(sums[np.minimum(np.asarray(points, int), len(sums) - 1)])
+        return np.asarray(sums[np.minimum(points, len(sums) - 1).astype(int)])
 
     def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
         """Instances of training and of validation that remain if the run stops at raw points ``stop``.

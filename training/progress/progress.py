@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.progress.arguments import counts, earlier_from, number_of, positive, rule_of
+from looptap.training.progress.arguments import (
+    callables,
+    counts,
+    earlier_from,
+    number_of,
+    positive,
+    rates_of,
+    rule_of,
+    seed_of,
+)
 from looptap.training.progress.data import Sizes, length_of
 from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.inserting import Inserting
@@ -26,9 +35,9 @@ from looptap.training.progress.shown import Shown
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
-_TOGETHER = 0.02  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_TOGETHER = 0.05  # seconds of training that are counted as one, so that a step of a millisecond costs little
 _NEVER = 0.05  # the same while there is none
-_PACE = 250  # times as long as the last estimate took passes before the next
+_PACE = 500  # times as long as the last forecast took passes before the next
 
 
 class Progress(Shown):
@@ -89,6 +98,7 @@ class Progress(Shown):
     ) -> None:
         counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
         positive(budget=budget, max_time=max_time, every=every)
+        callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
         self._loader = train
@@ -111,21 +121,25 @@ class Progress(Shown):
         if (patience := getattr(self._rule, "patience", None)) is not None:
             self.patience = patience
         self.metric = Metric(metric)
-        self._in_epoch = self._resumed = 0
+        self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
         self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
+        self._together = _TOGETHER if speed == "ledger" else 0.0  # who measures speeds by batches sees each
+        self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
         self._estimator = Estimator(
-            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric, seed=seed,
-            rates=None if rates is None else np.asarray(rates, float), earlier=earlier_from(history, self.metric),
+            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric,
+            seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
             skip=self._sizes.prefetched or 1,
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._took = -math.inf, 0.0
+        self._looked = -math.inf
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
+            if not isinstance(insert, Inserting):
+                raise TypeError(f"insert={insert!r:.60}: it is Inserting(evaluate, model, validation).")
             insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
 
@@ -135,18 +149,22 @@ class Progress(Shown):
         """The batches of one epoch, counted; a batch counts when the next one is asked for."""
         loader = self._loader if loader is None else loader
         length = length_of(loader, "train", strict=False)
-        self._in_epoch, self._resumed = self._resumed, 0
+        self._from, self._resumed = self.steps - self._resumed, 0
         rest = bool(self._in_epoch and length and self._length and length < self._length)  # of a resumed epoch
         if not rest:
             self._loader, self._length = loader, self._length if length is None else length
         self._phase(TRAIN)
+        instances, clock, each = self._sizes.of, self._clock, self._insert is not None
         try:
-            for batch in loader:
+            for batch in loader:  # what follows comes out of a cold cache at each step: every line costs a microsecond
                 yield batch
-                self.trained(self._sizes.of(batch))
+                self.steps += 1
+                self._pending += instances(batch)
+                if each or clock() >= self._due:
+                    self._look()
             self._length = self._in_epoch if length is None else self._length
             self.epoch += 1
-            self._in_epoch = 0
+            self._from = self.steps
         finally:
             self._phase(OTHER)
 
@@ -165,10 +183,12 @@ class Progress(Shown):
     def trained(self, instances: float) -> None:
         """A step of training on so many instances is done; `train` calls this."""
         self.steps += 1
-        self._in_epoch += 1
         self._pending += instances
-        if self._insert is None and self._clock() - self._ledger.now < _TOGETHER:
-            return
+        if self._insert is not None or self._clock() >= self._due:
+            self._look()
+
+    def _look(self) -> None:
+        """Count what was trained, and see whether it is time for something."""
         self._flush()
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
@@ -213,17 +233,16 @@ class Progress(Shown):
     def estimate(self) -> Estimate | None:
         """What is known now; None while the length of an epoch or the speed is unknown.
 
-        It is a second old at most, and older only so that all estimates together take less than 0.4 % of the time; a
-        change of the epochs, the patience or the length of the loader is seen at once.
+        It is a second old at most. What a validation teaches of where the run stops is known later than that where all
+        forecasts together would take more than 0.2 % of the time; a change of the epochs, the patience or the length
+        of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        fresh = FRESH if self._estimate is not None else _NEVER
-        if asked != self._asked or age > max(fresh, _PACE * self._took):
+        if asked != self._asked or age > (FRESH if self._estimate is not None else _NEVER):
             begun = time.perf_counter()
             self._asked = asked
             self._refresh()
-            self._took = time.perf_counter() - begun
-            self._spent += self._took
+            self._spent += time.perf_counter() - begun
         return self._estimate
 
     def _now_long(self) -> int | None:
@@ -249,7 +268,7 @@ class Progress(Shown):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
-        self._in_epoch = self._resumed
+        self._from, self._counted = self.steps - self._resumed, self.steps
         self._before, self._length = state["elapsed"], self._length or state["length"]
         self._sizes.known(state["size"])
         self._validation = self._validation or state["validation"]
@@ -263,11 +282,19 @@ class Progress(Shown):
 
     # ------------------------------------------------------------ inside
 
+    @property
+    def _in_epoch(self) -> int:
+        """Batches of the present epoch."""
+        return self.steps - self._from
+
     def _flush(self) -> None:
         """Count what was trained since the last time."""
         if self._pending:
             instances, self._pending = self._pending, 0.0
+            self._sizes.seen(instances, self.steps - self._counted)
+            self._counted = self.steps
             self._estimator.count(TRAIN, instances)
+        self._due = self._ledger.now + self._together
 
     def _phase(self, phase: int) -> None:
         self._flush()
@@ -308,7 +335,13 @@ class Progress(Shown):
             plan.point, estimator.rule = point, rule
             self._last = plan.last
             estimator.changed()
-        found = estimator.estimate()
+        try:
+            found = estimator.estimate(patient=self._looked - estimator.made < _PACE * estimator.took)
+        except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
+            estimator.forecast = "none"
+            estimator.changed()
+            found = estimator.estimate()
+            self._say(f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
         if found is not None and self._max_time is not None:
             rest = max(0.0, self._max_time - self.elapsed)
             if math.isinf(left):

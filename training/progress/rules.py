@@ -6,6 +6,8 @@ of the trainers it stands for, to the last bit.
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -60,13 +62,18 @@ class StopRule:
 
 
 def _positive(name: str, value: object, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}={value!r}: it is a whole number of validations, {least} or more.")
 
 
 def _number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or value == np.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
         raise ValueError(f"{name}={value!r}: it is a number, 0 or more.")
+
+
+def _metric(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{name}={value!r}: it is a number, as validations yield it.")
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,9 @@ class Patience(StopRule):
         _positive("patience", self.patience, 0 if self.like == "keras" else 1)
         _positive("warm_up", self.warm_up, 0)
         _number("min_delta", self.min_delta)
+        for name in ("baseline", "good", "diverged"):
+            if (value := getattr(self, name)) is not None:
+                _metric(name, value)
         if self.like not in ("keras", "lightning", "huggingface"):
             raise ValueError(f"like={self.like!r}: it is 'keras', 'lightning' or 'huggingface'.")
 
@@ -172,6 +182,9 @@ class Threshold(StopRule):
     """Stop as soon as the error is below ``error``."""
 
     error: float
+
+    def __post_init__(self) -> None:
+        _metric("error", self.error)
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""

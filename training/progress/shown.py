@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from looptap.training.progress.arguments import words
+from looptap.streams.lengths import duration
 from looptap.training.progress.estimate import Estimate, Remaining
 from looptap.training.progress.inserting import Inserting
 from looptap.training.progress.ledger import TRAIN, Ledger
@@ -113,8 +113,8 @@ class Shown:
     def __repr__(self) -> str:
         rest = self.remaining
         if self._over:
-            return f"<Progress: done after {words(self.elapsed)}>"
+            return f"<Progress: done after {duration(self.elapsed)}>"
         if math.isnan(rest.median):
-            return f"<Progress: {self.steps:,} steps in {words(self.elapsed)}; what remains is not known yet>"
-        band = f"{words(rest.low)} to {words(rest.high)}"
-        return f"<Progress: {self.fraction:.0%}, {words(rest.median)} to go ({band})>"
+            return f"<Progress: {self.steps:,} steps in {duration(self.elapsed)}; what remains is not known yet>"
+        band = f"{duration(rest.low)} to {duration(rest.high)}"
+        return f"<Progress: {self.fraction:.0%}, {duration(rest.median)} to go ({band})>"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib import font_manager, rcParams
 from matplotlib.collections import PolyCollection
-from matplotlib.lines import Line2D
 
 from looptap.visualizers.drawing.panels import bar_sides, polygons, scale
+from looptap.visualizers.drawing.quick_lines import QuickLine
 from looptap.visualizers.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
 
 SMALL, LARGE = 7.5, 9.5
@@ -44,7 +44,8 @@ class LineArtist:
     def __init__(self, axes: Any, mark: Line, x: Axis, y: Axis) -> None:
         self.axes, self.x, self.y = axes, x, y
         style: dict[str, Any] = {"color": mark.color, "ls": _DASHES[mark.dash], "alpha": mark.opacity, "lw": 1.4}
-        self.line = axes.plot([], [], [], **style)[0] if mark.z is not None else axes.add_line(Line2D([], [], **style))
+        flat = mark.z is None
+        self.line = axes.add_line(QuickLine([], [], **style)) if flat else axes.plot([], [], [], **style)[0]
         self.area = None if mark.filled is None else _area(axes, mark.color, 0.6 * mark.opacity)
         self.notes: list[Any] = []
         self.set(mark)

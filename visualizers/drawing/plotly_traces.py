@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from looptap.visualizers.colors import COLORS
-from looptap.visualizers.drawing.limits import span
+from looptap.visualizers.drawing.limits import Limits, span
 from looptap.visualizers.drawing.panels import (
     Panel,
     arrange,
@@ -47,6 +48,8 @@ CELLS = 256
 """The most rows and columns of a heat map."""
 LETTERS = 180
 """About how many letters a line across the whole figure has."""
+_WORDS_APART = 14
+"""Pixels between two lines of commands that both have their words."""
 _LETTERS = {"family": "DejaVu Sans Mono, Menlo, Consolas, monospace", "size": 11}
 
 
@@ -134,15 +137,29 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         }  # fmt: skip
         traces.extend({**common, **one} for one in _marks(mark, panel, picture.x, up))
     shown = span(column for mark in panel.marks if (column := getattr(mark, "x", None)) is not None)
-    for rule in picture.rules:
-        if shown is None or shown[0] <= rule.x <= shown[1]:
-            (at_x,) = _values(np.array([rule.x]), picture.x)
-            refs = {"xref": f"x{n}", "yref": f"y{n} domain"}
-            line = {"color": "#555555", "width": 1, "dash": "dash"}
-            layout["shapes"].append({**refs, "type": "line", "x0": at_x, "x1": at_x, "y0": 0, "y1": 1, "line": line})
+    _rules(picture, shown, 900 * (x[1] - x[0]), {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
+
+
+def _rules(
+    picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]
+) -> None:
+    """A dashed line for each command; where lines are too close for their words, the newest keeps its words."""
+    def scaled(at: float) -> float:
+        return math.log10(at) if picture.x.log and at > 0 else at
+
+    near = 0.0 if shown is None else _WORDS_APART * (scaled(shown[1]) - scaled(shown[0])) / max(1.0, width)
+    line, last = {"color": "#555555", "width": 1, "dash": "dash"}, np.inf
+    for rule in sorted(picture.rules, key=lambda rule: -rule.x):
+        if shown is not None and not shown[0] <= rule.x <= shown[1]:
+            continue
+        (at,) = _values(np.array([rule.x]), picture.x)
+        layout["shapes"].append({**refs, "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line})
+        place = scaled(rule.x)
+        if not last - place < near:
+            last = place
             layout["annotations"].append(
-                {**refs, "x": float(np.log10(at_x)) if picture.x.log else at_x, "y": 1, "text": escaped(rule.text),
-                 "textangle": -90, "showarrow": False, "xanchor": "right", "yanchor": "top"}
+                {**refs, "x": place if picture.x.log else at, "y": 1, "text": escaped(rule.text), "textangle": -90,
+                 "showarrow": False, "xanchor": "right", "yanchor": "top", "font": {"size": 9, "color": "#555555"}}
             )  # fmt: skip
 
 
@@ -196,7 +213,8 @@ def _space(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
     n = spot.suffix
     x, y = spot.inside(5, 5, 5, 5)
     axes = (picture.x, picture.y, picture.z or Axis())
-    scene: dict[str, Any] = {"domain": {"x": x, "y": y}}
+    camera = {"eye": {"x": 1.6, "y": 1.6, "z": 1.15}, "center": {"z": -0.15}}  # all labels of the axes are seen
+    scene: dict[str, Any] = {"domain": {"x": x, "y": y}, "camera": camera}
     for name, axis in zip("xyz", axes, strict=True):  # space shows numbers: neither logarithms nor dates
         scene[f"{name}axis"] = _axis(Axis(axis.title, axis.low, axis.high), deep=True)
     layout[f"scene{n}"] = scene
@@ -327,6 +345,8 @@ def _text(mark: Text, spot: Spot) -> dict[str, Any]:
 def _axis(axis: Axis, deep: bool = False) -> dict[str, Any]:
     """An axis; with an open end it follows the data there."""
     found: dict[str, Any] = {"title": {"text": escaped(axis.title)}}
+    if axis.title and not deep:
+        found["title"]["standoff"] = 6
     if not deep:
         found |= {"zeroline": False, "automargin": False}
     found["type"] = "date" if axis.time else "log" if axis.log else "linear"

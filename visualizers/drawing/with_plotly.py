@@ -6,6 +6,7 @@ Lines are SVG: without a GPU, WebGL traces fall seconds behind. plotly is import
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -75,7 +76,7 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
     height = max(300, 340 * down)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
-        "template": "plotly_white", "margin": {"l": 20, "r": 20, "t": 10, "b": 10}, "height": height,
+        "template": "plotly_white", "margin": {"l": 20, "r": 20, "t": 34, "b": 10}, "height": height,
         "annotations": [], "shapes": [], "showlegend": True, "uirevision": "looptap", "barmode": "overlay",
         "hovermode": "closest", "font": {"size": 11},
         "meta": hashlib.sha256(repr([structure(picture) for picture in tidied]).encode()).hexdigest()[:16],
@@ -83,7 +84,8 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
     drawn = 0
     for i, picture in enumerate(tidied):
         row, column = divmod(i, across)
-        box = (column / across, 1 - (row + 1) / down, 1 / across, 1 / down)
+        apart = 0.8 * _LINE / height * (row + 1 < down)  # the words below one are not those above the next
+        box = (column / across, 1 - (row + 1) / down + apart, 1 / across, 1 / down - apart)
         drawn += _add(picture, box, height, drawn, traces, layout)
     layout["showlegend"] = any(trace.get("showlegend") for trace in traces)
     return traces, layout
@@ -95,21 +97,23 @@ def _add(
     """One picture into its part of the figure, (left, bottom, width, height) in 0 to 1; how many panels it has."""
     left, bottom, width, tall = box
     line = _LINE / height
-    header = 1.5 * line * bool(picture.title or picture.frame) + line * bool(picture.guess)
+    letters = int(width * LETTERS)
+    guess = _wrapped(picture.guess, letters)
+    header = 1.5 * line * bool(picture.title or picture.frame) + line * len(guess)
     told = list(picture.badges)
     if len(told) > _BADGES:
         told = [*told[: _BADGES - 1], f"… and {len(told) - _BADGES + 1} more: {told[_BADGES - 1]}"]
+    told = [line for badge in told for line in _wrapped("⚠ " + badge, letters)]
     say = layout["annotations"].append
     top = bottom + tall
-    letters = int(width * LETTERS)
     title = f"<b>{escaped(cut(picture.title, letters // 2))}</b>"
     say({**_WORDS, "x": left, "y": top, "yanchor": "top", "text": title, "font": {"size": 14}})
     last = {"x": left + 0.98 * width, "xanchor": "right"}
     say({**_WORDS, **last, "y": top, "yanchor": "top", "text": frame_words(picture)})
-    guess = escaped(cut(picture.guess, letters)) or " "
-    say({**_WORDS, "x": left, "y": top - header + line, "yanchor": "top", "text": guess, "font": {"color": "#666666"}})
-    for i, text in enumerate(told):
-        badge = {"text": "⚠ " + escaped(cut(text, letters)), "font": {"color": "#a04000"}}
+    gray = {"text": "<br>".join(map(escaped, guess)) or " ", "font": {"color": "#666666"}}
+    say({**_WORDS, "x": left, "y": top - header + line * max(1, len(guess)), "yanchor": "top", **gray})
+    for i, text in enumerate(reversed(told)):
+        badge = {"text": escaped(text), "font": {"color": "#a04000"}}
         say({**_WORDS, "x": left, "y": bottom + line * i, "yanchor": "bottom", **badge})
     found = panels(picture)
     rows, columns = arrange(len(found))
@@ -121,6 +125,12 @@ def _add(
         spot = Spot((x, x + width / columns), (y, y + room / rows), height, before + i + 1)
         spot_traces(panel, picture, spot, traces, layout)
     return len(found)
+
+
+def _wrapped(text: str, letters: int) -> list[str]:
+    """Two lines at most."""
+    lines = textwrap.wrap(text, max(4, letters))
+    return lines if len(lines) < 3 else [lines[0], cut(" ".join(lines[1:]), letters)]
 
 
 def _same(new: Any, old: Any) -> bool:

@@ -50,6 +50,7 @@ class Ridgeline(Chart):
             yield _grid(now, series.name)
             return
         places = {name: len(now) - 1 - index for index, name in enumerate(now)}
+        left = min(float(edges[0]) for layers in shown for _, edges in layers.values())
         for age, layers in zip(reversed(range(len(shown))), shown, strict=True):
             for name, (counts, edges) in layers.items():
                 if name not in places:
@@ -59,6 +60,8 @@ class Ridgeline(Chart):
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
                 label = series.name if not age and base == len(now) - 1 else ""
                 filled, notes = (None, ()) if age else (base, ((0, name),))
+                if not age:  # led to where the names of all stand
+                    x, y = np.concatenate([[left], x]), np.concatenate([[base], y])
                 yield Line(
                     x, y, name=label, color=series.color, opacity=fading(age), filled=filled, notes=notes,
                     side=series.side,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -215,16 +216,24 @@ def _widget(info: ControlInfo) -> Any:
         if info.type == "int":
             return ipywidgets.IntSlider(int(value), int(low), int(high), continuous_update=False, **how)
         if low > 0 and high / low > _WIDE:
-            from math import log10
-
-            ends = {"min": log10(low), "max": log10(high), "readout_format": ".3g"}
+            ends = {"min": math.log10(low), "max": math.log10(high), "readout_format": ".3g"}
             return ipywidgets.FloatLogSlider(float(value), **ends, continuous_update=False, **how)
-        step = (high - low) / 100 or 0.1
+        step = _round_below((high - low) / 100) if high > low else 0.1
         return ipywidgets.FloatSlider(
             float(value), min=low, max=high, step=step, readout_format=".3g", continuous_update=False, **how
         )
     kind = ipywidgets.IntText if info.type == "int" else ipywidgets.FloatText
     return kind(value, continuous_update=False, **how)
+
+
+def _round_below(step: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten that is no more: what a person would count in.
+
+    >>> _round_below(0.63), _round_below(0.02)
+    (0.5, 0.02)
+    """
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((n * power for n in (5, 2) if n * power <= step), power)
 
 
 def panel(run: Run) -> Panel:

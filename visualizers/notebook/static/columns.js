@@ -83,9 +83,10 @@ class Store {
     }
     this.later(message.n);
   }
-  // Frames arrive in pairs where a network holds small ones back: each has its own frame of the screen, if few wait.
+  // Frames arrive in pairs where a network holds small ones back: each has its own frame of the screen. No more than
+  // one is left waiting: as many come as are shown, so whatever once waits would do so for good, and age the picture.
   show() {
-    const count = this.queue.length > 3 ? this.queue.length : 1;
+    const count = Math.max(1, this.queue.length - 1);
     for (const [message, buffers] of this.queue.splice(0, count)) this.apply(message, buffers);
     if (this.dirty) this.draw();
   }

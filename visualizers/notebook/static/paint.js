@@ -98,11 +98,11 @@ const scaled = (numbers) => {
   return (value) => shade(high > low ? (value - low) / (high - low) : 0.5);
 };
 
-const short = (value) => {
+const short = (value, digits = 5) => {
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e9) return value.toLocaleString("en");
-  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : String(+value.toPrecision(5));
+  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(Math.min(3, digits)) : String(+value.toPrecision(digits));
 };
 
 const PAINT = {
@@ -130,14 +130,23 @@ const PAINT = {
     if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
     else ctx.stroke(path);
     ctx.setLineDash([]);
+    if (to - from === 1) {
+      ctx.beginPath(); // a line of one point
+      ctx.arc(at.X(xs[from]), at.Y(ys[from]), 3 * at.ratio, 0, 7);
+      ctx.fill();
+    }
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
-      ctx.fillStyle = mark.color;
-      ctx.beginPath();
-      ctx.arc(px, py, 3 * at.ratio, 0, 7);
-      ctx.fill();
+      if (mark.filled === null) {
+        ctx.fillStyle = mark.color;
+        ctx.beginPath();
+        ctx.arc(px, py, 3 * at.ratio, 0, 7);
+        ctx.fill();
+      }
+      const room = ctx.measureText(text).width + 5 * at.ratio;
       ctx.fillStyle = at.ink;
-      ctx.fillText(text, px + 5 * at.ratio, py - 5 * at.ratio);
+      ctx.textAlign = px + room > at.X(at.x1) ? "right" : "left";
+      ctx.fillText(text, px + (ctx.textAlign === "left" ? 5 : -5) * at.ratio, py - 5 * at.ratio);
     }
   },
   band(ctx, store, mark, at) {

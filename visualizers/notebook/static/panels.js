@@ -69,10 +69,10 @@ class Space extends Sheet {
     ctx.textAlign = "center";
     const says = (text, ...where) => ctx.fillText(text, ...place(...where));
     [layout.x, layout.y, layout.z].forEach((axis, k) => {
-      const where = (along) => [0, 1, 2].map((i) => (i === k ? along : i === 2 ? -1.15 : k === 2 ? -1.1 : 1.15));
+      const where = (along) => [0, 1, 2].map((i) => (i === k ? along : i === 1 && !k ? 1.15 : -1.15));
       says(axis?.title ?? "", ...where(0));
-      says(short(limits[k][0]), ...where(-0.9));
-      says(short(limits[k][1]), ...where(0.9));
+      says(short(limits[k][0], 3), ...where(-0.9));
+      says(short(limits[k][1], 3), ...where(0.9));
     });
     ctx.textAlign = "left";
     for (const mark of marks) {

@@ -34,11 +34,13 @@ class Plane {
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
         values: (_, at) => at.map((i) => (Number.isInteger(i) ? (labels[i] ?? "").slice(0, 20) : "")),
       };
+    const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
+    const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
     const axis = (about, more) => ({
       stroke: ink,
       grid: { stroke: "#8883", width: 1, show: !grid },
       ticks: { stroke: "#8886", width: 1 },
-      label: about.title || undefined,
+      label: about.title ? fitted(about.title) : undefined,
       labelSize: 18,
       labelFont: "12px system-ui",
       size: 56,
@@ -138,6 +140,7 @@ class Plane {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     ctx.font = `${11 * ratio}px system-ui`;
+    ctx.textBaseline = "alphabetic"; // uPlot leaves its own
     for (const mark of this.marks) {
       const [Y, scale, log] = sides[mark.side ?? "left"] ?? sides.left;
       ctx.save();
@@ -151,16 +154,23 @@ class Plane {
     ctx.fillStyle = ctx.strokeStyle = ink;
     ctx.lineWidth = ratio;
     ctx.globalAlpha = 0.7;
-    if (!this.grid)
-      layout.rules.forEach(([x, text], i) => {
-        const px = Math.round(X(x)), py = bbox.top + (12 + 13 * (i % 3)) * ratio;
-        ctx.setLineDash([3 * ratio, 3 * ratio]);
-        ctx.beginPath();
-        ctx.moveTo(px, bbox.top);
-        ctx.lineTo(px, bbox.top + bbox.height);
-        ctx.stroke();
-        ctx.fillText(text, px + 3 * ratio, py);
-      });
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    // The newest first: where there is no room for the words of all, the older lines have none.
+    const taken = [Infinity, Infinity, Infinity], end = bbox.left + bbox.width;
+    for (const [x, text] of this.grid ? [] : [...layout.rules].sort((one, other) => other[0] - one[0])) {
+      const px = Math.round(X(x)), wide = ctx.measureText(text).width, gap = 3 * ratio;
+      ctx.setLineDash([gap, gap]);
+      ctx.beginPath();
+      ctx.moveTo(px, bbox.top);
+      ctx.lineTo(px, bbox.top + bbox.height);
+      ctx.stroke();
+      const left = Math.max(bbox.left + gap, px + gap + wide > end ? px - gap - wide : px + gap);
+      const row = taken.findIndex((from) => left + wide + gap < from);
+      if (row < 0 || px > end || px < bbox.left) continue;
+      ctx.fillText(text, left, bbox.top + (12 + 13 * row) * ratio);
+      taken[row] = left;
+    }
     ctx.restore();
   }
   // The x under the cursor, null without one.

@@ -1,0 +1,23 @@
+"""Lengths of time as people say them."""
+
+from __future__ import annotations
+
+import math
+
+
+def duration(seconds: float) -> str:
+    """A length of time to about two digits; what is below 0 is 0.
+
+    >>> [duration(length) for length in (0.25, 42, 100, 2520, 9000, 400_000)]
+    ['0.2 s', '42 s', '1.7 min', '42 min', '2.5 h', '4.6 days']
+    """
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    for size, unit, least in ((86_400, "days", 2.0), (3600, "h", 1.5), (60, "min", 1.5)):
+        if seconds >= least * size:
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(max(0.0, seconds)) if seconds < 0.95 else round(seconds)} s"
+
+
+def _digits(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 9.5 else f"{number:.0f}"
