@@ -7,7 +7,21 @@ from collections.abc import Sequence
 from statistics import median
 
 from echoed_training import DIGITS, LANGUAGE, Outcome
-from fresh_to_target import DEVELOPMENT, FINAL, RATES, SIZES, Job, Row, base, best, fewer, fresh_of, needed, rows
+from fresh_to_target import (
+    DEVELOPMENT,
+    FINAL,
+    LIMITS,
+    RATES,
+    SIZES,
+    Job,
+    Row,
+    base,
+    best,
+    fewer,
+    fresh_of,
+    needed,
+    rows,
+)
 from promises import Costs, Fast, Promise, final_of, spread
 from promises import times as times_less
 from time_to_target import FACTORS, RATIO, Timed, expected, named, pace, seconds, speed_up
@@ -73,7 +87,7 @@ def tables(found: Found) -> list[str]:
     lines += _fresh(found, every["language"])
     poor = [row for part in every.values() for row in part if fewer(found, row)[0] < 1.15]
     if poor:
-        said = "; ".join(f"{_called(row)} ({fewer(found, row)[0]:.2f}×)" for row in poor)
+        said = "; ".join(f"{_called(row)} ({_gained(found, row)})" for row in poor)
         lines.append(f"\n**Where echoing does not pay** (less than 1.15 times fewer fresh examples): {said}.")
     return lines
 
@@ -134,6 +148,11 @@ def tuned(found: Found) -> list[str]:
 
 def _called(row: Row) -> str:
     return f"{row.task}, {row.mode}, e = {row.factor:g}, B = {row.size}, buffer {row.buffer}"
+
+
+def _gained(found: Found, row: Row) -> str:
+    ratio = fewer(found, row)[0]
+    return f"{ratio:.2f}×" if ratio else f"not reached within {LIMITS[row.task, row.size]:,} steps"
 
 
 def _reached(every: Sequence[Outcome]) -> str:
