@@ -16,7 +16,7 @@ At = Annotated[
 ]
 Id = Annotated[
     str | None,
-    Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it is not done again."),
+    Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing is done."),
 ]
 Before = Annotated[bool, Option("--checkpoint", help="Have the job make a checkpoint before, if it can.")]
 
@@ -88,11 +88,11 @@ def set_(
     from looptap.cli import steering
 
     to, which = steering.value_of(value), which_of(ranks)
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "set", name=name, value=to)
     return steering.command(
         run,
-        lambda job: job.set(
-            name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, id=id, ranks=which
-        ),
+        lambda job: job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which),
         as_json,
     )
 
@@ -116,7 +116,9 @@ def trigger(
     """
     from looptap.cli import steering
 
-    how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "id": id, "ranks": which_of(ranks)}
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "trigger", name=name)
+    how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "ranks": which_of(ranks)}
     return steering.command(run, lambda job: job.trigger(name, **how), as_json)
 
 
@@ -132,8 +134,10 @@ def checkpoint(
     """
     from looptap.cli import steering
 
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "checkpoint")
     which = which_of(ranks)
-    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, id=id, ranks=which), as_json)
+    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, ranks=which), as_json)
 
 
 def pause(
@@ -183,7 +187,9 @@ def stop(
     """
     from looptap.cli import steering
 
-    return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout, id=id), as_json)
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "stop")
+    return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)
 
 
 def commands(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from looptap.cli.earlier import earlier as outcome_of
 from looptap.cli.formats import json_of, printable
 from looptap.cli.start import DONE, FAILED, complain
 from looptap.client.controls import Outcome
@@ -49,6 +50,11 @@ def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
         return complain(str(error))
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
+
+
+def earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:
+    """Print what came of the command ``id`` that the run ``name`` was given before; returns the exit code."""
+    return command(name, lambda run: outcome_of(run, id, timeout, what, **asked), as_json)
 
 
 def controls(name: str, as_json: bool) -> int:
