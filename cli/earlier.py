@@ -33,5 +33,6 @@ def _recorded(run: Run, id: str) -> dict[str, Any] | None:
     if run.info.ranks == 1:
         found = [run.commands]
     else:
-        found = [records for records in run.ranks.each(lambda rank: rank.commands).values() if isinstance(records, list)]
+        told = run.ranks.each(lambda rank: rank.commands)
+        found = [records for records in told.values() if isinstance(records, list)]
     return next((one for records in found for one in records if one.get("id") == id), None)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from looptap.cli.names import Name, OnRanks, which_of
+from looptap.cli.names import Name, OnRanks, Shown, which_of
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object in place of text.")]
 Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
@@ -193,7 +193,7 @@ def stop(
 
 
 def commands(
-    run: Name,
+    run: Shown,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each.")] = False,
     as_yaml: Annotated[bool, Option("--yaml", help="Print what `looptap replay` takes.")] = False,
 ) -> int:
@@ -202,6 +202,7 @@ def commands(
     \b
       looptap commands digits-cnn
       looptap commands digits-cnn --yaml > commands.yaml
+      looptap commands looptap-runs/digits-cnn-….looptap
     """
     from looptap.cli import steering
 
@@ -209,13 +210,14 @@ def commands(
 
 
 def replay(
-    file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands RUN --yaml` has printed.")],
+    file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands --yaml` has printed, or a stored run.")],
     job: Annotated[list[str], Argument(metavar="COMMAND...", help="How to start the job, with its arguments.")],
 ) -> int:
     """Start a job in which the commands of an earlier run are done again, at the same events.
 
     \b
       looptap replay commands.yaml python train.py --seed 0
+      looptap replay looptap-runs/digits-cnn-….looptap python train.py --seed 0
 
     The same as LOOPTAP_REPLAY=commands.yaml python train.py, or looptap.Agent(..., replay="commands.yaml").
     """

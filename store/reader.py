@@ -37,6 +37,15 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
         raise
 
 
+def is_stored(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file that begins as a stored run does."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def _near(path: Path) -> str:
     """The newest runs, of those that are kept here, whose names begin as ``path`` does."""
     try:
