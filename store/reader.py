@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from looptap.store import schema
 from looptap.store.errors import StoreError
-from looptap.store.places import SUFFIX, store_path
+from looptap.store.places import kept
 from looptap.store.run import StoredRun
 from looptap.store.tensorboard import imported
 
@@ -48,11 +48,7 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
 
 def _near(path: Path) -> str:
     """The newest runs, of those that are kept here, whose names begin as ``path`` does."""
-    try:
-        found = store_path(".").parent.glob(f"{glob.escape(path.stem)}*{SUFFIX}")
-        names = [str(one) for one in sorted(found, key=lambda one: one.stat().st_mtime)[:-4:-1]]
-    except OSError:
-        return ""
+    names = [str(one) for one in kept(f"{glob.escape(path.stem)}*")[:3]]
     return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
