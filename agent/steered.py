@@ -77,7 +77,9 @@ class Steered:
         >>> looptap.Agent("doctest", enabled=False).stop_requested
         False
         """
-        return self._service.steering.stop_requested
+        steering = self._service.steering
+        steering.stop_looked_at = True
+        return steering.stop_requested
 
     def _allow(
         self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None

@@ -27,6 +27,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from looptap.cli.app import app
+    from looptap.cli.spelling import in_shell
     from looptap.streams.errors import LooptapError
 
     for stream in (sys.stdout, sys.stderr):
@@ -39,7 +40,7 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except LooptapError as error:
-        return complain(str(error))
+        return complain(in_shell(error))
     except usage_error as error:
         command = error.ctx.command_path if error.ctx else "looptap"
         said = error.format_message()

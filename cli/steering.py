@@ -12,6 +12,7 @@ from typing import Any
 from looptap.cli.earlier import earlier as outcome_of
 from looptap.cli.formats import json_of, printable
 from looptap.cli.sources import source
+from looptap.cli.spelling import in_shell
 from looptap.cli.start import DONE, FAILED, complain
 from looptap.client.controls import Outcome, Records, line_of
 from looptap.client.discover import attach
@@ -44,12 +45,12 @@ def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
     except (RemoteError, ControlError, CommandPending) as error:
         if as_json:
             trace, id = getattr(error, "traceback", ""), getattr(error, "id", None)
-            print(json_of({"outcome": type(error).__name__, "error": str(error), "traceback": trace, "id": id}))
+            print(json_of({"outcome": type(error).__name__, "error": in_shell(error), "traceback": trace, "id": id}))
             return FAILED
         if getattr(error, "traceback", ""):
             told = printable(error.traceback.rstrip(), keep="\n\t")  # type: ignore[union-attr]  # it has one
             print(told, file=sys.stderr)
-        return complain(str(error))
+        return complain(in_shell(error))
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
 

@@ -208,6 +208,7 @@ def test_ls_shows_a_killed_run_as_ended_until_it_is_cleaned_away(start, run, her
     _, out, _ = run("ls")
     assert "doomed  ended  doomed-" in out
     assert f"process {dead.pid} is gone" in out
+    assert "looptap ls --clean removes what is left" in here("ls")[1]
     assert "doomed" not in here("ls", "--clean")[1]
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.cli import main
@@ -97,6 +98,23 @@ def test_an_id_only_asks_and_nothing_is_done(job, here):
     assert len(job._service.steering.commands.records) == 2
 
 
+def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
+    code, _, err = here("set", "small", "settings['rate']", "4", "--on", "nosuchevent", "--timeout", "0.05")
+    assert code == 1
+    assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err
+    id = job._service.steering.commands.records[-1]["id"]
+    assert f"To ask for its outcome, give the same command with --id {id}: nothing is done by that." in err
+    assert here("call", "small", "1", "--on", "never", "--timeout", "0.05")[2].count("--id") == 1
+    assert here("pause", "small", "15")[0] == 0
+    with looptap.attach("small") as run:
+        soon(lambda: run.paused)
+    err = here("watch", "small", "step", "--timeout", "0.05")[2]
+    assert here("share", "small", "--stream", "step", "-o", str(tmp_path / "v.json"))[0] == 0
+    err += here("watch", str(tmp_path / "v.json"), "loss + 1")[2] + here("call", str(tmp_path / "v.json"), "1")[2]
+    assert "looptap streams lists them" in err
+    assert "run." not in err
+
+
 def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert here("checkpoint", "small")[1].startswith("checkpoint: 'step.pt', at batch ")
     assert json.loads(here("trigger", "small", "evaluate", "--json")[1])["result"] == {"error": 0.25}
@@ -112,8 +130,11 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert (code, late["outcome"]) == (1, "CommandPending")
     assert here("resume", "small")[1].startswith("resume: ")
     assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
-    assert here("stop", "small")[0] == 0
+    code, out, _ = here("stop", "small")
+    assert code == 0
+    assert "the job ends only if its loop reads agent.stop_requested, which it has not done so far" in out
     assert job.stop_requested
+    assert "stop_requested" not in here("stop", "small")[1]
     assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
 
 
