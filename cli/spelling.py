@@ -9,7 +9,7 @@ from looptap.streams.errors import LooptapError, QueryError
 
 SPELLINGS = (
     (r"To ask for its outcome, (?:run\.outcome\('(.+?)'\)|call again with id='(.+?)'): it never runs twice\.",
-     r"To ask for its outcome, give the same command with --id \1\2: nothing is done by that."),
+     r"To ask for its outcome, give the same command with --id \1\2: it never runs twice."),
     (r"run\.resume\(\)", "looptap resume"),
     (r"run\.stacks\(\)", "looptap stacks"),
     (r"\(run\.streams lists them\)", "(looptap streams lists them)"),

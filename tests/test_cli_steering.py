@@ -103,7 +103,7 @@ def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
     assert code == 1
     assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err
     id = job._service.steering.commands.records[-1]["id"]
-    assert f"To ask for its outcome, give the same command with --id {id}: nothing is done by that." in err
+    assert f"To ask for its outcome, give the same command with --id {id}: it never runs twice." in err
     assert here("call", "small", "1", "--on", "never", "--timeout", "0.05")[2].count("--id") == 1
     assert here("pause", "small", "15")[0] == 0
     with looptap.attach("small") as run:
