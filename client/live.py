@@ -233,7 +233,11 @@ class LiveStream(Stream):
         self._limits = self.notes[before:]
 
     def _outlook(self) -> str:
-        return self._failures() + (self.run._outlook(self.on) if self.on else "")
+        return self._failures() + self._limitations() + (self.run._outlook(self.on) if self.on else "")
+
+    def _limitations(self) -> str:
+        """How the budget limits the query now, as sentences; empty if it does not."""
+        return "".join(f" {note[:1].upper()}{note[1:]}." for note in self._limits)
 
     # ------------------------------------------------------------ callbacks
 

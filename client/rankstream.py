@@ -143,6 +143,10 @@ class RankStream(LiveStream):
         facts += [f"rank {rank} {why}"[:80] for rank, why in list(self.gone.items())[:3]]
         return f"{super().__repr__()[:-1]}; {'; '.join(facts)}>"
 
+    def _limitations(self) -> str:
+        said = {part._limitations(): rank for rank, part in self.parts.items()}
+        return "".join(f" Rank {rank}:{text}" for text, rank in said.items() if text)
+
     def _outlook(self) -> str:
         waiting = self.waiting
         return (f" It waits for {numbered(waiting)}." if waiting else "") + super()._outlook()

@@ -55,6 +55,8 @@ def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(li
     (record,) = total.records
     assert record.partial
     assert any("suspended" in note for note in total.notes)
+    with pytest.raises(looptap.StreamTimeout, match=r"1 of 3 values .* Suspended: it takes more than .* stream.grant"):
+        total.wait(n=3, timeout=0.01)
     total.grant(math.inf)
     for _ in range(10):
         agent.emit("batch", step=0)

@@ -274,6 +274,11 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
     values = [json.loads(line) for line in watched.splitlines()][:3]
     assert all(value["value"] == 100 + 2 * ((value["event"] - 1) % 100) for value in values if not value["without"])
     assert "  rank 1  " in printed("watch", "many", "step", "--ranks", "0-1", "--count", "9")
+    picture = place / "loss.txt"
+    printed("plot", "many", "rank", "--ranks", "all", "--save", str(picture), "--after", "0.5")
+    assert "rank rank 1" in picture.read_text()
+    printed("plot", "many", "loss", "--ranks", "all", "--combine", "sum", "--save", str(picture), "--after", "0.5")
+    assert "rank 1" not in picture.read_text()
     assert sorted(json.loads(printed("stacks", "many", "--ranks", "all", "--json"))) == ["0", "1"]
     assert "rank 1\n" in printed("stacks", "many", "--ranks", "all")
     (listed,) = json.loads(printed("ls", "--json"))

@@ -164,7 +164,9 @@ class Cell:
                 reason = f": {stream.reason}" if stream.reason else ""
                 what = "has failed" if stream.state == FAILED else "has ended"
                 lines.append(f"{stream.name!r} {what} without a value{reason}")
-            lines += [part for part in [stream.outlook(), *stream.notes[:3]] if part]
+            outlook = stream.outlook()
+            told = [note for note in stream.notes[:3] if note[1:] not in outlook]
+            lines += [part for part in [outlook, *told] if part]
         return tuple(lines) or ("no stream",)
 
 
