@@ -143,10 +143,6 @@ class RankStream(LiveStream):
         facts += [f"rank {rank} {why}"[:80] for rank, why in list(self.gone.items())[:3]]
         return f"{super().__repr__()[:-1]}; {'; '.join(facts)}>"
 
-    def _limitations(self) -> str:
-        said = {part._limitations(): rank for rank, part in self.parts.items()}
-        return "".join(f" Rank {rank}:{text}" for text, rank in said.items() if text)
-
     def _outlook(self) -> str:
         waiting = self.waiting
         return (f" It waits for {numbered(waiting)}." if waiting else "") + super()._outlook()
@@ -229,10 +225,10 @@ class RankStream(LiveStream):
             for note in list(part.notes):
                 said.setdefault(note, []).append(rank)
         everybody = len(self.parts)
-        self.notes[:] = [
-            *self._own_notes,
-            *(note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()),
-        ]
+        found = {note: note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()}
+        self.notes[:] = [*self._own_notes, *found.values()]
+        limits = {note for part in self.parts.values() for note in part.limits}
+        self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:
         """There will be nothing more from any rank."""

@@ -73,6 +73,8 @@ class Stream(Feed):
         self.name, self.text, self.on = name or text, text, on
         self.cost = Cost()
         self.notes: list[str] = []
+        self.limits: list[str] = []
+        """Of the notes, those that tell how a budget limits the query now."""
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 

@@ -10,6 +10,7 @@ import pytest
 import looptap
 from looptap.agent.budget import HEADROOM, Budget, Meter
 from looptap.testing import pair
+from looptap.visualizers.plots import Plot
 
 STEP, SLOW = 0.001, 0.005
 
@@ -44,6 +45,8 @@ def test_hostile_queries_together_keep_to_the_budget(limited, queries):
     run.stats()
     assert all(s.arrived for s in streams)
     assert any("event, to stay within" in note for note in streams[0].notes)
+    (picture,) = Plot(streams[0]).pictures()  # a chart that begins now says it, too
+    assert "event, to stay within" in " ".join(picture.badges)
     assert "event, to stay within" in run.stats()["queries"][0]["limitation"]
 
 

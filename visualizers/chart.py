@@ -72,6 +72,7 @@ class Chart:
         self._waiting: list[tuple[Stream, dict[str, Any]]] = []
         self._layers: dict[str, Chart] = {}
         self.commands = Marks()
+        """The vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
 
@@ -177,7 +178,8 @@ class Chart:
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
             by=by if by in names else "", dash=options["dash"] or self.palette.dash(label),
-            points=self.points, noted=tuple(stream.notes), sample=stream.first(),
+            points=self.points, noted=tuple(note for note in stream.notes if note not in stream.limits),
+            sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
         self._state = None
