@@ -17,11 +17,13 @@ from rank_jobs import environment, free_port, ranks, started, until
 import looptap
 from looptap.cli import main
 from looptap.client.discover import attach, runs
+from looptap.client.overranks import SPREAD
 from looptap.protocol.connections import ConnectionFile, publish
 from looptap.protocol.errors import NoSuchRun, SeveralRuns
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import QueryError
+from looptap.visualizers.plots import Plot
 
 # ---------------------------------------------------------------- which files are one job
 
@@ -159,7 +161,7 @@ def test_values_of_one_event_are_combined(run):
             }[name]  # fmt: skip
     until(lambda: complete(spread), "values of both ranks come")
     assert {record.value for record in complete(spread)} == {100.0}
-    assert all(absent.ranks in ((0,), (1,)) for absent in spread.absent)
+    assert not any(stream.records[0].partial for stream in (*streams.values(), spread))
 
 
 def test_partial_results_are_merged_over_groups_events_and_seconds(run):
@@ -194,6 +196,10 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
+    assert not stream.records[0].partial  # it begins with an event that both have
+    plot = Plot(stream)
+    plot.pull()
+    assert [mark.name for mark in plot.pictures()[0].marks] == list(SPREAD)
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
 
