@@ -213,7 +213,7 @@ class Stream(Feed):
                 f"{arrived} of {n} values of {self.title[0].lower()}{self.title[1:]} arrived within "
                 f"{timeout:g} s.{self._outlook()}"
             )
-        reason = f": {self.reason}" if self.reason else ""
+        reason = f": {self.reason.removesuffix('.')}" if self.reason else ""
         raise StreamEnded(f"{self.title} {state} after {arrived} of {n} values{reason}.")
 
     def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:
