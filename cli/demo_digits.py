@@ -106,7 +106,8 @@ class Digits:
     def pictures(self, width: int) -> list[str]:
         """The digits of the newest batches that the model got most wrong, with captions, side by side."""
         rows = {row["image"].tobytes(): row for value in self.worst.values[-KEPT:] for row in value}
-        blocks = [_block(row) for row in nlargest(min(MOST, (width + 3) // 23), rows.values(), key=lambda row: row["by"])]
+        most = min(MOST, (width + 3) // 23)
+        blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
         return [line.rstrip() for line in beside(blocks)]
 
     def summary(self) -> Iterator[Any]:
