@@ -123,6 +123,7 @@ def command_of(record: dict[str, Any]) -> Command:
         record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
         record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
         f"{record['outcome']}: {error}" if error else record["outcome"],
+        {name: record[name] for name in ("value", "schedule", "checkpoint")},
     )  # fmt: skip
 
 

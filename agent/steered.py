@@ -10,7 +10,7 @@ from looptap.agent.replay import replay
 from looptap.agent.service import Service
 from looptap.agent.steering import declared
 from looptap.agent.taps import Deaf, Taps
-from looptap.protocol import replays
+from looptap.store.replaying import load
 from looptap.streams.control import Control
 
 
@@ -77,7 +77,9 @@ class Steered:
         >>> looptap.Agent("doctest", enabled=False).stop_requested
         False
         """
-        return self._service.steering.stop_requested
+        steering = self._service.steering
+        steering.stop_looked_at = True
+        return steering.stop_requested
 
     def _allow(
         self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None
@@ -93,5 +95,5 @@ class Steered:
         steering.on_stop, steering.pause.bound = on_stop, may_pause
         path = replayed or os.environ.get("LOOPTAP_REPLAY")
         if path and not isinstance(self._taps, Deaf):
-            replay(replays.load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
+            replay(load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
 

@@ -57,6 +57,8 @@ class Steering:
         self.pause = Pause()
         self.on_stop: Callable[[], BaseException] | None = None
         self.stop_requested = False
+        self.stop_looked_at = False
+        """Whether the host has ever read `Agent.stop_requested`."""
         self._works = {
             "set": self._set, "trigger": self._trigger, "checkpoint": self._save, "stop": self._stop,
             "pause": self._pause,
@@ -215,6 +217,12 @@ class Steering:
         return self.checkpoint
 
     def _stop(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
+        if self.on_stop is None and not self.stop_looked_at:
+            record["note"] = (
+                "asked; the job ends only if its loop reads agent.stop_requested, which it has not done so far (it has "
+                "given no on_stop=)"
+            )
+
         def work(event: Event) -> Did:
             self.stop_requested = True
             return Did(None, None if self.on_stop is None else self._leave)

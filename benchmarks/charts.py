@@ -187,15 +187,16 @@ def main():
         runs, folder = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
         stack.enter_context(beside_a_job(runs))
         lab = stack.enter_context(laboratory(folder, chromium))
-        rows = []
+        rows, loads = [], [os.getloadavg()[0]]
         for what, figure, promise in everything(lab):
             print(f"{what:70} {figure:20} {promise}", flush=True)
             rows.append(f"| {what} | {figure} | {promise} |")
-    load = os.getloadavg()[0]
+            loads.append(os.getloadavg()[0])
     where = f"{os.cpu_count()} cores, no GPU, headless Chromium, Python {platform.python_version()}"
     text = [
         "# Charts as they are seen, measured", "",
-        f"`make bench-charts` on {where}; the machine's load was {load:.1f} at the end, {SECONDS:g} s a row.", "",
+        f"`make bench-charts` on {where}; the machine's load was {min(loads):.1f} to {max(loads):.1f}, what is",
+        f"measured included; {SECONDS:g} s a row. Promises are for a machine that does nothing else.", "",
         "| what | here | promise |", "|---|---|---|", *rows, "",
     ]  # fmt: skip
     (ROOT / "docs" / "charts-benchmarks.md").write_text("\n".join(text))

@@ -196,7 +196,7 @@ def call(
     timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")] = 30.0,
     id: Annotated[
         str | None,
-        Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it does not run again."),
+        Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing runs."),
     ] = None,
     ranks: OnRanks = "all",
     as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,

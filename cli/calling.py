@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from looptap.cli.earlier import earlier
 from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.start import DONE, FAILED, complain
+from looptap.client.controls import Outcome
 from looptap.client.discover import attach
 from looptap.protocol.errors import RemoteError
 
@@ -15,7 +17,10 @@ def call(name: str, code: str, *, on: str, timeout: float, id: str | None, ranks
     """Run ``code`` in the run ``name`` and print what comes of it; returns the exit code."""
     try:
         with attach(name) as run:
-            result = run.call(code, on=on, timeout=timeout, id=id, ranks=ranks)
+            if id is None:
+                result = run.call(code, on=on, timeout=timeout, ranks=ranks)
+            else:
+                result = _result(earlier(run, id, timeout, "call", value=code))
     except RemoteError as error:
         return _failed(error, as_json)
     if as_json:
@@ -23,6 +28,11 @@ def call(name: str, code: str, *, on: str, timeout: float, id: str | None, ranks
     elif result is not None:
         print(printable(result, keep="\n\t") if isinstance(result, str) else text_of(result))
     return DONE
+
+
+def _result(told: Outcome) -> Any:
+    """What the code returned; in a job of several ranks by rank."""
+    return {rank: one.result for rank, one in told.ranks.items()} if told.ranks else told.result
 
 
 def _failed(error: RemoteError, as_json: bool) -> int:

@@ -98,7 +98,7 @@ class Watcher:
         seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
         all_ = (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress)
-        viewer = (self._events, self._streams, self._ranks)  # the rest is refused
+        viewer = (self._events, self._streams, self._ranks, self._progress)  # the rest is refused
         for ask in viewer if self.run.role == VIEWER else all_:
             if self.run.state != "live":  # nobody is there who could answer
                 break

@@ -81,7 +81,7 @@ def guard(
     from looptap.cli.start import DONE, FAILED, complain
     from looptap.client.guard import guard as watch
 
-    runs, read = rules_of(rules)
+    runs, read, places = rules_of(rules)
     shown, told, quiet = 0, set[str](), time.monotonic() + QUIET
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:
@@ -92,16 +92,16 @@ def guard(
                 elif not told and time.monotonic() > quiet:
                     complain(f"no run matches {pattern or runs!r} so far; the first that does will be watched.")
                     quiet = math.inf
-                shown = _show(on_watch, shown, as_json)
+                shown = _show(on_watch, shown, places, as_json)
                 time.sleep(0.0 if once else PAUSE)
         finally:
-            _show(on_watch, shown, as_json)
+            _show(on_watch, shown, places, as_json)
     fired = [each for each in on_watch.firings if each.action not in ("gap", "problem")]
     return FAILED if once and fired else DONE
 
 
-def rules_of(path: str) -> tuple[str, list[Rule]]:
-    """Which runs a file of rules is for, and the rules. Raises QueryError that names the file."""
+def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
+    """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
     from looptap.cli.watching import window_of
     from looptap.client.guard_rules import Rule
     from looptap.protocol.documents import Document
@@ -121,23 +121,25 @@ def rules_of(path: str) -> tuple[str, list[Rule]]:
             f"{document.where('rules')}: rules is a list of one rule or more, not {found!r:.80}. Such as:\n"
             "rules:\n  - query: isnan(loss)\n    actions: [stop]"
         )
-    made = []
+    made, places = [], {}
     for number, one in enumerate(found):
         try:
             if isinstance(one, dict) and isinstance(one.get("window"), str):
                 one = {**one, "window": window_of(one["window"])}
             made.append(Rule.of(one))
+            places[made[-1].name] = document.where(*keys, number)
         except (QueryError, TypeError, typer.BadParameter) as error:
             raise QueryError(f"{document.where(*keys, number)}: {error}") from None
-    return str(told.get("runs", "*")), made
+    return str(told.get("runs", "*")), made, places
 
 
-def _show(on_watch: Guard, shown: int, as_json: bool) -> int:
+def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) -> int:
     from looptap.client.guard_actions import json_line
 
     firings = on_watch.firings
     for firing in firings[shown:]:
-        print(json_line(firing) if as_json else line_of(firing), flush=True)
+        where = places.get(firing.rule, "") if firing.action == "problem" else ""
+        print(json_line(firing) if as_json else f"{line_of(firing)}{f' ({where})' * bool(where)}", flush=True)
     return len(firings)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from looptap.cli.names import Name, OnRanks, which_of
+from looptap.cli.names import Name, OnRanks, Shown, which_of
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object in place of text.")]
 Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
@@ -16,7 +16,7 @@ At = Annotated[
 ]
 Id = Annotated[
     str | None,
-    Option("--id", metavar="ID", help="Ask for the outcome of an earlier command; it is not done again."),
+    Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing is done."),
 ]
 Before = Annotated[bool, Option("--checkpoint", help="Have the job make a checkpoint before, if it can.")]
 
@@ -88,11 +88,11 @@ def set_(
     from looptap.cli import steering
 
     to, which = steering.value_of(value), which_of(ranks)
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "set", name=name, value=to)
     return steering.command(
         run,
-        lambda job: job.set(
-            name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, id=id, ranks=which
-        ),
+        lambda job: job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which),
         as_json,
     )
 
@@ -116,7 +116,9 @@ def trigger(
     """
     from looptap.cli import steering
 
-    how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "id": id, "ranks": which_of(ranks)}
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "trigger", name=name)
+    how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "ranks": which_of(ranks)}
     return steering.command(run, lambda job: job.trigger(name, **how), as_json)
 
 
@@ -132,8 +134,10 @@ def checkpoint(
     """
     from looptap.cli import steering
 
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "checkpoint")
     which = which_of(ranks)
-    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, id=id, ranks=which), as_json)
+    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, ranks=which), as_json)
 
 
 def pause(
@@ -183,11 +187,13 @@ def stop(
     """
     from looptap.cli import steering
 
-    return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout, id=id), as_json)
+    if id is not None:
+        return steering.earlier(run, as_json, id, timeout, "stop")
+    return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)
 
 
 def commands(
-    run: Name,
+    run: Shown,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each.")] = False,
     as_yaml: Annotated[bool, Option("--yaml", help="Print what `looptap replay` takes.")] = False,
 ) -> int:
@@ -196,6 +202,7 @@ def commands(
     \b
       looptap commands digits-cnn
       looptap commands digits-cnn --yaml > commands.yaml
+      looptap commands looptap-runs/digits-cnn-….looptap
     """
     from looptap.cli import steering
 
@@ -203,13 +210,14 @@ def commands(
 
 
 def replay(
-    file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands RUN --yaml` has printed.")],
+    file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands --yaml` has printed, or a stored run.")],
     job: Annotated[list[str], Argument(metavar="COMMAND...", help="How to start the job, with its arguments.")],
 ) -> int:
     """Start a job in which the commands of an earlier run are done again, at the same events.
 
     \b
       looptap replay commands.yaml python train.py --seed 0
+      looptap replay looptap-runs/digits-cnn-….looptap python train.py --seed 0
 
     The same as LOOPTAP_REPLAY=commands.yaml python train.py, or looptap.Agent(..., replay="commands.yaml").
     """

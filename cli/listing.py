@@ -113,7 +113,7 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
         if members > 1:
             pids, place = spans(one["pid"] for one in report["members"]), Path(report["path"]).parent
             gone = f", its processes ({pids}) are gone; their files are still in {place}"
-        yield Text.assemble(head, (f"  {report['id']}{gone}", "dim"))
+        yield Text.assemble(head, (f"  {report['id']}{gone}; looptap ls --clean removes what is left", "dim"))
         return
     yield Text.assemble(head, f" for {duration(report['age'])}")
     yield _fact("id", report["id"])

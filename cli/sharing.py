@@ -88,12 +88,14 @@ def share(
             job.export(hidden, False)
         if list_ or hide:
             return _listed(job, as_json)
+        seen, others = {each.name for each in job.streams if each.exported}, job.shares if stream else []
         for text in stream or ():
             handed = job.stream(text, on=on)
             job.export(handed, name=name)
             _warn_if_it_fails(handed)
         made = job.share(expires=lasting, endpoint=_endpoint(tcp), path=output)
         exported = [each for each in job.streams if each.exported]
+        _warn_of_others(run, [each.name for each in exported if each.name not in seen], others)
         return _made(run, made, exported, as_json)
 
 
@@ -147,6 +149,19 @@ def _warn_if_it_fails(stream: Stream) -> None:
         time.sleep(0.02)
     if stream.traceback and not stream.arrived:
         complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")
+
+
+def _warn_of_others(run: str, names: list[str], others: list[Share]) -> None:
+    """Say who sees the streams ``names`` from now on, beside whom they were exported for."""
+    from looptap.cli.formats import several
+    from looptap.cli.start import complain
+
+    if names and others:
+        complain(
+            f"{several(len(others), 'earlier share')} ({', '.join(share.id for share in others)}) from now on "
+            f"{'shows' if len(others) == 1 else 'show'} {', '.join(map(repr, names))}, too: every share of a run shows "
+            f"all that is exported. To end one: looptap share {run} --revoke --id ID; to hide a stream: --hide STREAM"
+        )
 
 
 def seconds_of(text: str) -> float:
@@ -203,7 +218,7 @@ def _listed(job: Run, as_json: bool) -> int:
     if as_json:
         print(json_of({"shares": [_facts(share) for share in shares], "streams": exported}))
         return DONE
-    print(f"exported: {', '.join(map(repr, exported)) or 'nothing'}")
+    print(f"exported, so that every share shows it: {', '.join(map(repr, exported)) or 'nothing'}")
     for share in shares:
         there = f"; there: {', '.join(share.who)}" if share.who else "; nobody is there"
         print(f"{share.id}  {', '.join(share.endpoints)}, ends in {duration(share.left)}{there}")

@@ -27,6 +27,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from looptap.cli.app import app
+    from looptap.cli.spelling import in_shell
     from looptap.streams.errors import LooptapError
 
     for stream in (sys.stdout, sys.stderr):
@@ -39,9 +40,10 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except LooptapError as error:
-        return complain(str(error))
+        return complain(in_shell(error))
     except usage_error as error:
-        command = error.ctx.command_path if error.ctx else "looptap"
+        given = [one for one in arguments[:1] if not one.startswith("-")]  # an option without its value has no context
+        command = error.ctx.command_path if error.ctx else " ".join(["looptap", *given])
         said = error.format_message()
         said = said if said.endswith((".", "?", "!")) else f"{said}."
         if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0

@@ -9,14 +9,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from looptap.cli.earlier import earlier as outcome_of
 from looptap.cli.formats import json_of, printable
+from looptap.cli.sources import source
+from looptap.cli.spelling import in_shell
 from looptap.cli.start import DONE, FAILED, complain
-from looptap.client.controls import Outcome
+from looptap.client.controls import Outcome, Records, line_of
 from looptap.client.discover import attach
 from looptap.client.run import Run
 from looptap.client.steering import CommandPending
 from looptap.protocol import replays
 from looptap.protocol.errors import RemoteError
+from looptap.store.replaying import load
 from looptap.streams.errors import ControlError
 
 
@@ -41,14 +45,19 @@ def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
     except (RemoteError, ControlError, CommandPending) as error:
         if as_json:
             trace, id = getattr(error, "traceback", ""), getattr(error, "id", None)
-            print(json_of({"outcome": type(error).__name__, "error": str(error), "traceback": trace, "id": id}))
+            print(json_of({"outcome": type(error).__name__, "error": in_shell(error), "traceback": trace, "id": id}))
             return FAILED
         if getattr(error, "traceback", ""):
             told = printable(error.traceback.rstrip(), keep="\n\t")  # type: ignore[union-attr]  # it has one
             print(told, file=sys.stderr)
-        return complain(str(error))
+        return complain(in_shell(error))
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
+
+
+def earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:
+    """Print what came of the command ``id`` that the run ``name`` was given before; returns the exit code."""
+    return command(name, lambda run: outcome_of(run, id, timeout, what, **asked), as_json)
 
 
 def controls(name: str, as_json: bool) -> int:
@@ -69,21 +78,22 @@ def controls(name: str, as_json: bool) -> int:
 
 
 def commands(name: str, as_json: bool, as_yaml: bool) -> int:
-    """Print what was done to the run ``name``; returns the exit code."""
-    with attach(name) as run:
-        records = run.commands
+    """Print what was done to the run ``name``, which may be a stored one; returns the exit code."""
+    with source(name) as run:
+        records, id = run.commands, run.id
+    entries = list(records) if isinstance(records, Records) else records.entries()
     if as_yaml:
-        print(replays.text_of(records, records.run), end="")
+        print(replays.text_of(entries, id), end="")
     elif as_json:
-        print(json_of(list(records)))
+        print(json_of(entries))
     else:
-        print(printable(str(records), keep="\n") if records else "No commands so far.")
+        print(printable("\n".join(map(line_of, entries)), keep="\n") or "No commands so far.")
     return DONE
 
 
 def replay(path: str, job: Sequence[str]) -> int:
     """Become ``job``, in which the commands in ``path`` are done at the same events."""
-    entries = replays.load(path)
+    entries = load(path)
     print(f"looptap: {len(entries)} commands of {path} are done again.", file=sys.stderr, flush=True)
     environment = {**os.environ, "LOOPTAP_REPLAY": os.path.abspath(path)}
     os.execvpe(job[0], list(job), environment)

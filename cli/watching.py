@@ -99,7 +99,7 @@ def window_of(text: str | None) -> Window | None:
     if match := re.fullmatch(r"sliding:(\d+)", text):
         return sliding(int(match[1]))
     raise QueryError(
-        f"--window {text}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
+        f"{text!r}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
         "at each event over the last 100."
     )
 

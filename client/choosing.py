@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
+import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 from looptap.client.jobs import numbered
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.keys import OPERATOR
+from looptap.store.places import kept
 from looptap.streams.syntax import nearest
 
 if TYPE_CHECKING:
@@ -79,15 +82,25 @@ def _nothing(
     if name is None and problems:
         return UnsafeFile(problems[0].problem)
     what = "No run announces itself" if name is None else f"No run matches {name!r}"
+    over = _ended(name or "")
     if living:
         near = nearest(name or "", {run.name for run in living})
-        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}")
+        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}{over}")
+    if over:
+        return NoSuchRun(f"{what}.{over}")
     where = os.environ.get("LOOPTAP_DIR") or f"{socket.gethostname()}, for this user"
     return NoSuchRun(
         f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "
         "machines, let both sides share a directory: export LOOPTAP_DIR=…"
         + (f" A file there cannot be used: {problems[0].problem}" if problems else "")
     )
+
+
+def _ended(name: str) -> str:
+    """A sentence on the newest run of this name that is stored here, if there is one."""
+    escaped = glob.escape(name)
+    files = [*kept(escaped), *kept(f"{escaped}-[0-9]*")] if name else []
+    return f" A run of that name has ended; see: looptap open {shlex.quote(str(files[0]))}" if files else ""
 
 
 def _names(listed: Sequence[RunListing]) -> str:

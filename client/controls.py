@@ -80,6 +80,8 @@ class Outcome:
     saved: Any = None
     """What the checkpoint before the change returned."""
 
+    note: str = ""
+    """What else is to be known: of a stop, that the loop has never looked whether one is asked for."""
     waited: float = 0.0
     """Seconds that the loop waited at the event for the other ranks."""
     ranks: dict[int, Outcome] = field(default_factory=dict)
@@ -92,7 +94,8 @@ class Outcome:
         if self.what in ("pause", "resume") and isinstance(self.result, float):
             result = f": {self.result:.1f} s"
         where = f", at {self.event} {self.number:,}" if self.event else ""
-        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}"
+        note = f": {self.note:.200}" if isinstance(self.note, str) and self.note else ""
+        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}"
 
     @classmethod
     def of(cls, told: Any) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 import socket
 import sys
 import time
@@ -32,6 +33,8 @@ from looptap.protocol.errors import (
 )
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
+from looptap.store.places import SUFFIX
+from looptap.store.reader import is_stored
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,8 @@ def find(
     if is_remote(name):
         return _remote(str(name), rank, timeout)
     path = _path(name)
+    if path is not None or (isinstance(name, str) and name.endswith(SUFFIX)):
+        _refuse_stored(path or Path(str(name)))
     if path is not None:
         return _of_file(path)
     return chosen(runs(directory), None if name is None else str(name), rank)
@@ -191,6 +196,14 @@ def _path(name: str | os.PathLike[str] | None) -> Path | None:
     if isinstance(name, str) and not any(s in text for s in separators) and not text.endswith(".json"):
         return None
     return Path(text).expanduser()
+
+
+def _refuse_stored(path: Path) -> None:
+    if is_stored(path):
+        raise NoSuchRun(
+            f"{path} is a stored run, and one attaches to runs that are alive. looptap.open({str(path)!r}) gives its "
+            f"streams and commands; in the shell: looptap open, plot, commands or export {shlex.quote(str(path))}."
+        )
 
 
 def _of_file(path: Path) -> RunListing:

@@ -40,6 +40,13 @@ class Estimates:
         value = self._stream.latest
         return value if is_report(value) else None
 
+    def told(self) -> Mapping[str, Any] | None:
+        """The newest report; None if the run is over, does not answer or tells nothing."""
+        try:
+            return self.newest() if self._run.alive else None
+        except LooptapError:
+            return None
+
 
 def reports(
     run: Run, name: str = "progress", on: str | None = None, every: float = EVERY, buffer: int = BUFFER
@@ -57,15 +64,6 @@ def reports(
             f"--stream {query} --on {commonest(run)}."
         )
     return run.stream(query, buffer=buffer)
-
-
-def lines_of(run: Run, estimates: Estimates) -> list[str]:
-    """What is known of the rest of a run, in lines; none if it tells nothing."""
-    try:
-        report = estimates.newest() if run.alive else None
-    except LooptapError:
-        return []
-    return [] if report is None else said(report)
 
 
 def is_report(value: object) -> bool:
@@ -104,16 +102,26 @@ def said(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Which share of the time is over for sure, and which perhaps, each 0 to 1.
+
+    >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 0, 200]})
+    (0.2, 1.0)
+    """
+    if report["over"]:
+        return 1.0, 1.0
+    if report["remaining"] is None:
+        return 0.0, 0.0
+    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
+    sure, perhaps = (min(1.0, elapsed / max(elapsed + rest, 1e-9)) for rest in (high, low))
+    return sure, perhaps
+
+
 def banded(report: Mapping[str, Any], width: int) -> str:
     """A bar of ``width`` characters: full is what is over for sure, shaded what may be.
 
     >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
     '███▒▒▒░░░░'
     """
-    if report["over"]:
-        return "█" * width
-    if report["remaining"] is None:
-        return "░" * width
-    elapsed, (_, low, high) = report["elapsed"], report["remaining"]
-    sure, perhaps = (int(width * min(1.0, elapsed / max(elapsed + rest, 1e-9))) for rest in (high, low))
+    sure, perhaps = (int(width * share) for share in over_by_now(report))
     return "█" * sure + "▒" * (perhaps - sure) + "░" * (width - perhaps)

@@ -175,6 +175,9 @@ class Rule:
 
     def _check_query(self) -> None:
         bounded = self.above is not None or self.below is not None
+        for side, bound in (("above", self.above), ("below", self.below)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+                raise QueryError(f"{side}={bound!r:.80}: it is a number.")
         if not self.name:
             bounds = (("above", self.above), ("below", self.below))
             sides = [f"{side} {bound:g}" for side, bound in bounds if bound is not None]

@@ -112,7 +112,7 @@ def skew(
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
     )
-    stream.unit = "s"
+    stream.unit, stream.drawn = "s", SPREAD[:1]
     stream.combined = _Spread(run, stream.ranks)
     stream._set_fields(SPREAD)
     stream._own_notes += stream.combined.notes
@@ -133,6 +133,7 @@ def _asked(
     stream = kind(
         run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
     )  # fmt: skip
+    stream.asked = asked
     seconds = attach.align and attach.window.kind == m.SECONDS
 
     def begin(rank: Run) -> RankPart:

@@ -57,7 +57,8 @@ class RankStream(LiveStream):
         patience: float,
     ) -> None:  # fmt: skip
         super().__init__(run, attach, name=attach.name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
-        self.ranks = tuple(ranks)
+        self.ranks = self.asked = tuple(ranks)
+        """``ranks`` is who answers; by a relay that is one for several of those that are ``asked``."""
         self.parts: dict[int, RankPart] = {}
         """The stream of each rank, which keeps none of its values."""
         self.gone: dict[int, str] = {}
@@ -133,7 +134,7 @@ class RankStream(LiveStream):
         self._gathering.stop()
 
     def __repr__(self) -> str:
-        facts = [numbered(self.ranks)]
+        facts = [numbered(self.asked)]
         if waiting := self.waiting:
             facts.append(f"waits for {numbered(waiting)} for {max(waiting.values()):.1f} s")
         if self._absent:

@@ -154,7 +154,8 @@ class Steering(Session):
         """Ask the job to stop at its next event; a pause ends.
 
         From then on `Agent.stop_requested` is true; where the host wants it so, ``on_stop`` is raised out of `emit`.
-        A loop that looks at neither goes on. Raises CommandPending after ``timeout`` seconds.
+        A loop that looks at neither goes on; `note` of the outcome says so where it has never looked.
+        Raises CommandPending after ``timeout`` seconds.
         """
         return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 

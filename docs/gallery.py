@@ -29,7 +29,7 @@ from looptap.visualizers.saving import save
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs" / "gallery"
 NOTEBOOK = ROOT / "notebooks" / "gallery.ipynb"
-CHARTS = 20
+CHARTS = 21
 """In it."""
 EPOCHS = 8
 BATCHES = 24 * EPOCHS
@@ -72,29 +72,27 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 def pictures() -> tuple[list[Picture], list[Picture]]:
     """The pictures of lines and their like, and all others, after the job has run its epochs."""
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["LOOPTAP_DIR"] = directory
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "looptap.examples.digits", "--epochs", "100000"]
-        job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        try:
-            run = _attach(job)
-            plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
-            first = plots[0][0].cells[0].streams[0]
-            for part, rate in ((3, 0.05), (2, 0.02)):  # so that there are marks of commands
-                first.wait(first.arrived + BATCHES // part // 2, timeout=300)
-                run.set("optimizer.lr", rate)
-            first.wait(first.arrived + BATCHES // 2, timeout=300)
-            for plot in (one for group in plots for one in group):
-                plot.cells[0].streams[0].wait(2, timeout=120)
-                plot.pull()
-            time.sleep(2)  # marks of commands are on the way since the first look
-            for plot in (one for group in plots for one in group):
-                plot.pull()
-            found = [[plot.pictures()[0] for plot in group] for group in plots]
-        finally:
-            job.kill()
-            job.wait()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "looptap.examples.digits", "--epochs", "100000"]
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        run = _attach(job)
+        plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
+        first = plots[0][0].cells[0].streams[0]
+        for part, rate in ((3, 0.05), (2, 0.02)):  # so that there are marks of commands
+            first.wait(first.arrived + BATCHES // part // 2, timeout=300)
+            run.set("optimizer.lr", rate)
+        first.wait(first.arrived + BATCHES // 2, timeout=300)
+        for plot in (one for group in plots for one in group):
+            plot.cells[0].streams[0].wait(2, timeout=120)
+            plot.pull()
+        time.sleep(2)  # marks of commands are on the way since the first look
+        for plot in (one for group in plots for one in group):
+            plot.pull()
+        found = [[plot.pictures()[0] for plot in group] for group in plots]
+    finally:
+        job.kill()
+        job.wait()
     return found[0], found[1]
 
 
@@ -165,8 +163,16 @@ def _photograph(page: Path, path: Path, height: int) -> bool:
 
 
 def main() -> None:
-    """Write all files of docs/gallery."""
+    """Write all files of docs/gallery; the jobs announce themselves to nobody else."""
     HERE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["LOOPTAP_DIR"] = directory
+        _write()
+    for path in sorted(HERE.iterdir()):
+        print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
+
+
+def _write() -> None:
     for name, group in zip(("lines", "others"), pictures(), strict=True):
         _small(save(group, HERE / f"matplotlib-{name}.png", rows=4))
         (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=6) + "\n")
@@ -178,8 +184,6 @@ def main() -> None:
                 print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")
     if _browser():
         _notebook(HERE / "notebook.png")
-    for path in sorted(HERE.iterdir()):
-        print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
 
 
 if __name__ == "__main__":

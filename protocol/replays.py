@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ REPLAYED = ("set", "trigger", "checkpoint", "stop", "call")
 """What is done again. A pause changes nothing but the time."""
 _FIELDS = ("event", "number", "what", "name", "value", "schedule", "checkpoint", "old", "new", "outcome", "client",
            "time", "error")  # fmt: skip
+_VALUES = ("value", "old", "new")  # of which 0, False and "" say something
 _HEAD = "# Commands of {run}: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)\n"
 
 
@@ -29,8 +30,12 @@ def text_of(records: Iterable[Mapping[str, Any]], run: str) -> str:
     """
     from looptap.protocol.documents import entries
 
-    told = [{name: one[name] for name in _FIELDS if one.get(name) not in (None, "", False)} for one in records]
+    told = [{name: one[name] for name in _FIELDS if _says(name, one.get(name))} for one in records]
     return _HEAD.format(run=" ".join(run.split())) + entries(told)
+
+
+def _says(name: str, value: Any) -> bool:
+    return value is not None and (name in _VALUES or bool(value))
 
 
 def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
@@ -49,8 +54,13 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found = [] if document.value is None else document.value
     if not isinstance(found, list):
         raise ControlError(f"{document.where()}: the commands are a list: - {{event: batch, number: 3, …}}")
-    checked = [_checked(entry, document.where(place)) for place, entry in enumerate(found)]
-    return [entry for entry in checked if entry["what"] in REPLAYED and entry.get("outcome", "done") == "done"]
+    return checked(found, document.where)
+
+
+def checked(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Those of ``entries`` that are done again; ``where`` tells of each its place. Raises ControlError."""
+    found = [_checked(entry, where(place)) for place, entry in enumerate(entries)]
+    return [entry for entry in found if entry["what"] in REPLAYED and entry.get("outcome", "done") == "done"]
 
 
 def _checked(entry: Any, where: str) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Command(NamedTuple):
     old: Any
     new: Any
     outcome: str
+    asked: Any = None
+    """The ``value``, ``schedule`` and ``checkpoint`` that were asked for; None where that is not known."""
 
 
 COMMANDS = "commands"

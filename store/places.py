@@ -31,6 +31,15 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
     return folder / f"{safe}{f'-rank{rank}' if rank else ''}{SUFFIX}"
 
 
+def kept(pattern: str = "*") -> list[Path]:
+    """The files of the runs that are stored here, whose names without the suffix fit ``pattern``; the newest first."""
+    try:
+        found = store_path(".").parent.glob(f"{pattern}{SUFFIX}")
+        return sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)
+    except OSError:
+        return []
+
+
 def is_local(path: Path, mounts: str | None = None) -> bool:
     """Whether ``path`` is on a file system of this machine, where processes can share memory by a file.
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from looptap.store import schema
 from looptap.store.errors import StoreError
-from looptap.store.places import SUFFIX, store_path
+from looptap.store.places import kept
 from looptap.store.run import StoredRun
 from looptap.store.tensorboard import imported
 
@@ -37,13 +37,18 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
         raise
 
 
+def is_stored(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file that begins as a stored run does."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def _near(path: Path) -> str:
     """The newest runs, of those that are kept here, whose names begin as ``path`` does."""
-    try:
-        found = store_path(".").parent.glob(f"{glob.escape(path.stem)}*{SUFFIX}")
-        names = [str(one) for one in sorted(found, key=lambda one: one.stat().st_mtime)[:-4:-1]]
-    except OSError:
-        return ""
+    names = [str(one) for one in kept(f"{glob.escape(path.stem)}*")[:3]]
     return f" Did you mean {' or '.join(names)}?" if names else ""
 
 

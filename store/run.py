@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from looptap.protocol.processes import Process
+from looptap.store.commands import Commands
 from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
-from looptap.store.jobs import COMMANDS, Command
+from looptap.store.jobs import COMMANDS
 from looptap.store.stored import Declared, StoredCommands, StoredStream, command_of
 from looptap.streams.feed import ENDED, LIVE
 
@@ -44,8 +45,8 @@ class StoredRun:
         self._streams: dict[int, StoredStream] = {}
         self._commands: StoredCommands | None = None
         self._seen: object = None
-        columns = self._select("SELECT name FROM pragma_table_info('streams')")
-        self._first = "first" if ("first",) in columns else "1"  # older files do not have it
+        self._first = self._column("streams", "first", "1")
+        self._asked = self._column("commands", "asked", "NULL")
         self._moved = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """What the run says of itself: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -150,12 +151,19 @@ class StoredRun:
         return [*self._streams.values(), *filter(None, [self._commands])]
 
     @property
-    def commands(self) -> list[Command]:
-        """The commands that clients gave, in order, with their outcomes."""
+    def commands(self) -> Commands:
+        """The commands that clients gave, in order, with their outcomes.
+
+        ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run;
+        it takes the file of a stored run, too.
+        """
         rows = self._select(
-            "SELECT id, time, wall, event, number, client, what, old, new, outcome FROM commands ORDER BY wall, time"
+            f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked} FROM commands "
+            "ORDER BY wall, time"
         )
-        return [command_of(row) for row in rows]
+        commands = Commands(command_of(row) for row in rows)
+        commands.run = self.id
+        return commands
 
     def __repr__(self) -> str:
         ((count,),) = self._select("SELECT count(*) FROM streams") if self._connection else ((0,),)
@@ -163,6 +171,10 @@ class StoredRun:
         return f"<StoredRun {self.name!r} ({self.id}): {state}; {count:,} stream{'s' * (count != 1)}; {self.path}>"
 
     # ------------------------------------------------------------ reading
+
+    def _column(self, table: str, name: str, other: str) -> str:
+        """The column ``name``, or ``other`` in an older file, which does not have it."""
+        return name if self._select("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)) else other
 
     def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:

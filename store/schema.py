@@ -49,7 +49,8 @@ CREATE TABLE commands (
     client TEXT NOT NULL,
     what TEXT NOT NULL,
     old, new,               -- numbers, texts, or blobs as in items.packed
-    outcome TEXT NOT NULL
+    outcome TEXT NOT NULL,
+    asked                   -- value, schedule and checkpoint as they were asked for: a blob as in items.packed
 );
 CREATE VIEW series AS
     SELECT streams.name AS stream, items.number, items.event, rank, time, wall, value, packed

@@ -136,7 +136,7 @@ class StoredCommands(Kept):
 def command_of(row: tuple[Any, ...]) -> Command:
     """The command that a row of the table tells of. Raises StoreError for what cannot be read."""
     command = Command(*row)
-    return command._replace(old=fact_of(command.old), new=fact_of(command.new))
+    return command._replace(old=fact_of(command.old), new=fact_of(command.new), asked=fact_of(command.asked))
 
 
 def _fields(declared: Declared) -> list[str]:

@@ -117,8 +117,8 @@ class Writer:
     def command(self, command: Command) -> None:
         """Keep a command and its outcome; the same id again replaces what was kept."""
         self._notice_fork()
-        row = (*command[:7], fact(command.old), fact(command.new), command.outcome)
-        self._put(Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+        row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
+        self._put(Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
     def describe(self, **facts: Any) -> None:
         """Keep facts of the run, such as the names that it exposes; a later one of the same name replaces it."""

@@ -75,6 +75,8 @@ class Stream(Feed):
         self.notes: list[str] = []
         self.limits: list[str] = []
         """Of the notes, those that tell how a budget limits the query now."""
+        self.drawn: tuple[str, ...] = ()
+        """The fields that a chart draws, unless it is told; none: all."""
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 

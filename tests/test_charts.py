@@ -204,6 +204,7 @@ snapshots = st.recursive(
 @example([(np.empty((0, 0), "datetime64[Y]"), 0.0)], "", "")
 @example([[""]], "summary", "")
 @example([0.0], "line3d", "")
+@example([{}], "ridgeline", "")
 def test_any_values_get_some_chart_and_no_exception(values, chart, x):
     stream = stream_of(values, name="anything")
     choice = chosen(stream, chart)

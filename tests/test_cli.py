@@ -165,6 +165,7 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
         (["watch", "small"], 2, "Missing argument 'QUERY'. See: looptap watch --help"),
         (["watch", "small", "loss", "--bogus"], 2, "No such option: --bogus. See: looptap watch --help"),
         (["set", "small", "optimizer.lr", "-0.5"], 2, "A value that begins with a minus goes after two more: -- -0.5."),
+        (["set", "small", "a", "1", "--id"], 2, "Option '--id' requires an argument. See: looptap set --help"),
         (["nonsense"], 2, "No such command 'nonsense'. See: looptap --help"),
         (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), of seconds (30s)"),
         (["watch", "small", "loss", "--window", "0"], 1, "a window is None"),
@@ -211,6 +212,7 @@ def test_ls_shows_a_killed_run_as_ended_until_it_is_cleaned_away(start, run, her
     _, out, _ = run("ls")
     assert "doomed  ended  doomed-" in out
     assert f"process {dead.pid} is gone" in out
+    assert "looptap ls --clean removes what is left" in here("ls")[1]
     assert "doomed" not in here("ls", "--clean")[1]
 
 
@@ -407,7 +409,8 @@ def test_call_tells_the_id_by_which_to_ask_again(job, here):
     code, _, err = here("call", "small", "1", "--on", "never", "--timeout", "0.3")
     assert code == 1
     assert "it never runs twice" in err
-    assert "id=" in err
+    id = err.split(" --id ")[1][:32]
+    assert "was not answered" in here("call", "small", "1", "--id", id, "--timeout", "0.3")[2]
 
 
 # ---------------------------------------------------------------- text, JSON, drawings

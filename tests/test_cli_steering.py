@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.cli import main
@@ -63,7 +64,7 @@ def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
     assert (code, out, err) == (1, "", "looptap: echo.factor = 99: it is a whole number from 1 to 16.\n")
     code, out, _ = here("set", "small", "echo.facto", "3", "--json")
     assert (code, json.loads(out)["outcome"]) == (1, "ControlError")
-    assert here("set", "small", "echo.factor", "9", "--id", outcome["id"])[1].startswith("set echo.factor: 2 → 3")
+    assert here("set", "small", "echo.factor", "3", "--id", outcome["id"])[1].startswith("set echo.factor: 2 → 3")
     lines = here("commands", "small")[1].splitlines()
     assert [line.split("  ")[1:3] for line in lines[:2]] == [
         ["set echo.factor 2 → 3", "done"], ["set settings['rate'] 0.5 → -1.5", "done"]
@@ -73,6 +74,45 @@ def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(here("commands", "small", "--yaml")[1])
     assert [entry["value"] for entry in replays.load(path)] == [3, -1.5]
+
+
+def test_an_id_only_asks_and_nothing_is_done(job, here):
+    for words in (["set", "small", "echo.factor", "3"], ["trigger", "small", "evaluate"], ["checkpoint", "small"],
+                  ["stop", "small"], ["call", "small", "step + 1"]):  # fmt: skip
+        code, out, err = here(*words, "--id", "deadbeef")
+        assert (code, out) == (1, "")
+        assert "no command with the id 'deadbeef' is remembered, and nothing was done. Without --id" in err
+    assert not job.stop_requested
+    assert here("commands", "small")[1] == "No commands so far.\n"
+    id = json.loads(here("set", "small", "echo.factor", "3", "--json")[1])["id"]
+    for words in (["set", "small", "echo.factor", "9"], ["set", "small", "settings['rate']", "3"], ["stop", "small"]):
+        code, _, err = here(*words, "--id", id)
+        assert code == 1
+        assert f"the command {id} was another one, and nothing was done: batch" in err
+        assert "set echo.factor 2 → 3  done" in err
+    with looptap.attach("small") as run:
+        run.call("step + 1", id="one")
+        assert run.commands[-1]["id"] == "one"
+    assert here("call", "small", "step + 1", "--id", "one")[:2] == (0, "2\n")
+    assert here("call", "small", "step + 2", "--id", "one")[0] == 1
+    assert len(job._service.steering.commands.records) == 2
+
+
+def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
+    code, _, err = here("set", "small", "settings['rate']", "4", "--on", "nosuchevent", "--timeout", "0.05")
+    assert code == 1
+    assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err
+    id = job._service.steering.commands.records[-1]["id"]
+    assert f"To ask for its outcome, give the same command with --id {id}: it never runs twice." in err
+    assert here("call", "small", "1", "--on", "never", "--timeout", "0.05")[2].count("--id") == 1
+    assert here("pause", "small", "15")[0] == 0
+    with looptap.attach("small") as run:
+        soon(lambda: run.paused)
+    err = here("watch", "small", "step", "--timeout", "0.05")[2]
+    assert here("share", "small", "--stream", "step", "-o", str(tmp_path / "v.json"))[0] == 0
+    err += here("watch", str(tmp_path / "v.json"), "loss + 1")[2] + here("call", str(tmp_path / "v.json"), "1")[2]
+    assert "looptap streams lists them" in err
+    assert "run." not in err
 
 
 def test_checkpoint_trigger_pause_resume_and_stop(job, here):
@@ -90,8 +130,11 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert (code, late["outcome"]) == (1, "CommandPending")
     assert here("resume", "small")[1].startswith("resume: ")
     assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
-    assert here("stop", "small")[0] == 0
+    code, out, _ = here("stop", "small")
+    assert code == 0
+    assert "the job ends only if its loop reads agent.stop_requested, which it has not done so far" in out
     assert job.stop_requested
+    assert "stop_requested" not in here("stop", "small")[1]
     assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
 
 

@@ -27,6 +27,31 @@ from looptap.protocol.messages import RunInfo
 from looptap.protocol.processes import Process
 
 
+def test_a_stored_run_in_the_place_of_a_live_one_is_said_to_be_one(directory, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_STORE", "kept runs")
+    monkeypatch.chdir(directory)
+    with looptap.Agent("fl") as agent:
+        agent.stream("loss", "loss", keep=True)
+        agent.emit("batch", loss=1.0)
+    (path,) = directory.glob("kept runs/*.looptap")
+    path.rename(directory / "x.looptap")
+    for name in ("x.looptap", "./x.looptap", directory / "x.looptap"):
+        for mode in (0o600, 0o644):
+            (directory / "x.looptap").chmod(mode)
+            with pytest.raises(NoSuchRun, match=r"x\.looptap is a stored run.*looptap open, plot, commands or export"):
+                attach(name)
+    with pytest.raises(NoSuchRun, match="announces itself while"):
+        attach("fl")
+    (directory / "x.looptap").rename(path)
+    for name in ("fl", agent.run.id):
+        with pytest.raises(NoSuchRun, match=rf"has ended; see: looptap open 'kept runs/{path.name}'"):
+            attach(name)
+    with looptap.Agent("other"), pytest.raises(NoSuchRun, match=r"alive: other-.* A run of that name has ended; see"):
+        attach("fl")
+    with pytest.raises(NoSuchRun, match="announces itself while"):
+        attach("f")
+
+
 @pytest.fixture
 def start(directory):
     """Start agents; they end with the test."""

@@ -699,6 +699,36 @@ def test_auto_settles_and_stays():
             assert len(changes) < 12
 
 
+def test_auto_is_there_within_the_first_batches():
+    for up, down in ((0.06, 0.01), (0.03, 0.01)):
+        assert simulated(up, down, steps=24)[0] == pytest.approx(up / down, rel=0.15)
+
+
+def test_the_first_batch_comes_soon_and_the_buffer_grows_slowly():
+    for factor, most in ((1, 8), (2, 16), (6, 32)):
+        echo = Echo(loader(n=400), factor, AFTER, buffer=100)
+        batches = iter(echo)
+        next(batches)
+        assert echo.fresh <= 16
+        fills = [echo.fill for _ in range(20) if next(batches)]
+        assert max(fills) <= most + 20 * 2
+        assert max(fills) > most
+
+
+def test_the_speed_up_that_is_expected():
+    meter = Meter(2)
+    assert math.isnan(meter.speed_up(2.0))
+    for _ in range(20):
+        meter.arrived(0.05, 0.06, {"read": 0.12})
+        meter.handed(0.01, 0.0, 0.05)
+    assert [meter.speed_up(factor) for factor in (1.0, 4.0, 6.0, 9.0)] == pytest.approx([1, 4, 6, 6])
+    clock = Clock()
+    echo = Echo(Slow(clock, 0.6, n=50), 1.0, clock=clock)
+    for _ in echo:
+        clock.now += 0.1
+    assert echo.speed_up(3.0) == pytest.approx(0.7 / 0.3)
+
+
 def test_auto_with_a_loader_that_is_really_slow():
     # 8 items of 4 ms in two workers are 16 ms a batch, and a step takes 4 ms
     echo = Echo(loader(Numbers(600, pause=0.004), workers=2), "auto", SHUFFLED, buffer=32)

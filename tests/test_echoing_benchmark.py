@@ -1,9 +1,8 @@
-"""The pieces of `make bench-echo`: files come as they are, late, and not in a pause; a promise can be missed."""
+"""The pieces of `make bench-echo`: files come as they are, and late; a promise can be missed."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 import echo_page
@@ -11,7 +10,7 @@ import pytest
 import torch
 from data_sets import Fetched
 from digit_files import decoded, files, pictures
-from echoed_training import DIGITS, Outcome, Watch, digits_echo, train
+from echoed_training import DIGITS, Outcome, digits_echo, train
 from file_server import serving
 from fresh_to_target import Job
 from promises import promises
@@ -28,7 +27,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def test_the_server_hands_out_pictures_late_and_none_while_it_is_paused():
+def test_the_server_hands_out_pictures_late():
     made, targets = files()
     assert all(file.startswith(b"\x89PNG") for file in made)
     with serving(made[:40], latency=0.02) as server:
@@ -38,14 +37,6 @@ def test_the_server_hands_out_pictures_late_and_none_while_it_is_paused():
         assert time.monotonic() - begun >= 5 * 0.02
         assert all(torch.equal(image, pictures()[0][at]) and target == targets[at]
                    for at, (image, target) in enumerate(found))  # fmt: skip
-        server.pause()
-        late = threading.Thread(target=lambda: found.append(data[5]))
-        late.start()
-        late.join(0.3)
-        assert late.is_alive()
-        server.resume()
-        late.join(30)
-        assert torch.equal(found[5][0], pictures()[0][5])
         data.close()
         server.latency = 0.0
         echo = digits_echo(data, 0, 3.0, buffer=32, size=8, workers=1)
@@ -56,44 +47,49 @@ def test_the_server_hands_out_pictures_late_and_none_while_it_is_paused():
         batches.close()
 
 
-def test_a_training_ends_at_the_target_and_evaluations_take_no_time():
-    calls = []
-    watch = Watch(lambda: calls.append("hold"), lambda: calls.append("go"))
-    task = DIGITS._replace(target=0.0, every=2, score=lambda model: time.sleep(0.2) or 0.5)
-    before = torch.get_rng_state()
+def test_a_training_ends_at_the_target_and_is_judged_alike_afterwards():
+    values = iter([0.1, 0.5, 0.3, 0.6, 0.7, 0.9] * 2)
+    task = DIGITS._replace(target=0.5, every=2, score=lambda model: next(values))
     batches = [[torch.rand(4, 1, 24, 24), torch.arange(4)]] * 20
-    outcome = train(task, Echo(batches, 2), 0.01, 0, steps=30, watch=watch)
-    torch.set_rng_state(before)
-    assert (outcome.reached, outcome.steps, outcome.fresh) == (True, 4, 8)
-    assert calls == ["hold", "go"] * 2
-    assert outcome.scores[0][0] < outcome.scores[1][0] <= outcome.seconds
-    real = time.perf_counter() - watch()
-    assert real >= 0.4
-    outcome = train(task._replace(target=1.0), Echo(batches, 2), 0.01, 0, steps=6)
-    assert (outcome.reached, outcome.steps) == (False, 6)
+    first = train(task, Echo(batches, 2), 0.01, 0, steps=30)
+    assert (first.reached, first.steps, first.fresh) == (True, 10, 20)
+    assert [score for _, score in first.scores] == [0.1, 0.5, 0.3, 0.6, 0.7]
+    next(values)
+    late = train(task, Echo(batches, 2), 0.01, 0, steps=12, later=True)
+    assert (late.reached, late.steps, late.fresh) == (True, 10, 20)
+    assert late.seconds == late.scores[-1][0]
+    weights = []
+    task = task._replace(score=lambda model: weights.append(next(model.parameters()).sum().item()) or 0.0)
+    for later in (False, True):
+        missed = train(task, Echo(batches, 2), 0.01, 0, steps=6, later=later)
+        assert (missed.reached, missed.steps) == (False, 6)
+    assert weights[:3] == weights[3:]
+    assert len(set(weights)) == 3
 
 
 def made_up(factor, seconds, *, reached=True):
     expected = {other: min(other, 6.0) for other in FIXED}
-    return Outcome(reached, 100, int(6400 / factor), seconds, [(seconds, 0.9)], 0.06, 0.01, factor, expected)
+    scores = [(0.0, 0.1), (seconds, 0.9)]
+    return Outcome(reached, 100, int(6400 / factor), seconds, scores, 0.06, 0.01, factor, expected)
 
 
 def test_what_does_not_hold_is_said():
     timed = {f"{e:g}": [made_up(e, 60 / min(e, 6.0))] * 3 for e in FIXED} | {"auto": [made_up(5.9, 10.2)] * 3}
     fast = [{"bare": (0.01, math.nan), "1": (0.01, 0.5), "auto": (0.0101, 0.5)}]
     finals = {Job("digits", 64, BEFORE, e, 300, 0.05, 0, True): made_up(e, 1.0) for e in (1.0, 2.0, 5.0)}
+    waiting = [(0.06, 0.061)] * 3
     costs = {("batch", 1): (0.02, 0.01, 0.0102), ("batch", 0): (0.2, 0.01, 0.012)}
-    found = promises(timed, fast, finals, costs)
-    assert [promise.held for promise in found] == [True] * 9
+    found = promises(timed, fast, finals, waiting, costs)
+    assert [promise.held for promise in found] == [True] * 10
     timed["5"] = [made_up(5.0, 13.0)] * 2 + [made_up(5.0, 13.0, reached=False)]
     timed["auto"] = [made_up(1.0, 12.0)] * 3
     fast[0]["auto"] = (0.012, 0.5)
     finals[Job("digits", 64, BEFORE, 2.0, 300, 0.05, 0, True)] = made_up(2.0, 1.0)._replace(scores=[(1.0, 0.89)])
     costs["batch", 1] = (0.04, 0.01, 0.0104)
-    found = promises(timed, fast, finals, costs)
-    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, False]
+    found = promises(timed, fast, finals, waiting, costs)
+    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, True, False]
     timed["5"] = [made_up(5.0, 20.0, reached=False)] * 3
-    assert not promises(timed, fast, finals, costs)[2].held
+    assert not promises(timed, fast, finals, waiting, costs)[2].held
     lines = "\n".join([*echo_page.kept(found), *echo_page.times(timed, 0.001)])
     assert lines.count("**no**") == 4
     assert "not reached" in lines

@@ -249,6 +249,21 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     line = json.loads(out)
     assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
     assert line["outcome"].startswith("stop, at batch ")
+    rules.write_text("rules:\n\n- query: lss > 5\n  on: batch\n")
+    with looptap.Agent("small") as agent:
+
+        def err():
+            while not (agent.stats()["queries"] and agent.stats()["queries"][0]["errors"] > 10):
+                agent.emit("batch", loss=0.5)
+                threading.Event().wait(0.001)
+            agent.close()
+
+        thread = threading.Thread(target=err)
+        thread.start()
+        _, out, _ = finish(rules, "small", "--once")
+        thread.join()
+    assert "problem: no observable 'lss'" in out
+    assert out.splitlines()[0].endswith("rules.yaml, line 3)")
     page = (Path(__file__).parent.parent / "docs" / "guard.md").read_text()
     rules.write_text(page.partition("```yaml")[2].partition("```")[0])
     assert [rule.name for rule in rules_of(str(rules))[1]] == [
@@ -259,6 +274,8 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     assert finish(as_json, "nobody", "--once") == (0, "", "")
     for text, said in (
         ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
+        ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high': it is a number."),
+        ("rules:\n- query: mean(loss)\n  window: 3x", "line 2: '3x': a window is a number of events (100)"),
         ("rules:\n- query: a: b", "line 2: this is no YAML: mapping values are not allowed here. Put a text"),
         ("rules:\n- query: a\n  query: b", "line 3: this is no YAML: 'query' stands there twice"),
         ("rules:\n- !!python/name:os.system x", "line 2: this is no YAML: could not determine a constructor"),

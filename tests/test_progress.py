@@ -213,6 +213,19 @@ def test_bad_input_of_inserted_validations_is_told_when_it_is_made(arguments, sa
         _inserting(**arguments)
 
 
+def test_between_two_forecasts_the_time_goes_on():
+    clock = Clock()
+    progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
+    trained(progress, clock, 10, error=lambda epoch: 0.3 + 0.5 / (epoch + 1))
+    before = progress.remaining.median
+    progress._estimator.took = 1.0  # so the next is made after 500 s
+    trained(progress, clock, 4, error=lambda epoch: 0.3 + 0.5 / (epoch + 11))
+    stop = progress.stop_at[0]
+    assert progress.remaining.median == pytest.approx(before - 4 * 12, rel=0.01)
+    trained(progress, clock, 45, error=lambda epoch: 0.3 + 0.5 / (epoch + 15))
+    assert progress.stop_at[0] > max(stop, 59)
+
+
 def test_a_rule_that_fails_on_drawn_futures_ends_the_forecast_and_not_the_loop():
     def rule(errors):
         return 1 / (len(errors) < 9) < 0

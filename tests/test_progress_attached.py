@@ -20,7 +20,7 @@ import looptap
 from looptap.cli import main
 from looptap.cli.facts import Watcher
 from looptap.cli.top_views import vitals
-from looptap.client.estimates import Estimates, banded, lines_of, said
+from looptap.client.estimates import Estimates, banded, said
 from looptap.streams import stillness
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
@@ -188,8 +188,8 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             watcher, estimates = Watcher(run), Estimates(run)
             soon(lambda: watcher.look().progress is not None)
             assert any(" to go (" in line.plain for line in vitals(watcher.look()))
-            soon(lambda: lines_of(run, estimates))
-            assert " to go (" in lines_of(run, estimates)[0]
+            soon(estimates.told)
+            assert " to go (" in said(estimates.told())[0]
 
         with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and is told if it is not
             share = run.share(path=directory / "seen.json")
@@ -201,7 +201,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             assert (code, shown.out.count(" to go (")) == (0, 2)
             with looptap.attach(share.path) as viewer:
                 estimates = Estimates(viewer)
-                soon(lambda: lines_of(viewer, estimates))
+                soon(estimates.told)
 
         deadline = time.monotonic() + 30
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:

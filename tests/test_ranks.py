@@ -17,13 +17,11 @@ from rank_jobs import environment, free_port, ranks, started, until
 import looptap
 from looptap.cli import main
 from looptap.client.discover import attach, runs
-from looptap.client.overranks import SPREAD
 from looptap.protocol.connections import ConnectionFile, publish
 from looptap.protocol.errors import NoSuchRun, SeveralRuns
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import QueryError
-from looptap.visualizers.plots import Plot
 
 # ---------------------------------------------------------------- which files are one job
 
@@ -197,9 +195,10 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
     assert not stream.records[0].partial  # it begins with an event that both have
-    plot = Plot(stream)
-    plot.pull()
-    assert [mark.name for mark in plot.pictures()[0].marks] == list(SPREAD)
+    assert stream.drawn == ("spread",)
+    plot = looptap.plot(stream)
+    until(plot.pull, "the values are drawn")
+    assert len(plot.pictures()[0].marks) == 1
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
 
@@ -225,6 +224,7 @@ def test_a_relay_merges_on_the_way(job, place):
         until(lambda: len(common()) >= 3, "windows of both ranks come by both ways")
         assert all(ours == theirs for ours, theirs in common())
         assert "ranks 0-1 by a relay" in relayed.notes
+        assert "; ranks 0-1" in repr(relayed)
         assert relayed.latest.v2 == 2
         child = part.run._transport._child
         with pytest.raises(QueryError, match="relay=True merges"):

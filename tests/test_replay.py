@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 import looptap
+from looptap.cli import main
 from looptap.protocol import replays
+from looptap.store import replaying
 from looptap.streams.errors import ControlError
 from looptap.testing import pair
 
@@ -107,7 +109,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
 
 def test_the_file_is_yaml_that_says_what_it_said(tmp_path):
     agent, run = pair("saved")
-    values = [0.1 + 0.2, 1e-05, -1e300, 5e-324, 12345678901234567, "ü: #\n- 1e5", True, float("inf")]
+    values = [0.0, 0, False, "", 0.1 + 0.2, 1e-05, -1e300, 5e-324, 12345678901234567, "ü: #\n- 1e5", True, float("inf")]
     agent.control("number", lambda: 0.0, lambda value: None)
     agent.control("text", lambda: "", lambda value: None, type=str)
     agent.control("count", lambda: 0, lambda value: None, type=int)
@@ -120,6 +122,50 @@ def test_the_file_is_yaml_that_says_what_it_said(tmp_path):
     path = run.commands.save(tmp_path / "c.yaml")
     assert [entry["value"] for entry in replays.load(path)] == values
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, capsys):
+    held = {"count": 3, "flag": True}
+    with looptap.Agent("first", store=directory) as agent:
+        agent.control("count", lambda: held["count"], lambda value: held.update(count=value // 2), type=int)
+        agent.control("flag", lambda: held["flag"], lambda value: held.update(flag=value), type=bool)
+        over = threading.Event()
+
+        def train():
+            while not over.wait(0.001):
+                agent.emit("batch", step=1)
+
+        loop = threading.Thread(target=train)
+        loop.start()
+        with looptap.attach("first") as run:
+            run.set("count", 9)
+            run.set("flag", False)
+            run.call("step + 1")
+            with pytest.raises(ControlError):
+                run.set("count", "many")
+            live = run.commands.save(directory / "live.yaml").read_text()
+        over.set()
+        loop.join(10)
+    (path,) = directory.glob("*.looptap")
+    with looptap.open(path) as stored:
+        assert stored.commands.save(directory / "stored.yaml").read_text() == live
+    with pytest.raises(SystemExit) as exit:
+        main(["commands", str(path), "--yaml"])
+    assert (exit.value.code, capsys.readouterr().out) == (0, live)
+    with pytest.raises(SystemExit):
+        main(["commands", str(path)])
+    assert "  set flag True → False  done" in capsys.readouterr().out
+    wanted = [("set", 9), ("set", False), ("call", "step + 1")]
+    assert [(one["what"], one["value"]) for one in replaying.load(path)] == wanted
+    again = looptap.Agent("again", replay=path)
+    again.control("count", lambda: 0, held.setdefault, type=int)
+    for _ in range(replaying.load(path)[-1]["number"]):
+        again.emit("batch", step=1)
+    assert [record["what"] for record in again._service.steering.commands.records] == ["set", "set", "call"]
+    again.close()
+    (directory / "text.looptap").write_text("SQLite format 3")
+    with pytest.raises(ControlError, match=r"text\.looptap"):
+        looptap.Agent("never", replay=directory / "text.looptap")
 
 
 @pytest.mark.parametrize(

@@ -601,6 +601,17 @@ def test_the_shell_shows_two_curves_to_a_colleague_and_ends_it(job, capsys, tmp_
     assert (code, "Write 30m, 8h or 2d" in said) == (1, True)
 
 
+def test_the_shell_says_that_earlier_shares_show_what_is_shared_now(job, capsys, tmp_path):
+    def share(stream, number):
+        return looptap_says(capsys, "share", "shared", "--stream", stream, "-o", str(tmp_path / f"{number}.json"))[1]
+
+    assert "earlier" not in share("loss", 1)
+    assert "earlier" not in share("loss", 2)  # which the first shows already
+    said = share("step * 2", 3)
+    assert re.search(r"2 earlier shares \(\w{8}, \w{8}\) from now on show 'step \* 2', too", said), said
+    assert "every share shows it: 'loss', 'step * 2'" in looptap_says(capsys, "share", "shared", "--list")[1]
+
+
 def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
     agent, run = job
     code, said = looptap_says(capsys, "keep", "shared", "step * 2", "--name", "double", "--json")

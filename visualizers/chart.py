@@ -176,9 +176,10 @@ class Chart:
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = Frames(self.keep, self.keep_bytes)
         series = Series(
-            stream, choice, color, side, layer=layer, frames=frames, label=options["name"], y=options["y"],
-            by=by if by in names else "", dash=options["dash"] or self.palette.dash(label),
-            points=self.points, noted=tuple(note for note in stream.notes if note not in stream.limits),
+            stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
+            y=options["y"] or stream.drawn, by=by if by in names else "",
+            dash=options["dash"] or self.palette.dash(label), points=self.points,
+            noted=tuple(note for note in stream.notes if note not in stream.limits),
             sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)

@@ -34,7 +34,7 @@ def draw(path: Path, timed: Timed, found: dict[Job, Outcome]) -> None:
     at = median(one.factor for one in timed["auto"])
     by_factor.plot([at], [auto], "s", color="#d62728", label="auto")
     by_factor.plot([5], [3.25], "x", color="#7f7f7f", label="paper, e = 5")
-    by_factor.set(xlabel="e", ylabel="times faster than e = 1", title="time to target, five seeds")
+    by_factor.set(xlabel="e", ylabel="times faster than e = 1", title="time to target, median and range of the seeds")
     by_factor.legend(fontsize=8)
     factors = (1.0, 2.0, 4.0, 8.0, 16.0)
     for size in SIZES["language"]:

@@ -7,8 +7,23 @@ from collections.abc import Sequence
 from statistics import median
 
 from echoed_training import DIGITS, LANGUAGE, Outcome
-from fresh_to_target import DEVELOPMENT, FINAL, RATES, SEEDS, SIZES, Job, Row, base, best, fewer, fresh_of, needed, rows
+from fresh_to_target import (
+    DEVELOPMENT,
+    FINAL,
+    LIMITS,
+    RATES,
+    SIZES,
+    Job,
+    Row,
+    base,
+    best,
+    fewer,
+    fresh_of,
+    needed,
+    rows,
+)
 from promises import Costs, Fast, Promise, final_of, spread
+from promises import times as times_less
 from time_to_target import FACTORS, RATIO, Timed, expected, named, pace, seconds, speed_up
 
 Found = dict[Job, Outcome]
@@ -28,7 +43,7 @@ def times(timed: Timed, latency: float) -> list[str]:
         sooner, faster = (speed_up(timed, name, what) for what in (seconds, pace))
         made.append([
             f"{name}, which settled at {spread([one.factor for one in every], '.1f')}" if name == "auto" else name,
-            spread([seconds(one) for one in every], ".1f"), f"**{sooner[0]:.2f}×** ({sooner[1]:.2f}–{sooner[2]:.2f})",
+            spread([seconds(one) for one in every], ".1f"), times_less(*sooner),
             f"{median(one.fresh for one in every):,.0f}", f"{median(one.steps for one in every):.0f}",
             f"{median(map(pace, every)) * 1e3:.1f}", f"{faster[0]:.2f}×",
             f"{expected(timed, factor):.2f}×" if isinstance(factor, float) else "", _reached(every),
@@ -72,7 +87,7 @@ def tables(found: Found) -> list[str]:
     lines += _fresh(found, every["language"])
     poor = [row for part in every.values() for row in part if fewer(found, row)[0] < 1.15]
     if poor:
-        said = "; ".join(f"{_called(row)} ({fewer(found, row)[0]:.2f}×)" for row in poor)
+        said = "; ".join(f"{_called(row)} ({_gained(found, row)})" for row in poor)
         lines.append(f"\n**Where echoing does not pay** (less than 1.15 times fewer fresh examples): {said}.")
     return lines
 
@@ -80,9 +95,9 @@ def tables(found: Found) -> list[str]:
 def _fresh(found: Found, wanted: Sequence[Row]) -> list[str]:
     made = []
     for row in dict.fromkeys(one for each in wanted for one in (base(each), each)):
-        needs, (ratio, low, high) = fresh_of(found, row), fewer(found, row)
+        needs = fresh_of(found, row)
         reached = sum(math.isfinite(value) for value in needs)
-        part = f"**{ratio:.2f}×** ({low:.2f}–{high:.2f})" if row.factor != 1.0 else "1"
+        part = times_less(*fewer(found, row)) if row.factor != 1.0 else "1"
         point = row.mode if row.factor != 1.0 else "none"
         made.append([point, f"{row.factor:g}", str(row.size), str(row.buffer), spread(needs, ",.0f"), part,
                      f"{reached} of {len(needs)}"])  # fmt: skip
@@ -135,6 +150,11 @@ def _called(row: Row) -> str:
     return f"{row.task}, {row.mode}, e = {row.factor:g}, B = {row.size}, buffer {row.buffer}"
 
 
+def _gained(found: Found, row: Row) -> str:
+    ratio = fewer(found, row)[0]
+    return f"{ratio:.2f}×" if ratio else f"not reached within {LIMITS[row.task, row.size]:,} steps"
+
+
 def _reached(every: Sequence[Outcome]) -> str:
     return f"{sum(one.reached for one in every)} of {len(every)}"
 
@@ -143,9 +163,11 @@ def _table(head: Sequence[str], made: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *made)]
 
 
-HEAD = f"""# What echoing saves
+def head(seeds: Sequence[int]) -> str:
+    """How it was measured."""
+    return f"""# What echoing saves
 
-Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(SEEDS)} seeds,
+Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds,
 figures are medians with the range of the seeds, ratios are those of medians (their range: the same seed with and
 without).
 
@@ -157,8 +179,10 @@ language, none seen twice, and a transformer of two layers with Adam; the target
 unseen ones.
 
 The target is reached when two evaluations in a row are there, one every {DIGITS.every} steps ({LANGUAGE.every} for the
-language); it is the mean of the weights over the last steps that is evaluated. While it is, the clock and the server
-stand still, so nothing is read for free. The data comes as one long stream, its epochs shuffled one after the other."""
+language); it is the mean of the weights over the last steps that is evaluated. Nothing is evaluated on the clock: a
+timed run takes the steps that the same run took in memory (`auto` more than it can need), its weights are kept
+at each of these steps, and judged when it has ended. The data comes as one long stream, its epochs shuffled one after
+the other."""
 
 _FRESH = """In memory, nothing throttled: each example that is read counts once, those that wait in the buffer included.
 "times fewer" is against the same without echo. `batch` is batch echoing as in the paper, echoes back to back."""

@@ -1,12 +1,10 @@
-"""One training to a target: the same loop for every loader, with a clock that stands still while it is evaluated."""
+"""One training to a target: the same loop for every loader."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import digit_files
@@ -49,25 +47,6 @@ DIGITS = Task(digit_files.cnn, _sgd, _classes, digit_files.accuracy, 0.85, 16)
 LANGUAGE = Task(language.Transformer, torch.optim.Adam, language.loss, language.score, -0.75, 4)
 
 
-class Watch:
-    """A clock, in seconds, that can be stopped; ``hold`` and ``go`` are called when it is."""
-
-    def __init__(self, hold: Callable[[], None] = lambda: None, go: Callable[[], None] = lambda: None) -> None:
-        self._hold, self._go, self._lost = hold, go, 0.0
-
-    def __call__(self) -> float:
-        return time.perf_counter() - self._lost
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        """What is done inside takes no time."""
-        begun = time.perf_counter()
-        self._hold()
-        yield
-        self._go()
-        self._lost += time.perf_counter() - begun
-
-
 class Outcome(NamedTuple):
     """One training: until the target, or as far as it was let."""
 
@@ -98,9 +77,9 @@ def pictures(mode: str = BEFORE) -> Dataset[Any]:
 
 
 def digits_echo(data: Dataset[Any], seed: int, factor: Any, mode: str = BEFORE, *, size: int = 64,
-                buffer: int = 300, workers: int = 0, clock: Callable[[], float] = time.perf_counter) -> Echo:
+                buffer: int = 300, workers: int = 0) -> Echo:
     """An echoed loader of digits; distorted after the buffer, before batches are echoed, or where they are read."""
-    return Echo(batches(data, size, seed, workers), factor, mode, buffer=buffer, seed=seed, clock=clock,
+    return Echo(batches(data, size, seed, workers), factor, mode, buffer=buffer, seed=seed,
                 augment_batch=None if mode == AFTER else digit_files.distorted)  # fmt: skip
 
 
@@ -110,16 +89,18 @@ def language_echo(seed: int, factor: float, mode: str, *, size: int, buffer: int
 
 
 def train(task: Task, loader: Any, rate: float, seed: int, *, steps: int, fresh: float = math.inf,
-          watch: Watch | None = None, target: bool = True, decay: bool = False) -> Outcome:
-    """Train until the target, so many steps, or so much fresh data; ``decay``: the rate falls to 0 until then."""
-    watch = watch or Watch()
+          target: bool = True, decay: bool = False, later: bool = False) -> Outcome:
+    """Train until the target, so many steps, or so much fresh data; ``decay``: the rate falls to 0 until then.
+
+    ``later``: all the steps are done, and only then is it looked for the first one that was at the target.
+    """
     torch.manual_seed(seed)
     model = task.make()
     optimizer = task.optimizer(model.parameters(), rate)
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.95))
-    last: deque[float] = deque(maxlen=2)
+    marks: list[Mark] = []
     scores: list[tuple[float, float]] = []
-    step, reached, begun = 0, False, watch()
+    step, reached, begun = 0, False, time.perf_counter()
     for batch in loader:
         if loader.fresh > fresh:
             break
@@ -132,13 +113,36 @@ def train(task: Task, loader: Any, rate: float, seed: int, *, steps: int, fresh:
         averaged.update_parameters(model)
         step += 1
         if target and step % task.every == 0:
-            with watch.stopped():
-                last.append(task.score(averaged))
-            scores.append((watch() - begun, last[-1]))
-            reached = len(last) == 2 and min(last) >= task.target
+            weights = [value.clone() for value in averaged.state_dict().values()] if later else []
+            marks.append(Mark(time.perf_counter() - begun, step, loader.fresh, weights))
+            if not later:
+                scores.append((marks[-1].seconds, task.score(averaged)))
+                reached = _there(task, scores)
         if reached or step >= steps:
             break
-    seconds = watch() - begun
+    end = Mark(time.perf_counter() - begun, step, loader.fresh, [])
+    told = loader.up, loader.down, loader.factor
     if not target:
-        scores.append((seconds, task.score(averaged)))
-    return Outcome(reached, step, loader.fresh, seconds, scores, loader.up, loader.down, loader.factor)
+        scores.append((end.seconds, task.score(averaged)))
+    for mark in marks if later else ():
+        with torch.no_grad():
+            for value, kept in zip(averaged.state_dict().values(), mark.weights, strict=True):
+                value.copy_(kept)
+        scores.append((mark.seconds, task.score(averaged)))
+        if reached := _there(task, scores):
+            end = mark
+            break
+    return Outcome(reached, end.step, end.fresh, end.seconds, scores, *told)
+
+
+class Mark(NamedTuple):
+    """Where a training was, and with what weights."""
+
+    seconds: float
+    step: int
+    fresh: int
+    weights: list[Tensor]
+
+
+def _there(task: Task, scores: list[tuple[float, float]]) -> bool:
+    return len(scores) >= 2 and min(score for _, score in scores[-2:]) >= task.target

@@ -1,4 +1,4 @@
-"""A local HTTP server that hands out files, each after a latency; it stands still while the loop evaluates."""
+"""A local HTTP server that hands out files, each after a latency."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import Any
 
 
 class Server:
     """What is told to the server, which runs in a process of its own."""
 
-    def __init__(self, port: int, latency: Synchronized[float], paused: Any) -> None:
-        self.port, self._latency, self._running = port, latency, paused
+    def __init__(self, port: int, latency: Synchronized[float]) -> None:
+        self.port, self._latency = port, latency
 
     @property
     def latency(self) -> float:
@@ -27,34 +26,25 @@ class Server:
     def latency(self, seconds: float) -> None:
         self._latency.value = max(0.0, seconds)
 
-    def pause(self) -> None:
-        """No answer leaves until `resume`."""
-        self._running.clear()
-
-    def resume(self) -> None:
-        """Answers leave again."""
-        self._running.set()
-
 
 @contextlib.contextmanager
 def serving(files: Sequence[bytes], latency: float = 0.0) -> Iterator[Server]:
     """The files as ``/0``, ``/1``, … on a free port of this machine, until the block ends."""
     context = multiprocessing.get_context("spawn")
-    shared, running = context.Value("d", latency), context.Event()
-    running.set()
+    shared = context.Value("d", latency)
     mine, others = context.Pipe()
-    process = context.Process(target=_serve, args=(tuple(files), shared, running, others), daemon=True)
+    process = context.Process(target=_serve, args=(tuple(files), shared, others), daemon=True)
     process.start()
     try:
         if not mine.poll(60):
             raise RuntimeError("The file server did not start within a minute.")
-        yield Server(mine.recv(), shared, running)
+        yield Server(mine.recv(), shared)
     finally:
         process.terminate()
         process.join()
 
 
-def _serve(files: tuple[bytes, ...], latency: Synchronized[float], running: Any, told: Connection) -> None:
+def _serve(files: tuple[bytes, ...], latency: Synchronized[float], told: Connection) -> None:
     class Handler(StreamRequestHandler):
         wbufsize = -1  # head and body leave as one packet
         disable_nagle_algorithm = True
@@ -65,7 +55,6 @@ def _serve(files: tuple[bytes, ...], latency: Synchronized[float], running: Any,
                 while self.rfile.readline() not in (b"\r\n", b""):
                     pass
                 time.sleep(latency.value)
-                running.wait()
                 file = files[int(line.split()[1][1:])]
                 self.wfile.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
@@ -58,8 +59,21 @@ def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
     """All of them, as many at once as there are processors."""
     jobs = list(dict.fromkeys(jobs))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), context, _begun) as pool:
         return dict(zip(jobs, track(pool.map(done, jobs), what, len(jobs)), strict=True))
+
+
+def _begun() -> None:
+    """One thread each; and a process whose parent was ended does not stay behind."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def grid() -> dict[Job, Outcome]:
@@ -103,7 +117,8 @@ def _usual(task: str, size: int) -> int:
 
 def rows() -> dict[str, list[Row]]:
     """The tables: by insertion point (Fig. 3 of the paper), batch size (Fig. 6) and buffer (Fig. 7); large factors."""
-    points = [Row("digits", 64, mode, e, 300) for mode in (BEFORE, AFTER, SHUFFLED, BATCH) for e in (2.0, 4.0)]
+    points = [Row("digits", 64, BEFORE, e, 300) for e in (2.0, 4.0, 5.0, 6.0, 8.0)]
+    points += [Row("digits", 64, mode, e, 300) for mode in (AFTER, SHUFFLED, BATCH) for e in (2.0, 4.0)]
     large = [Row("digits", 256, mode, e, 300) for mode, e in ((BEFORE, 4.0), (BATCH, 2.0), (BATCH, 4.0))]
     buffers = [
         Row("digits", 64, mode, 4.0, buffer) for mode in (BEFORE, AFTER, SHUFFLED) for buffer in (64, 1200)
@@ -131,6 +146,15 @@ def jobs(every: Iterable[Row], rates: dict[tuple[str, int], float], seeds: Seque
 def fresh_of(found: dict[Job, Outcome], row: Row) -> list[float]:
     """Fresh examples to the target, seed by seed."""
     return [fresh(one) for job, one in found.items() if Row(*job[:5]) == row and not job.final]
+
+
+def steps_of(found: dict[Job, Outcome], factor: float | str, seed: int) -> int:
+    """Steps in which the digits are learnt with a factor; no run with "auto" is the same, so plenty are allowed."""
+    needs = {
+        job.factor: outcome.steps for job, outcome in found.items()
+        if Row(*job[:5]) == Row("digits", 64, BEFORE, job.factor, 300) and job.seed == seed and not job.final
+    }  # fmt: skip
+    return needs[factor] if isinstance(factor, float) else int(1.4 * max(needs.values()))
 
 
 def fewer(found: dict[Job, Outcome], row: Row) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from fresh_to_target import Job
 from time_to_target import FIXED, Timed, expected, named, pace, seconds, speed_up
 
 Fast = list[dict[str, tuple[float, float]]]
+Waiting = list[tuple[float, float]]
 Costs = dict[tuple[str, int], tuple[float, float, float]]
 
 
@@ -24,9 +25,10 @@ class Promise(NamedTuple):
     held: bool
 
 
-def promises(timed: Timed, fast: Fast, finals: dict[Job, Outcome], costs: Costs) -> list[Promise]:
+def promises(timed: Timed, fast: Fast, finals: dict[Job, Outcome], waiting: Waiting, costs: Costs) -> list[Promise]:
     """All of them."""
-    return [*_sooner(timed), _automatic(timed), _fed(fast), *_finals(finals), _foretold(timed), _cost(costs)]
+    rest = [_foretold(timed), _waits(waiting), _cost(costs)]
+    return [*_sooner(timed), _automatic(timed), _fed(fast), *_finals(finals), *rest]
 
 
 def _sooner(timed: Timed) -> list[Promise]:
@@ -36,7 +38,7 @@ def _sooner(timed: Timed) -> list[Promise]:
         ratio, low, high = speed_up(timed, name, seconds)
         paper = " (paper: 3.25×)" if name == "5" else ""
         found.append(Promise(f"time to target at e = {name}: ≥ {least}× sooner{paper}", f"e = 1: {base:.1f} s",
-                             f"{ratio:.2f}× ({low:.2f}–{high:.2f})", ratio >= least))  # fmt: skip
+                             times(ratio, low, high), ratio >= least))  # fmt: skip
     return found
 
 
@@ -79,12 +81,24 @@ def _foretold(timed: Timed) -> Promise:
                    f"at worst {off[worst]:+.1%}, at e = {worst:g}", abs(off[worst]) <= 0.1)  # fmt: skip
 
 
+def _waits(waiting: Waiting) -> Promise:
+    bare, ours = (median(values) for values in zip(*waiting, strict=True))
+    off = ours / bare - 1.0
+    return Promise("the stage at e = 1 costs a loop that waits for the server ≤ 3 %", f"bare: {bare * 1e3:.1f} ms",
+                   f"{ours * 1e3:.1f} ms, {off:+.1%}", off <= 0.03)  # fmt: skip
+
+
 def _cost(costs: Costs) -> Promise:
     with_worker = {mode: cost for (mode, workers), cost in costs.items() if workers}
     worst = max(with_worker, key=lambda mode: with_worker[mode][0])
     off, plain, ours = with_worker[worst]
     return Promise("the stage at e = 1 costs a loop that never waits ≤ 3 %", f"bare: {plain * 1e3:.2f} ms a step",
                    f"{ours * 1e3:.2f} ms, {off:+.1%} ({worst}, the dearest)", off <= 0.03)  # fmt: skip
+
+
+def times(ratio: float, low: float, high: float) -> str:
+    """How many times less, and the range of it, as text."""
+    return f"{ratio:.2f}× ({low:.2f}–{high:.2f})" if math.isfinite(ratio) and ratio else "–"
 
 
 def spread(values: Sequence[float], form: str) -> str:

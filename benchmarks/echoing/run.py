@@ -21,7 +21,7 @@ import torch
 from echoed_training import Outcome
 from file_server import serving
 from fresh_to_target import Job, best, finals, grid, jobs, rows
-from promises import Fast, promises
+from promises import Fast, Waiting, promises
 from rich.console import Console
 from rich.progress import track
 
@@ -40,25 +40,28 @@ def main() -> None:
     tried = grid()
     rates = {(task, size): best(tried, task, size) for task, sizes in fresh_to_target.SIZES.items() for size in sizes}
     rate = rates["digits", 64]
-    timed, latency = _timed(rate, seeds)
+    fresh = fresh_to_target.all_done(jobs([r for part in rows().values() for r in part], rates, seeds), "fresh data")
+    timed, waiting, latency = _timed(rate, seeds, fresh)
     fast = [time_to_target.fast(rate, seed) for seed in track(seeds, "where R < 1")]
     costs = stage_cost.costs()
-    fresh = fresh_to_target.all_done(jobs([r for part in rows().values() for r in part], rates, seeds), "fresh data")
     last = finals(rate, seeds)
-    kept = promises(timed, fast, last, costs)
-    lines = [echo_page.HEAD, *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
+    kept = promises(timed, fast, last, waiting, costs)
+    lines = [echo_page.head(seeds), *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
     lines += [*echo_page.tables(fresh), *echo_page.equal(last), *echo_page.cost(costs), *echo_page.tuned(tried)]
     minutes = (time.monotonic() - begun) / 60
     lines.append(f"All of it took {minutes:.0f} minutes on {os.cpu_count()} cores.")
     echo_chart.draw(into / "echoing-speedup.png", timed, fresh)
     (into / "echoing-benchmarks.md").write_text("\n".join(lines) + "\n")
-    _write(into / "echoing-benchmarks.json", timed, fast, {**tried, **fresh, **last}, costs)
+    beside: dict[str, Fast | Waiting] = {"fast": fast, "waiting": waiting}
+    _write(into / "echoing-benchmarks.json", timed, beside, {**tried, **fresh, **last}, costs)
     for promise in kept:
         print(f"{'holds' if promise.held else 'MISSED'}: {promise.what}: {promise.measured} ({promise.baseline})")
 
 
-def _timed(rate: float, seeds: tuple[int, ...]) -> tuple[time_to_target.Timed, float]:
-    """All factors in turn, seed by seed, each seed from another one on."""
+def _timed(
+    rate: float, seeds: tuple[int, ...], fresh: dict[Job, Outcome]
+) -> tuple[time_to_target.Timed, Waiting, float]:
+    """All factors in turn, seed by seed, each seed from another one on; as many steps as they took in memory."""
     timed: time_to_target.Timed = {time_to_target.named(factor): [] for factor in time_to_target.FACTORS}
     console = Console()
     with serving(digit_files.files()[0]) as server:
@@ -68,14 +71,16 @@ def _timed(rate: float, seeds: tuple[int, ...]) -> tuple[time_to_target.Timed, f
         turns = [(seed, at) for seed in seeds for at in range(len(time_to_target.FACTORS))]
         for seed, at in track(turns, "from the server", console=console):
             factor = time_to_target.FACTORS[(at + seed) % len(time_to_target.FACTORS)]
-            outcome = time_to_target.run(server, factor, rate, seed)
+            steps = fresh_to_target.steps_of(fresh, factor, seed)
+            outcome = time_to_target.run(server, factor, rate, seed, steps=steps, target=True)
             timed[time_to_target.named(factor)].append(outcome)
             console.print(f"seed {seed}, e = {factor}: {outcome.seconds:.1f} s, {outcome.steps} steps, "
                           f"R = {outcome.up / outcome.down:.2f}")  # fmt: skip
-        return timed, server.latency
+        waiting = [time_to_target.waiting(server, rate, seed) for seed in track(seeds, "beside a bare loader")]
+        return timed, waiting, server.latency
 
 
-def _write(path: Path, timed: time_to_target.Timed, fast: Fast, found: dict[Job, Outcome],
+def _write(path: Path, timed: time_to_target.Timed, beside: dict[str, Fast | Waiting], found: dict[Job, Outcome],
            costs: dict[tuple[str, int], tuple[float, float, float]]) -> None:  # fmt: skip
     def plain(outcome: Outcome) -> dict[str, object]:
         scores = [[round(at, 3), round(score, 4)] for at, score in outcome.scores]
@@ -87,7 +92,7 @@ def _write(path: Path, timed: time_to_target.Timed, fast: Fast, found: dict[Job,
     }
     data = {
         "timed": from_server,
-        "fast": fast,
+        **beside,
         "in memory": [job._asdict() | plain(one) | {"scores": one.scores[-1:]} for job, one in found.items()],
         "costs": [[mode, workers, *cost] for (mode, workers), cost in costs.items()],
     }  # fmt: skip

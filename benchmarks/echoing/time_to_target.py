@@ -9,7 +9,7 @@ from typing import Any
 
 import digit_files
 from data_sets import Fetched, Listed
-from echoed_training import DIGITS, Outcome, Watch, batches, digits_echo, train
+from echoed_training import DIGITS, Outcome, batches, digits_echo, train
 from file_server import Server
 from torch.utils.data import Dataset
 
@@ -18,8 +18,6 @@ FACTORS: tuple[float | str, ...] = (*FIXED, "auto")
 RATIO = 6.0
 """R that the latency of the server is set for."""
 WORKERS = 2
-LIMIT = 1600
-"""Steps after which a run that has not reached the target is given up."""
 
 
 def files(port: int) -> Dataset[Any]:
@@ -39,12 +37,20 @@ def calibrate(server: Server, rate: float) -> tuple[float, float]:
     return run(server, 1.0, rate, 0, steps=24).up, down
 
 
-def run(server: Server, factor: float | str, rate: float, seed: int, *, steps: int = 0) -> Outcome:
-    """One training from the server, to the target or for so many steps; the server rests during evaluations."""
-    watch = Watch(server.pause, server.resume)
-    loader = digits_echo(files(server.port), seed, factor, workers=WORKERS, clock=watch)
-    outcome = train(DIGITS, loader, rate, seed, steps=steps or LIMIT, watch=watch, target=not steps)
+def run(server: Server, factor: float | str, rate: float, seed: int, *, steps: int, target: bool = False) -> Outcome:
+    """One training from the server of so many steps; with a target it is said afterwards when that was reached."""
+    loader = digits_echo(files(server.port), seed, factor, workers=WORKERS)
+    outcome = train(DIGITS, loader, rate, seed, steps=steps, target=target, later=True)
     return outcome._replace(expected={other: loader.speed_up(other) for other in FIXED})
+
+
+def waiting(server: Server, rate: float, seed: int, steps: int = 64) -> tuple[float, float]:
+    """Seconds a step from the server, of a bare loader and of an echoed one with factor 1, the start left out."""
+    data, found = files(server.port), {}
+    for echoed in (seed % 2 == 0, seed % 2 == 1):
+        loader = digits_echo(data, seed, 1.0, workers=WORKERS) if echoed else Bare(data, seed)
+        found[echoed] = pace(train(DIGITS._replace(score=lambda _: 0.0), loader, rate, seed, steps=steps))
+    return found[False], found[True]
 
 
 def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, float]]:
@@ -93,8 +99,9 @@ def seconds(outcome: Outcome) -> float:
 
 
 def pace(outcome: Outcome) -> float:
-    """Seconds a step."""
-    return outcome.seconds / outcome.steps
+    """Seconds a step, from the first evaluation to the last: the start of the workers is left out."""
+    (first, _), (last, _) = outcome.scores[0], outcome.scores[-1]
+    return (last - first) / max(1, len(outcome.scores) - 1) / DIGITS.every
 
 
 def expected(found: Timed, factor: float) -> float:

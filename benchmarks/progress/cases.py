@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from judge import Verdict, judge
-from record import EPOCHS, RULE, rates
+from record import EPOCHS, RULE, jobs, rates
 from simulated import KINDS, LOADS, Run, make, stretches
 
 from looptap.training.progress.estimate import Estimator
@@ -47,7 +47,7 @@ def recorded(seeds: Sequence[int]) -> Iterator[Case]:
     for index, curve in enumerate(curves):
         if curve["seed"] not in seeds:
             continue
-        load = LOADS[(curve["seed"] + index) % len(LOADS)]
+        load = LOADS[(curve["seed"] + index % len(list(jobs()))) % len(LOADS)]
         run = make(1000 + index, "power", load)
         errors = np.maximum(np.array(curve["errors"]), 0.002)
         run.last, run.errors, run.point = EPOCHS, errors, 50_000.0

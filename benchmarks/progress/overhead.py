@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -17,21 +16,21 @@ from torch.utils.data import DataLoader, TensorDataset
 from looptap.training.progress import Inserting, Paper, Progress
 from looptap.training.progress.ensemble import Observations, forecast
 
-_STEPS = 60
+_EPOCH = 2  # seconds, about
 
 
 def overheads() -> list[str]:
     """Lines of the page."""
     torch.set_num_threads(1)
-    (small, _, short), (usual, asked, long) = _passive(64, 20), _passive(640, 10)
+    (small, asked, short), (usual, _, long) = _passive(64, 1200), _passive(640, 200)
     inserted, forecasts = _inserted(), _forecasts()
     return [
         "\n## What it costs\n",
         "| what | cost | promise |", "| --- | ---: | ---: |",
-        f"| a step of {long * 1000:.1f} ms in `progress.train` over a bare one beside it (medians of steps in turn, "
-        f"time of the processor) | {usual:+.2%} | together |",
-        f"| estimates, one after each epoch and every five seconds, share of the time | {asked:.2%} | 0.5 % |",
-        f"| a step of {short * 1000:.1f} ms in `progress.train` over a bare one | {small:+.2%} | |",
+        *(f"| steps of {each * 1000:.1f} ms in `progress.train`, a validation every {_EPOCH} seconds, estimates asked "
+          f"for after each and every five seconds: the time of the processor beyond that of bare ones | {share:.2%} "
+          "| 0.5 % |" for share, each in ((usual, long), (small, short))),
+        f"| of it one step of {short * 1000:.1f} ms | {asked * 1e6:.1f} µs | |",
         f"| validations inserted into a job of 6 epochs, share of the time | {inserted:.2%} | 3 % (paper: 4.69 %) |",
         "| one forecast, 10 to 300 validations seen, slowest median, time of the processor | "
         f"{forecasts * 1000:.1f} ms | 20 ms |",
@@ -43,34 +42,39 @@ def _job(data: DataLoader[tuple[torch.Tensor, ...]]) -> tuple[nn.Module, torch.o
     return model, torch.optim.SGD(model.parameters(), 0.02)
 
 
-def _passive(batch: int, epochs: int) -> tuple[float, float, float]:
-    """What a wrapped step costs over a bare one, the share of the estimates, and the seconds of a step."""
+def _passive(batch: int, count: int, epochs: int = 8) -> tuple[float, float, float]:
+    """The share of all that a `Progress` does in a loop, the seconds of it in one step, and those of a bare step.
+
+    Bare epochs and wrapped ones take turns; what is between two steps is timed by itself, since the steps scatter by
+    more than that. Its caches are as cold as a step leaves them.
+    """
     images, targets = pictures(0)
     images, targets = images.repeat(2, 1, 1, 1), targets.repeat(2)
-    batches = [(images[i : i + batch], targets[i : i + batch]) for i in range(0, 2560, batch)] * 16
+    some = [(images[i : i + batch], targets[i : i + batch]) for i in range(0, 2560, batch)]
+    some = (some * (count // len(some) + 1))[:count]
     model, steps = _job(DataLoader(TensorDataset(images, targets)))
-    progress = Progress(_STEPS, epochs=10_000, validation=100, rule=Paper(9, 0.0082), on_update=lambda p: p.remaining)
-
-    def step(loader: Iterator[tuple[torch.Tensor, ...]]) -> float:
-        begun = time.thread_time()
-        image, target = next(loader)
-        steps.zero_grad()
-        cross_entropy(model(image), target).backward()
-        steps.step()
-        return time.thread_time() - begun
-
-    some, took = batches[:_STEPS], ([], [])  # type: ignore[var-annotated]
+    progress = Progress(count, epochs=10_000, validation=100, rule=Paper(9, 0.0082), on_update=lambda p: p.remaining)
+    between: tuple[list[float], list[float]] = ([], [])
+    asking, whole = 0.0, []
     for index in range(epochs):
-        loaders = iter(some), progress.train(some)
-        for number in range(_STEPS):
-            for which in (0, 1) if number % 2 else (1, 0):
-                took[which].append(step(loaders[which]))
-        for _ in loaders[1]:
-            pass
+        for which, loader in enumerate((iter(some), progress.train(some))):
+            while True:
+                begun = time.thread_time()
+                image, target = next(loader, (None, None))
+                between[which].append(time.thread_time() - begun)
+                if image is None:
+                    break
+                steps.zero_grad()
+                cross_entropy(model(image), target).backward()
+                steps.step()
+                if not which:
+                    whole.append(time.thread_time() - begun)
+        begun = time.thread_time()
         progress.validated(0.5 / (index + 1) + 0.1)
         assert progress.remaining
-    bare = statistics.median(took[0])
-    return statistics.median(took[1]) / bare - 1, progress.overhead, bare
+        asking += time.thread_time() - begun
+    extra = sum(between[1]) - sum(between[0])
+    return (extra + asking) / sum(whole), extra / len(whole), statistics.mean(whole)
 
 
 def _inserted() -> float:

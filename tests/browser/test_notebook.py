@@ -17,6 +17,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 BLUE = [31, 119, 180]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
+SHOWN = """() => {
+  const store = Object.create(document.querySelector('.looptap').looptap), shown = [];
+  Object.assign(store, { queue: [1, 2, 3, 4].map((n) => [n, []]), apply: (n) => shown.push(n), dirty: false });
+  store.show();
+  return [shown.length, store.queue.length];
+}"""
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A JupyterLab, a browser, and a job that can be attached to."""
@@ -59,6 +67,7 @@ def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell
     for _ in range(3):
         book.grows()
     enough(lab)
+    assert book.page.evaluate(SHOWN) == [3, 1]  # of frames that wait for the screen no more than one goes on waiting
     assert HOSTILE in book.texts(".looptap .legend span")[0]
     assert book.page.locator(".looptap script, .looptap img").count() == 0
     assert book.dialogs == book.errors == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -32,9 +33,12 @@ def far(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "here"))
     place = Path(tempfile.mkdtemp(prefix="looptap-far-"))
-    with far_host(place) as near:
-        monkeypatch.setenv("PATH", f"{near}:{os.environ['PATH']}")
-        yield place
+    try:
+        with far_host(place) as near:
+            monkeypatch.setenv("PATH", f"{near}:{os.environ['PATH']}")
+            yield place
+    finally:
+        shutil.rmtree(place)
 
 
 def there(command, **how):

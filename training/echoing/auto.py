@@ -7,8 +7,10 @@ import os
 from collections import deque
 from collections.abc import Iterable
 
-_STARVING = 0.02
-"""Above this share of its time the consumer is held up by the data, and the time of a fresh batch is seen directly."""
+_LATE = 0.02
+"""A fresh batch that was waited for longer, as a share of the time since the one before, came as soon as it could."""
+_STARVING = 0.2
+"""Above this share of waiting most batches are late: intervals tell how long one takes. Below, only slow ones are."""
 
 
 def middle(values: Iterable[float]) -> float:
@@ -51,8 +53,8 @@ class Meter:
         for name, value in seconds.items():
             self._stages.setdefault(name, deque(maxlen=32)).append(value)
         self._serial.append(wait)
-        late, self._late = self._late, wait > _STARVING * interval
-        if self.workers and late and self._late:  # both came as soon as they were made: that is how long one takes
+        late, self._late = self._late, wait > _LATE * interval
+        if self.workers and late and self._late and self.starved > _STARVING:  # both came as soon as they were made
             self._intervals.append(interval)
             if (inside := self._inside()) > 0:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16

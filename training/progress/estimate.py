@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,11 +20,11 @@ from looptap.training.progress.speeds import Window, units
 
 RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
-_UNSURE = 0.04  # of the remaining time, on either side of the band, however steady the speed has been
+_UNSURE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
 
 
 class Remaining(NamedTuple):
-    """Seconds until training ends: what half of such runs stay below, and what 10 % and 90 % do."""
+    """Seconds until training ends: what half of such runs stay below, and the band in which about 80 % lie."""
 
     median: float
     low: float
@@ -81,10 +82,13 @@ class Estimator:
         """Of each validation: where, in raw points; what it yielded; the known variance of that."""
         self.cycles = 0
         """Raw points of this process."""
+        self.made = self.took = 0.0
+        """When the last forecast was made, in seconds since the books were opened, and for how long."""
         self.ratio, self.rest = RATIO, 0.0
         """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
         self._rng = np.random.default_rng(seed)
         self._stops: Stops | None = None
+        self._stale = False
         self._recent: list[tuple[float, float, float]] = []
 
     # ------------------------------------------------------------ what happens
@@ -111,7 +115,7 @@ class Estimator:
             self.cycles += 1
             x = float(self.plan.done)
         self.seen.append((x, value, variance))
-        self._stops = None
+        self._stale = True
 
     @property
     def values(self) -> list[float]:
@@ -124,10 +128,17 @@ class Estimator:
 
     # ------------------------------------------------------------ what follows
 
-    def stops(self) -> Stops:
-        """Draws of where the run stops; made anew when there is something new to know."""
-        if self._stops is None:
-            self._stops = self._forecast()
+    def stops(self, patient: bool = False) -> Stops:
+        """Draws of where the run stops; made anew when there is something new to know.
+
+        Who is ``patient`` gets those of before a validation, as far as they are not over yet.
+        """
+        if self._stops is not None and self._stale and patient:
+            return Stops(np.clip(self._stops.draws, min(self.plan.done + 1, self.plan.last), None))
+        if self._stops is None or self._stale:
+            begun = time.perf_counter()
+            self._stops, self._stale = self._forecast(), False
+            self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
         return self._stops
 
     def _forecast(self) -> Stops:
@@ -145,10 +156,10 @@ class Estimator:
             return former.forecast(seen, len(raw), stops, last, rng=self._rng)
         return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
-    def estimate(self) -> Estimate | None:
-        """What remains now; None before the first batch is done."""
+    def estimate(self, patient: bool = False) -> Estimate | None:
+        """What remains now, by the last forecast for who is ``patient``; None before the first batch is done."""
         self.ledger.settle()
-        stops = self.stops()
+        stops = self.stops(patient)
         centre = np.array([stops.median, *stops.band()])
         train, validation = self.plan.remaining(centre)
         if self.speed == "former":

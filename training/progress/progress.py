@@ -37,7 +37,7 @@ FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _TOGETHER = 0.05  # seconds of training that are counted as one, so that a step of a millisecond costs little
 _NEVER = 0.05  # the same while there is none
-_PACE = 400  # times as long as the last estimate took passes before the next
+_PACE = 500  # times as long as the last forecast took passes before the next
 
 
 class Progress(Shown):
@@ -123,6 +123,7 @@ class Progress(Shown):
         self.metric = Metric(metric)
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
         self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
+        self._together = _TOGETHER if speed == "ledger" else 0.0  # who measures speeds by batches sees each
         self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
@@ -134,7 +135,7 @@ class Progress(Shown):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._took = -math.inf, 0.0
+        self._looked = -math.inf
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -232,17 +233,16 @@ class Progress(Shown):
     def estimate(self) -> Estimate | None:
         """What is known now; None while the length of an epoch or the speed is unknown.
 
-        It is a second old at most, and older only so that all estimates together take less than 0.25 % of the time; a
-        change of the epochs, the patience or the length of the loader is seen at once.
+        It is a second old at most. What a validation teaches of where the run stops is known later than that where all
+        forecasts together would take more than 0.2 % of the time; a change of the epochs, the patience or the length
+        of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        fresh = FRESH if self._estimate is not None else _NEVER
-        if asked != self._asked or age > max(fresh, _PACE * self._took):
+        if asked != self._asked or age > (FRESH if self._estimate is not None else _NEVER):
             begun = time.perf_counter()
             self._asked = asked
             self._refresh()
-            self._took = time.perf_counter() - begun
-            self._spent += self._took
+            self._spent += time.perf_counter() - begun
         return self._estimate
 
     def _now_long(self) -> int | None:
@@ -294,7 +294,7 @@ class Progress(Shown):
             self._sizes.seen(instances, self.steps - self._counted)
             self._counted = self.steps
             self._estimator.count(TRAIN, instances)
-        self._due = self._ledger.now + _TOGETHER
+        self._due = self._ledger.now + self._together
 
     def _phase(self, phase: int) -> None:
         self._flush()
@@ -336,7 +336,7 @@ class Progress(Shown):
             self._last = plan.last
             estimator.changed()
         try:
-            found = estimator.estimate()
+            found = estimator.estimate(patient=self._looked - estimator.made < _PACE * estimator.took)
         except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
             estimator.forecast = "none"
             estimator.changed()

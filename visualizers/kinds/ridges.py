@@ -50,7 +50,7 @@ class Ridgeline(Chart):
             yield _grid(now, series.name)
             return
         places = {name: len(now) - 1 - index for index, name in enumerate(now)}
-        left = min(float(edges[0]) for layers in shown for _, edges in layers.values())
+        left = min([float(edges[0]) for layers in shown for _, edges in layers.values()] or [0.0])
         for age, layers in zip(reversed(range(len(shown))), shown, strict=True):
             for name, (counts, edges) in layers.items():
                 if name not in places:

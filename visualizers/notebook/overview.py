@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets
 
-from looptap.client.estimates import Estimates, lines_of
+from looptap.client.estimates import Estimates, over_by_now, said
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.visualizers import schemas
@@ -24,6 +24,7 @@ _CHARTS = 6
 _COMMANDS = 8
 _ROWS = 30
 _STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0 12px"
+_BAR = "display:flex;height:12px;max-width:600px;margin:8px 0 4px;background:#8883;border-radius:2px;overflow:hidden"
 _CELL = "text-align:left;padding:1px 12px 1px 0;border-bottom:1px solid #8883"
 
 looks = Driver("looptap-overviews")
@@ -58,7 +59,8 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         if self.closed:
             return None
         parts = [_head(self.run)]
-        parts += [f"<p>{html.escape(line)}</p>" for line in lines_of(self.run, self._estimates)]
+        if (report := self._estimates.told()) is not None:
+            parts.append(_estimate(report))
         for part in (self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []
@@ -90,7 +92,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             (
                 str(one.get("name", "")),
                 str(one.get("on", "")),
-                f"{float(one.get('nanoseconds_per_event', 0)) / 1e3:.3g} µs",
+                _time(float(one.get("nanoseconds_per_event", 0))),
                 f"{float(one.get('share_of_time', 0)):.2%}",
                 str(one.get("limitation", "")),
             )
@@ -157,6 +159,24 @@ def _head(run: Run) -> str:
     elif run.alive:
         facts.append(f"the last event {run.idle:.0f} s ago")
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
+
+
+def _time(nanoseconds: float) -> str:
+    """Three digits, in µs or ms.
+
+    >>> _time(35_400), _time(28_600_000)
+    ('35.4 µs', '28.6 ms')
+    """
+    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
+
+
+def _estimate(report: Mapping[str, Any]) -> str:
+    """What remains, as a bar, full where it is over for sure and shaded where perhaps, and in words."""
+    sure, perhaps = over_by_now(report)
+    parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
+                    for share, color in ((sure, "#1f77b4"), (perhaps - sure, "#1f77b466")))  # fmt: skip
+    lines = "".join(f"<p style='margin:0'>{html.escape(line)}</p>" for line in said(report))
+    return f'<div style="{_BAR}">{parts}</div><div style="margin:0 0 12px">{lines}</div>'
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,10 +13,11 @@ class View {
     const head = make(this.el, "div", "head");
     this.title = make(head, "span", "title");
     this.legend = make(head, "span", "legend");
-    this.hold = this.button(head, "Pause", "Hold the picture; what arrives meanwhile is shown when it goes on", () =>
+    const buttons = make(head, "span", "buttons");
+    this.hold = this.button(buttons, "Pause", "Hold the picture; what arrives meanwhile is shown when it goes on", () =>
       store.pause(!store.paused),
     );
-    this.button(head, "PNG", "Save the picture as a file", () => this.save());
+    this.button(buttons, "PNG", "Save the picture as a file", () => this.save());
     this.note = make(this.el, "div");
     this.plot = make(this.el, "div", "plot");
     this.frames = make(this.el, "div", "frames");
@@ -112,6 +113,8 @@ class View {
         this.draw();
       };
     }
+    this.legend.classList.toggle("many", this.shown.size > 2);
+    if (this.shown.size === 1 && this.shown.has(layout.title)) this.title.hidden = true; // the legend has the same words
     this.note.textContent = "";
     for (const badge of layout.badges) make(this.note, "div", "badge", badge);
     if (layout.guess) make(this.note, "div", "guess", layout.guess);

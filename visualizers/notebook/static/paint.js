@@ -130,6 +130,11 @@ const PAINT = {
     if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
     else ctx.stroke(path);
     ctx.setLineDash([]);
+    if (to - from === 1) {
+      ctx.beginPath(); // a line of one point
+      ctx.arc(at.X(xs[from]), at.Y(ys[from]), 3 * at.ratio, 0, 7);
+      ctx.fill();
+    }
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
       if (mark.filled === null) {

@@ -34,11 +34,13 @@ class Plane {
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
         values: (_, at) => at.map((i) => (Number.isInteger(i) ? (labels[i] ?? "").slice(0, 20) : "")),
       };
+    const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
+    const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
     const axis = (about, more) => ({
       stroke: ink,
       grid: { stroke: "#8883", width: 1, show: !grid },
       ticks: { stroke: "#8886", width: 1 },
-      label: about.title || undefined,
+      label: about.title ? fitted(about.title) : undefined,
       labelSize: 18,
       labelFont: "12px system-ui",
       size: 56,
@@ -163,7 +165,7 @@ class Plane {
       ctx.moveTo(px, bbox.top);
       ctx.lineTo(px, bbox.top + bbox.height);
       ctx.stroke();
-      const left = px + gap + wide > end ? px - gap - wide : px + gap;
+      const left = Math.max(bbox.left + gap, px + gap + wide > end ? px - gap - wide : px + gap);
       const row = taken.findIndex((from) => left + wide + gap < from);
       if (row < 0 || px > end || px < bbox.left) continue;
       ctx.fillText(text, left, bbox.top + (12 + 13 * row) * ratio);

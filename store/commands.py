@@ -1,0 +1,36 @@
+"""The commands that a file has of a run: a list that is saved as YAML, and done again in another run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from looptap.protocol import replays
+from looptap.store.jobs import Command
+
+
+class Commands(list[Command]):
+    """The commands of a stored run in order, each a `Command`."""
+
+    run: str = ""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
+        return replays.save(path, self.entries(), self.run)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Each as a dict, with the names of `looptap.Run.commands`."""
+        return [_entry(command) for command in self]
+
+
+def _entry(command: Command) -> dict[str, Any]:
+    what, _, name = command.what.partition(" ")
+    outcome, _, error = command.outcome.partition(": ")
+    entry = {**command._asdict(), "what": what, "name": name, "outcome": outcome, "error": error, "time": command.wall}
+    asked = entry.pop("asked")
+    if isinstance(asked, dict):
+        entry |= asked
+    elif what == "set":  # a file that does not tell what was asked for
+        entry["value"] = command.new
+    return entry
