@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from looptap.cli import guarding, knobs, looking, progressing, sharing
-from looptap.cli.names import RUN_HELP, Name, OnRanks, Ranks, ranks_of, which_of
+from looptap.cli.names import RUN_HELP, Budget, Combine, Name, OnRanks, Ranks, ranks_of, which_of
 
 STORED = "The file of a stored run, or a directory of TensorBoard's."
 File = Annotated[str, Argument(metavar="FILE", help=STORED, show_default=False)]
@@ -104,14 +104,8 @@ def watch(
     before: Annotated[int, Option(metavar="N", help="With --when: this many values before that event.")] = 0,
     after: Annotated[int, Option(metavar="N", help="With --when: this many values after that event.")] = 0,
     ranks: Ranks = None,
-    combine: Annotated[
-        str | None,
-        Option(
-            metavar="HOW", show_default=False,
-            help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, what the "
-            "query comes to over the events of all.",
-        ),
-    ] = None,
+    combine: Combine = None,
+    budget: Budget = None,
     count: Annotated[
         int | None, Option(metavar="N", min=1, help="End after N values of each query.", show_default=False)
     ] = None,
@@ -123,7 +117,7 @@ def watch(
         bool, Option("--follow", help="When the run has ended, wait for the next of its name and go on with that.")
     ] = False,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
-) -> int:  # fmt: skip
+) -> int:
     """Ask a run queries and show what they yield, until it ends or you press Ctrl-C. The job goes on.
 
     A query is a Python expression. One over what an event carries yields a value at each event; one that reduces
@@ -167,7 +161,7 @@ def watch(
     from looptap.cli import watching
 
     how: dict[str, object] = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
-    how |= {"when": when, "before": before, "after": after}
+    how |= {"when": when, "before": before, "after": after, "budget": budget}
     if ranks is not None or combine is not None:
         how |= {"ranks": ranks_of(ranks), "combine": combine}
     return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow)

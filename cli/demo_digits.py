@@ -34,7 +34,9 @@ LOSS = "step, loss"
 MEAN = "mean(e.loss for e in events)"
 NORMS = "layer_norms(model, 'grad')"
 LEFT = "progress.report"
-WORST = "batch_topk(3, losses, image=image.numpy(), target=target, output=output.argmax(1))"
+MOST = 3
+"""Digits of a batch, and of the picture."""
+WORST = f"batch_topk({MOST}, losses, image=image.numpy(), target=target, output=output.argmax(1))"
 
 
 class Digits:
@@ -104,7 +106,8 @@ class Digits:
     def pictures(self, width: int) -> list[str]:
         """The digits of the newest batches that the model got most wrong, with captions, side by side."""
         rows = {row["image"].tobytes(): row for value in self.worst.values[-KEPT:] for row in value}
-        blocks = [_block(row) for row in nlargest((width + 3) // 23, rows.values(), key=lambda row: row["by"])]
+        most = min(MOST, (width + 3) // 23)
+        blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
         return [line.rstrip() for line in beside(blocks)]
 
     def summary(self) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli.names import RUN_HELP, Name
+from looptap.cli.names import RUN_HELP, Budget, Combine, Name, Ranks, ranks_of
 
 On = Annotated[
     str | None,
@@ -41,6 +41,7 @@ def top(
     on: On = None,
     window: Window = None,
     every: Every = 1,
+    budget: Budget = None,
     follow: Follow = False,
     as_json: Annotated[bool, Option("--json", help="Print how the run is now as one JSON object, and end.")] = False,
 ) -> int:
@@ -61,7 +62,7 @@ def top(
     from looptap.cli import top as screen
     from looptap.cli.watching import window_of
 
-    how = {"on": on, "window": window_of(window), "every": every}
+    how = {"on": on, "window": window_of(window), "every": every, "budget": budget}
     return screen.top(run, queries or [], how, as_json=as_json, go_on=follow)
 
 
@@ -80,6 +81,9 @@ def plot(
     on: On = None,
     window: Window = None,
     every: Every = 1,
+    ranks: Ranks = None,
+    combine: Combine = None,
+    budget: Budget = None,
     chart: Annotated[
         str, Option(metavar="KIND", help="The kind of chart, where the first value does not tell.", show_default=False)
     ] = "",
@@ -104,6 +108,7 @@ def plot(
       looptap plot digits-cnn "step, loss" "mean(e.loss for e in events)"
       looptap plot digits-cnn "layer_norms(model, 'grad')" --every 20
       looptap plot digits-cnn loss lr --together
+      looptap plot digits-cnn "step, loss" --ranks all
       looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
       looptap plot digits-cnn loss --save loss.png --after 10
 
@@ -117,7 +122,9 @@ def plot(
     from looptap.cli import plotting
     from looptap.cli.watching import window_of
 
-    how = {"on": on, "window": window_of(window), "every": every}
+    how: dict[str, object] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
+    if ranks is not None or combine is not None:
+        how |= {"ranks": ranks_of(ranks), "combine": combine}
     look = {"chart": chart, "x": x, "rows": rows}
     return plotting.plot(
         run, queries or [], how, look, together=together, place=place, save=save, after=after, go_on=follow

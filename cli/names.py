@@ -19,6 +19,22 @@ Ranks = Annotated[
         help="Which ranks of the job: all, 0,3 or 0-3. Without it rank 0, or the lowest with an agent.",
     ),
 ]  # fmt: skip
+Combine = Annotated[
+    str | None,
+    Option(
+        "--combine", metavar="HOW", show_default=False,
+        help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, what the "
+        "query comes to over the events of all.",
+    ),
+]  # fmt: skip
+Budget = Annotated[
+    float | None,
+    Option(
+        "--budget", metavar="SHARE", show_default=False,
+        help="Of the loop's time, what each query may take: 0.2 is a fifth, inf lifts the limit. Without it all "
+        "queries together keep to what the job allows, 3 % by default.",
+    ),
+]  # fmt: skip
 OnRanks = Annotated[
     str,
     Option(

@@ -8,6 +8,7 @@ from typing import Any
 
 from looptap.client.discover import attach
 from looptap.client.run import Run
+from looptap.store.jobs import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
@@ -43,7 +44,7 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
         if not stored:
             raise QueryError(f"{run.path} has no stream: this run kept none.")
         return list(stored)
-    names = list(queries) or [one.name for one in run.streams[:STREAMS]]
+    names = list(queries) or [one.name for one in run.streams if one.name != COMMANDS][:STREAMS]
     if not names:
         raise QueryError(
             f"The run {run.id} declares no stream. Say what to show, as in: looptap plot {run.name} 'step, loss'"

@@ -21,11 +21,12 @@ from looptap.cli.facts import Facts, Watcher
 from looptap.cli.formats import printable
 from looptap.cli.steering import value_of
 from looptap.cli.top_asking import AskText, AskWhether
-from looptap.cli.top_views import CHART, Shown, commands, heading, vitals
+from looptap.cli.top_views import Shown, commands, heading, rooms_of, vitals
 from looptap.client.controls import ControlInfo
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
+from looptap.store.jobs import COMMANDS
 from looptap.streams.errors import LooptapError
 from looptap.streams.feed import LIVE
 
@@ -186,16 +187,18 @@ class Top(App[None]):
         self.seen = seen = message.seen
         lines = list(vitals(seen))
         self.query_one("#vitals", Static).update(Text("\n").join(lines))
-        self.query_one("#commands", Static).update(commands(seen, 8 if self.size.height >= _HIGH else 4))
+        last = self.query_one("#commands", Static)
+        last.update(commands(seen, 8 if self.size.height >= _HIGH else 4, last.content_size.width))
         self._show_controls(seen)
-        new = [one.name for one in seen.streams if one.name not in self._standing]
+        declared = [one.name for one in seen.streams if one.name != COMMANDS]  # those have a place of their own
+        new = [name for name in declared if name not in self._standing]
         room = STANDING - len(self._standing)
         if new and room > 0 and not self._opening and self.job.state == LIVE:
             self._opening = True
             names = new[:room]
             self._standing.update(names)
             self._do("", lambda: [self.job.stream(name, buffer=_BUFFER) for name in names], self._opened)
-        left = len(seen.streams) - len(self._standing)
+        left = len(declared) - len(self._standing)
         more = f", {left} more by name with a" if left > 0 and not self._opening else ""
         self.query_one("#streams").border_title = f"streams{more}"
         self._draw_head()
@@ -234,12 +237,11 @@ class Top(App[None]):
         height = self.query_one("#streams").content_size.height if views else 0
         gap = self.size.height >= _HIGH
         small = 3 if self.size.height >= _LOW else 1
-        each = height // max(1, len(views)) - gap
-        room = max(small, each if each >= CHART else 0)
+        rooms = rooms_of(len(views), height, small, gap)
         if any(view.large for view in views):
-            room = small
-        for view in views:
-            view.refresh_stream(max(small, height - gap) if view.large else room)
+            rooms = [max(small, height - gap) if view.large else small for view in views]
+        for view, room in zip(views, rooms, strict=True):
+            view.refresh_stream(room)
 
     def _draw_head(self) -> None:
         run, seen = self.job, self.seen  # the state is known at once, the rest when it was asked for

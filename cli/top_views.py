@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -91,10 +91,44 @@ def _costs(seen: Facts) -> Text:
     return line
 
 
-def commands(seen: Facts, most: int) -> Text:
-    """The newest commands of all clients, the newest last."""
-    lines = [printable(line_of(one)) for one in seen.commands[-most:]] if most > 0 else []
+def commands(seen: Facts, most: int, width: int = 0) -> Text:
+    """The newest commands of all clients, the newest last; for few columns with what changed first."""
+    newest = seen.commands[-most:] if most > 0 else ()
+    lines = [printable(_brief(one, width) if width else line_of(one)) for one in newest]
     return Text("\n".join(lines) or "none so far", "" if lines else "dim")
+
+
+def _brief(record: Mapping[str, Any], width: int) -> str:
+    """One command in ``width`` columns: what it changed is whole, as far as it goes, and its name gives way to that."""
+    get, name = record.get, str(record.get("name") or record.get("what") or "")
+    done, change = get("outcome") == "done", ""
+    if get("what") == "set":
+        change = f" {_figure(get('old'))} → {_figure(get('new'))}" if done else f" {_figure(get('value'))}"
+    left = max(4, width - len(change))
+    name = name if len(name) <= left else f"…{name[1 - left:]}"
+    where = f"{get('event')} {get('number')}" if get("event") else ""
+    facts = [name + change, not done and get("outcome"), where, get("error"), get("client")]
+    return "  ".join(str(fact) for fact in facts if fact)
+
+
+def _figure(value: Any) -> str:
+    """A value of a control in a few characters.
+
+    >>> _figure(0.1 + 0.2), _figure(True), _figure("cosine")
+    ('0.3', 'True', "'cosine'")
+    """
+    return f"{value:.4g}" if isinstance(value, float) else f"{value!r:.40}"
+
+
+def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
+    """The lines of each of ``count`` streams: as many as fit are charts, from the first on, the others are ``small``.
+
+    >>> rooms_of(2, 26, 3, 1), rooms_of(3, 26, 3, 1), rooms_of(3, 9, 3, 1)
+    ([12, 12], [17, 3, 3], [3, 3, 3])
+    """
+    charts = min(count, max(0, height - count * (small + gap)) // (CHART - small))
+    each = (height - (count - charts) * (small + gap)) // charts - gap if charts else small
+    return [each] * charts + [small] * (count - charts)
 
 
 class Shown:

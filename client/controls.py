@@ -48,8 +48,10 @@ class ControlInfo:
         span = ""
         if self.choices:
             span = f"one of {', '.join(map(repr, self.choices))}"
+        elif low is not None and high is not None:
+            span = f"{low} to {high}"
         elif low is not None or high is not None:
-            span = f"{'…' if low is None else low} to {'…' if high is None else high}"
+            span = f"{low} or more" if high is None else f"{high} or less"
         facts = [self.type, span, f"driven by {self.driven}" if self.driven else "", self.doc, self.problem]
         value = f"{self.value!r:.80}{f' {self.unit}' if self.unit else ''}"
         return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"

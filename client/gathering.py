@@ -40,10 +40,14 @@ MOST, MOST_BYTES = 100_000, 268_435_456
 
 
 class Assembly:
-    """The values of ``ranks`` by number."""
+    """The values of ``ranks`` by number.
 
-    def __init__(self, ranks: Collection[int], patience: float) -> None:
-        self.ranks, self.patience = tuple(sorted(ranks)), patience
+    With ``together`` they begin together: what some ranks yielded before the others were asked, which are there in
+    time, is no value of all and is left out. Each run of the name begins anew.
+    """
+
+    def __init__(self, ranks: Collection[int], patience: float, together: bool = False) -> None:
+        self.ranks, self.patience, self.together = tuple(sorted(ranks)), patience, together
         self.live = set(self.ranks)
         """Those that may have more to say."""
         self.late = dict.fromkeys(self.ranks, 0)
@@ -51,6 +55,8 @@ class Assembly:
         self._parts: dict[Key, dict[int, Part]] = {}
         self._since: dict[Key, float] = {}
         self._order: list[Key] = []
+        self._first: dict[tuple[int, int], Key] = {}  # by rank and run
+        self._begun = -1  # the newest run of which something was given out
         self._reached: dict[int, tuple[int, int, int]] = dict.fromkeys(self.ranks, (0, -1, 0))
         self._given = (0, -1, 0)
         self._bytes = 0
@@ -60,6 +66,7 @@ class Assembly:
         numbers = batch.windows or batch.events
         flags = batch.flags or bytes(len(batch.values))
         run, last, times = self._reached[rank]
+        self._first.setdefault((rank, run), (run, numbers[0], 0))
         late = []
         clock, size = batch.clock, batch.nbytes // max(1, len(batch.values))
         for number, *columns in zip(numbers, batch.events, batch.times, batch.values, flags, strict=True):
@@ -103,6 +110,10 @@ class Assembly:
             self._bytes -= sum(part.nbytes for part in parts.values())
             self._given = key
             missing = tuple(rank for rank in self.ranks if rank not in parts) if len(parts) < len(self.ranks) else ()
+            if self.together and self._begun < key[0]:
+                if any(self._first.get((rank, key[0]), key) > key for rank in missing):
+                    continue
+                self._begun = key[0]
             yield Whole(key[1], dict(sorted(parts.items())), missing)
 
     def deadline(self) -> float | None:

@@ -182,7 +182,7 @@ class StreamJudge:
             return
         self._told = self.missing
         stream = self.stream
-        reason = stream._first_error() if stream.traceback else "".join(stream._limits[-1:])
+        reason = stream._first_error() if stream.traceback else "".join(stream.limits[-1:])
         if not reason and self.run.losses:  # as where a busy machine leaves one side without a turn for 4 s
             reason = f"the link was lost ({self.run.losses} times so far) with what was on its way"
         reason = reason or "they never came"

@@ -63,7 +63,6 @@ class LiveStream(Stream):
         self._offset = 0
         self._relinked = self._closing = self._accounted = False
         self._warned = False
-        self._limits: list[str] = []  # of the notes, those that tell how the budget limits the query
         release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
         release.atexit = False
 
@@ -227,13 +226,17 @@ class LiveStream(Stream):
 
     def _limit(self, notes: Any) -> None:
         """Show how the budget limits the query now, in place of how it did before."""
-        self.notes[:] = [note for note in self.notes if note not in self._limits]
+        self.notes[:] = [note for note in self.notes if note not in self.limits]
         before = len(self.notes)
         self._note(notes)
-        self._limits = self.notes[before:]
+        self.limits = self.notes[before:]
 
     def _outlook(self) -> str:
-        return self._failures() + (self.run._outlook(self.on) if self.on else "")
+        return self._failures() + self._limitations() + (self.run._outlook(self.on) if self.on else "")
+
+    def _limitations(self) -> str:
+        """How the budget limits the query now, as sentences; empty if it does not."""
+        return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
 
     # ------------------------------------------------------------ callbacks
 

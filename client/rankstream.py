@@ -44,7 +44,8 @@ class Absent(NamedTuple):
 class RankStream(LiveStream):
     """The values of one query on several ranks, in the order of their events; made by `Run.stream` with ``ranks=``.
 
-    Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window. A value
+    Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window, from the
+    first on that all of them have. A value
     waits for the ranks that have not come to its event, ``patience`` seconds at most: then it is flagged partial, and
     `absent` names the ranks that it lacks; what they send later is counted in `late`. `waiting` tells who is waited for
     at this moment, `states` how each rank is. A rank that ends or is lost for good leaves the others to go on; the
@@ -63,7 +64,7 @@ class RankStream(LiveStream):
         self.gone: dict[int, str] = {}
         """The ranks that have ended or could not be reached, and why."""
         self.combined: Combined | None = None
-        self._gathering = Gathering(Assembly(ranks, patience), weakref.ref(self))
+        self._gathering = Gathering(Assembly(ranks, patience, together=bool(attach.align)), weakref.ref(self))
         self._absent: deque[Absent] = deque(maxlen=_ABSENT)
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
@@ -180,7 +181,7 @@ class RankStream(LiveStream):
                     flag |= PARTIAL
                     number = self._next + len(values)
                     self._absent.append(Absent(number, whole.number, whole.missing))
-                add(next(iter(whole.parts)), max(p.event for p in whole.parts.values()), newest, value, flag)
+                add(self.ranks[0], max(p.event for p in whole.parts.values()), newest, value, flag)
         if not values:
             return
         self._place = times[-1], clock
@@ -226,10 +227,10 @@ class RankStream(LiveStream):
             for note in list(part.notes):
                 said.setdefault(note, []).append(rank)
         everybody = len(self.parts)
-        self.notes[:] = [
-            *self._own_notes,
-            *(note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()),
-        ]
+        found = {note: note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()}
+        self.notes[:] = [*self._own_notes, *found.values()]
+        limits = {note for part in self.parts.values() for note in part.limits}
+        self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:
         """There will be nothing more from any rank."""

@@ -73,6 +73,8 @@ class Stream(Feed):
         self.name, self.text, self.on = name or text, text, on
         self.cost = Cost()
         self.notes: list[str] = []
+        self.limits: list[str] = []
+        """Of the notes, those that tell how a budget limits the query now."""
         self.drawn: tuple[str, ...] = ()
         """The fields that a chart draws, unless it is told; none: all."""
         self.callback_error: BaseException | None = None
@@ -213,7 +215,7 @@ class Stream(Feed):
                 f"{arrived} of {n} values of {self.title[0].lower()}{self.title[1:]} arrived within "
                 f"{timeout:g} s.{self._outlook()}"
             )
-        reason = f": {self.reason}" if self.reason else ""
+        reason = f": {self.reason.removesuffix('.')}" if self.reason else ""
         raise StreamEnded(f"{self.title} {state} after {arrived} of {n} values{reason}.")
 
     def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:

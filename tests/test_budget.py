@@ -10,6 +10,7 @@ import pytest
 import looptap
 from looptap.agent.budget import HEADROOM, Budget, Meter
 from looptap.testing import pair
+from looptap.visualizers.plots import Plot
 
 STEP, SLOW = 0.001, 0.005
 
@@ -44,6 +45,8 @@ def test_hostile_queries_together_keep_to_the_budget(limited, queries):
     run.stats()
     assert all(s.arrived for s in streams)
     assert any("event, to stay within" in note for note in streams[0].notes)
+    (picture,) = Plot(streams[0]).pictures()  # a chart that begins now says it, too
+    assert "event, to stay within" in " ".join(picture.badges)
     assert "event, to stay within" in run.stats()["queries"][0]["limitation"]
 
 
@@ -55,6 +58,8 @@ def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(li
     (record,) = total.records
     assert record.partial
     assert any("suspended" in note for note in total.notes)
+    with pytest.raises(looptap.StreamTimeout, match=r"1 of 3 values .* Suspended: it takes more than .* stream.grant"):
+        total.wait(n=3, timeout=0.01)
     total.grant(math.inf)
     for _ in range(10):
         agent.emit("batch", step=0)

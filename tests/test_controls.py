@@ -98,6 +98,7 @@ def test_a_control_is_found_on_an_exposed_object_and_told_with_all_that_is_known
     assert list(run.controls) == ["echo.factor", "echo.order", "echo.drop", "echo.verbose"]
     assert run.controls._ipython_key_completions_() == list(run.controls)
     assert "echo.factor = 2 times  (int; 1 to 16; how often a batch is used)" in repr(run.controls)
+    assert "echo.drop = None  (float; 0.0 or more)" in repr(run.controls)
     with pytest.raises(KeyError, match=r"Did you mean 'echo.factor'"):
         run.controls["echo.facto"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import os
 import pickle
 import random
 import statistics
@@ -26,7 +27,7 @@ import looptap
 from looptap.streams.errors import ControlError
 from looptap.testing import pair
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
-from looptap.training.echoing.auto import Auto, Meter
+from looptap.training.echoing.auto import Auto, Meter, advice
 from looptap.training.echoing.stages import Reads
 from looptap.training.echoing.trees import Packed
 from looptap.training.progress import Progress
@@ -749,3 +750,17 @@ def test_advice_names_what_would_help_more():
     for _ in echo:
         clock.now += 0.1
     assert "num_workers=1 or more" in echo.advice
+    assert repr(echo) == "<Echo: factor 2, mode 'batch', R = 6>"
+    assert repr(Echo([], "auto")) == "<Echo: factor 1, held by auto, mode 'batch', R is not known yet>"
+
+
+@pytest.mark.parametrize(
+    ("processors", "says"), [(2, "in the one worker, and 1 processor has none:"), (4, "and 3 processors have none:")]
+)
+def test_advice_counts_the_processors_that_have_no_worker(monkeypatch, processors, says):
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    meter = Meter(1)
+    for _ in range(20):
+        meter.arrived(0.06, 0.07, {"read": 0.06})
+        meter.handed(0.01, 0.0, 0.06)
+    assert says in advice(meter, 1.0, "batch", augmented=False)[1]

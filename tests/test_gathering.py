@@ -48,6 +48,30 @@ def test_a_straggler_is_waited_for_no_longer_than_the_patience_and_its_late_valu
     assert given_out(assembly, 2.5) == [(3, [0, 1], ())]
 
 
+def test_the_values_of_all_ranks_begin_together_and_in_each_run_anew():
+    assembly = Assembly([0, 1, 2], 2.0, together=True)
+    assembly.take(0, batch([4, 5, 6, 7, 8]), 0.0)
+    assembly.take(2, batch([5, 6, 8]), 0.0)
+    assert given_out(assembly, 0.0) == []
+    assembly.take(1, batch([6, 7, 8]), 1.0)
+    assert given_out(assembly, 1.0) == [(6, [0, 1, 2], ()), (7, [0, 1], (2,)), (8, [0, 1, 2], ())]
+    assert assembly.late == {0: 0, 1: 0, 2: 0}
+    for rank in (0, 1, 2):
+        assembly.moved(rank)
+        assembly.take(rank, batch(list(range(1 + rank, 4))), 1.0)
+    assert given_out(assembly, 1.0) == [(3, [0, 1, 2], ())]
+
+
+def test_a_straggler_and_a_dead_rank_do_not_keep_the_others_from_beginning():
+    assembly = Assembly([0, 1, 2], 2.0, together=True)
+    assembly.over(2)
+    assembly.take(0, batch([1, 2]), 0.0)
+    assert given_out(assembly, 2.0) == [(1, [0], (1, 2)), (2, [0], (1, 2))]
+    assembly.take(0, batch([3]), 3.0)
+    assembly.take(1, batch([4]), 3.0)
+    assert given_out(assembly, 3.0) == [(3, [0], (1, 2))]
+
+
 def test_a_rank_that_is_over_is_not_waited_for_but_missed():
     assembly = Assembly([0, 1], 2.0)
     assembly.take(0, batch([1]), 0.0)

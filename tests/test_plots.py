@@ -128,6 +128,31 @@ def test_the_commands_of_a_run_are_marks_without_being_asked_for():
     agent.close()
 
 
+def test_what_is_saved_at_once_has_the_commands_given_until_then(tmp_path):
+    agent, run = pair("saved")
+    settings = {"lr": 0.1}
+    agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr))
+    loss = run.stream("step, loss", on="batch")
+
+    def set_to(lr):
+        changed = threading.Thread(target=lambda: run.set("lr", lr))
+        changed.start()
+        soon(lambda: agent.emit("batch", step=loss.newest + 1, loss=0.25) or settings["lr"] == lr)
+        changed.join()
+
+    agent.emit("batch", step=0, loss=0.5)
+    set_to(0.01)
+    plot = Plot(loss)
+    plot.save(tmp_path / "loss.txt")
+    assert [rule.text for rule in plot.pictures()[0].rules] == ["lr 0.1 → 0.01"]
+    set_to(0.001)
+    plot.save(tmp_path / "loss.txt")  # also what came after the last question
+    assert [rule.text for rule in plot.pictures()[0].rules] == ["lr 0.1 → 0.01", "lr 0.01 → 0.001"]
+    agent.close()
+    plot.save(tmp_path / "loss.txt")
+    assert len(plot.pictures()[0].rules) == 2
+
+
 # ---------------------------------------------------------------- several runs
 
 

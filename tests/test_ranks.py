@@ -159,7 +159,7 @@ def test_values_of_one_event_are_combined(run):
             }[name]  # fmt: skip
     until(lambda: complete(spread), "values of both ranks come")
     assert {record.value for record in complete(spread)} == {100.0}
-    assert all(absent.ranks in ((0,), (1,)) for absent in spread.absent)
+    assert not any(stream.records[0].partial for stream in (*streams.values(), spread))
 
 
 def test_partial_results_are_merged_over_groups_events_and_seconds(run):
@@ -194,6 +194,7 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
     assert {one.uncertainty for one in late} == {0.0}
+    assert not stream.records[0].partial  # it begins with an event that both have
     assert stream.drawn == ("spread",)
     plot = looptap.plot(stream)
     until(plot.pull, "the values are drawn")
@@ -279,6 +280,11 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
     values = [json.loads(line) for line in watched.splitlines()][:3]
     assert all(value["value"] == 100 + 2 * ((value["event"] - 1) % 100) for value in values if not value["without"])
     assert "  rank 1  " in printed("watch", "many", "step", "--ranks", "0-1", "--count", "9")
+    picture = place / "loss.txt"
+    printed("plot", "many", "rank", "--ranks", "all", "--save", str(picture), "--after", "0.5")
+    assert "rank rank 1" in picture.read_text()
+    printed("plot", "many", "loss", "--ranks", "all", "--combine", "sum", "--save", str(picture), "--after", "0.5")
+    assert "rank 1" not in picture.read_text()
     assert sorted(json.loads(printed("stacks", "many", "--ranks", "all", "--json"))) == ["0", "1"]
     assert "rank 1\n" in printed("stacks", "many", "--ranks", "all")
     (listed,) = json.loads(printed("ls", "--json"))

@@ -263,8 +263,8 @@ def test_waiting_too_long_says_how_many_came():
 
 def test_waiting_on_a_stream_that_ends_says_why():
     stream = fed(batch([1]))
-    in_background(lambda: stream._finish("failed", "the query failed 100 times"))
-    with pytest.raises(StreamEnded, match="failed after 1 of 3 values: the query failed 100 times"):
+    in_background(lambda: stream._finish("failed", "the query failed 100 times."))
+    with pytest.raises(StreamEnded, match=r"failed after 1 of 3 values: the query failed 100 times\.$"):
         stream.wait(3, timeout=10)
 
 

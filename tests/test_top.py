@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from relays import Proxy
@@ -22,7 +23,9 @@ from looptap.protocol.connections import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
+from looptap.cli.facts import Facts
 from looptap.cli.top_app import StreamView, Top
+from looptap.cli.top_views import commands
 
 WAIT = 20.0
 JOB = """
@@ -113,13 +116,23 @@ def test_a_control_is_set_by_keys_and_the_outcome_shown(job):
         await until(pilot, lambda: "new value" in shown(app), "the question")
         await pilot.press("backspace", "5", "enter")
         await until(pilot, lambda: "\n set echo.factor: 2 → 5, at batch" in shown(app), "the outcome")
-        await until(pilot, lambda: "echo.factor = 5" in shown(app) and "set echo.factor 2 → 5" in shown(app), "both")
+        await until(pilot, lambda: "echo.factor = 5" in shown(app), "the control")
+        await until(pilot, lambda: "│ echo.factor 2 → 5  batch" in shown(app), "the command")
+        await until(pilot, lambda: "commands" in [one.name for one in app.seen.streams], "the stream of commands")
+        assert [view.shown.stream.name for view in app.query(StreamView)] == ["loss"]  # they have a place of their own
         await pilot.press("e", "enter")
         await until(pilot, lambda: "new value" in shown(app), "the question")
         await pilot.press("9", "9", "enter")
         await until(pilot, lambda: "it is a whole number from 1 to 16" in shown(app), "the refusal")
 
     screen(scenario)
+
+
+def test_the_new_value_of_a_command_is_seen_in_a_narrow_place():
+    done = {"what": "set", "name": "optimizer.groups.decay.lr", "old": 0.05, "new": 0.0123456, "outcome": "done"}
+    seen = replace(Facts("small", "", 0, 0, 1, "", "live", "", 0.0, 0.0), commands=(done,))
+    assert commands(seen, 3, 32).plain == "….groups.decay.lr 0.05 → 0.01235"
+    assert commands(seen, 3).plain.endswith("set optimizer.groups.decay.lr 0.05 → 0.0123456  done")
 
 
 def test_queries_are_added_and_dropped_by_keys(job):

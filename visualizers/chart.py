@@ -71,7 +71,8 @@ class Chart:
         """Why a stream whose first value came late is not drawn, by its name."""
         self._waiting: list[tuple[Stream, dict[str, Any]]] = []
         self._layers: dict[str, Chart] = {}
-        self._marks = Marks()
+        self.commands = Marks()
+        """The vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
 
@@ -152,7 +153,7 @@ class Chart:
         A mapping has name, old, new and outcome, and of ``number``, ``time`` and ``wall`` what tells where it stands.
         """
         with self.lock:
-            self._marks.add(source)
+            self.commands.add(source)
             self._state = None
 
     def _admit(self, stream: Stream, choice: Choice, options: dict[str, Any]) -> None:
@@ -177,7 +178,8 @@ class Chart:
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
             y=options["y"] or stream.drawn, by=by if by in names else "",
-            dash=options["dash"] or self.palette.dash(label), points=self.points, noted=tuple(stream.notes),
+            dash=options["dash"] or self.palette.dash(label), points=self.points,
+            noted=tuple(note for note in stream.notes if note not in stream.limits),
             sample=stream.first(),
         )  # fmt: skip
         self.series.append(series)
@@ -200,7 +202,7 @@ class Chart:
             changed = self._admit_waiting()
             for series in self.series:
                 changed = series.take() or changed
-            changed = self._marks.pull() or changed
+            changed = self.commands.pull() or changed
             state = [self.x, self._shown, *(series.state for series in self.series)]
             changed, self._state = changed or state != self._state, state
             return changed
@@ -291,7 +293,7 @@ class Chart:
                 y=y,
                 z=z,
                 right=None if right is None else Axis(beside),
-                rules=self._marks.rules(self.series),
+                rules=self.commands.rules(self.series),
                 badges=(*badges, *self._badges()),
                 guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
                 frame=frame,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.streams.stream import Stream
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST = 200
 """Vertical lines that a chart shows; of more, the newest."""
+SETTLE = 1.0
+"""Seconds that a picture which is saved waits for the commands of its runs."""
 _LOOK = 1.0  # seconds between two questions for the commands of a run
 
 
@@ -41,8 +43,9 @@ class Watched:
 
     def look(self, run: Any) -> None:
         """Take in the answer, if it is there, and ask again if it is time."""
-        if self._asked is not None and self._asked.done():
-            answer, self._asked = self._asked, None
+        answer = self._asked
+        if answer is not None and answer.done():
+            self._asked = None
             if answer.exception() is None:
                 self.known = commands(answer.result())[-MOST:]
         if self._asked is not None or time.monotonic() - self._looked < _LOOK:
@@ -50,13 +53,25 @@ class Watched:
         self._looked = time.monotonic()
         try:
             if hasattr(run, "commands_soon"):
-                self._asked = run.commands_soon()
-                if self._asked is not None and self._asked.done():
+                self._asked = asked = run.commands_soon()
+                if asked.done():
                     self.look(run)
             else:
                 self.known = commands(run.commands)[-MOST:]
         except Exception:  # the run is gone or its file closed: what is known stays
             return
+
+    def ask(self, run: Any) -> None:
+        """Ask anew: the answer to an earlier question does not know the newest."""
+        self._asked, self._looked = None, -_LOOK
+        self.look(run)
+
+    def wait(self, run: Any, seconds: float) -> None:
+        """Take in the answer when it comes, within so many seconds."""
+        asked = self._asked
+        if asked is not None:
+            wait([asked], max(0.0, seconds))
+            self.look(run)
 
 
 _watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()  # charts of a run ask it once
@@ -115,6 +130,16 @@ class Marks:
                 if at is not None:
                     found.append(Rule(at, f"restart: {seam.new}"))
         return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
+
+
+def settle(several: Iterable[Marks], seconds: float = SETTLE) -> None:
+    """Wait, no longer than that, until all commands given by now are known; of a run that does not answer, what was."""
+    watched = {id(one): (run, one) for marks in several for run, one in marks._runs}
+    for run, one in watched.values():
+        one.ask(run)
+    deadline = time.monotonic() + seconds
+    for run, one in watched.values():
+        one.wait(run, deadline - time.monotonic())
 
 
 def _place(command: Command, series: list[Series]) -> float | None:

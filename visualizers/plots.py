@@ -20,6 +20,7 @@ from looptap.visualizers.chart import Chart, IncompatibleStreams, chosen, make
 from looptap.visualizers.choice import kind_named
 from looptap.visualizers.colors import Palette
 from looptap.visualizers.frames import KEEP
+from looptap.visualizers.marks import settle
 from looptap.visualizers.picture import Picture, Text
 from looptap.visualizers.runs import Legend, label_of, legends, run_of
 from looptap.visualizers.summaries import Summary, summary
@@ -164,7 +165,9 @@ class Cell:
                 reason = f": {stream.reason}" if stream.reason else ""
                 what = "has failed" if stream.state == FAILED else "has ended"
                 lines.append(f"{stream.name!r} {what} without a value{reason}")
-            lines += [part for part in [stream.outlook(), *stream.notes[:3]] if part]
+            outlook = stream.outlook()
+            told = [note for note in stream.notes[:3] if note[1:] not in outlook]
+            lines += [part for part in [outlook, *told] if part]
         return tuple(lines) or ("no stream",)
 
 
@@ -275,12 +278,15 @@ class Plot:
         """Write the pictures of now to a file, whose suffix says how: .png, .svg, .pdf, .html, .txt.
 
         A .gif shows the kept frames of a chart, one after the other: of that with the most. Raises ValueError for a
-        suffix that is not known, ImportError where the library for it is missing.
+        suffix that is not known, ImportError where the library for it is missing. The commands of a live run are asked
+        for before, for a second at most.
         """
         saving = import_module("looptap.visualizers.saving")
         self.pull()
+        charts = [cell.chart for cell in self.cells if cell.chart is not None]
+        settle(chart.commands for chart in charts)
+        self.pull()
         if os.fspath(path).lower().endswith(".gif"):
-            charts = [cell.chart for cell in self.cells if cell.chart is not None]
             pictures = max(charts, key=lambda chart: chart.frames).film() if charts else self.pictures()
         else:
             pictures = self.pictures()

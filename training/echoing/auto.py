@@ -176,9 +176,11 @@ def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str
         )
     spare = (os.cpu_count() or 1) - meter.workers
     if spare >= meter.workers:
+        workers = f"each of {meter.workers} workers" if meter.workers > 1 else "the one worker"
+        idle = f"{spare} processors have" if spare > 1 else "1 processor has"
         return slowest, (
-            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in each of "
-            f"{meter.workers} workers, and {spare} processors have none: more workers help more, with fresh data."
+            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in "
+            f"{workers}, and {idle} none: more workers help more, with fresh data."
         )
     if dearest == "augment" and mode == "example_before_augment":
         return slowest, f"{gain}, most of it augmentation, which is done anew for each copy: echo after it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 
 from looptap.training.echoing.auto import Meter, advice
@@ -13,6 +14,7 @@ class Shown:
 
     _meter: Meter
     factor: float
+    auto: bool
     mode: str
 
     def __init__(self) -> None:
@@ -69,6 +71,12 @@ class Shown:
     def advice(self) -> str:
         """One sentence on what would help most; empty while unknown."""
         return self._advised()[1]
+
+    def __repr__(self) -> str:
+        ratio = self.ratio
+        held = ", held by auto" if self.auto else ""
+        known = "R is not known yet" if math.isnan(ratio) else f"R = {ratio:.3g}"
+        return f"<{type(self).__name__}: factor {self.factor:g}{held}, mode {self.mode!r}, {known}>"
 
     def _advised(self) -> tuple[str, str]:
         return advice(self._meter, self.factor, self.mode, self._augments())
