@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 import traceback
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -704,8 +705,59 @@ def test_auto_is_there_within_the_first_batches():
         assert simulated(up, down, steps=24)[0] == pytest.approx(up / down, rel=0.15)
 
 
+class Four(NamedTuple):
+    x: object
+    text: str
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        lambda i: (torch.full((2,), float(i)), i),
+        lambda i: [np.full(3, i), str(i), float(i)],
+        lambda i: {"x": torch.full((2,), i), "more": (i, {"y": np.float64(i)})},
+        lambda i: Four(torch.tensor(i), str(i)),
+        lambda i: torch.full((3,), float(i)),
+        lambda i: i,
+    ],
+)
+@pytest.mark.parametrize("mode", [BEFORE, AFTER])
+def test_with_a_factor_of_1_the_batches_are_those_of_the_loader(item, mode):
+    data = [item(i) for i in range(20)]
+    plain = DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(3))
+    echo = Echo(
+        DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(3)), 1, mode, augment=lambda one: one
+    )
+    for _ in range(2):
+        theirs, ours = list(plain), list(echo)
+        assert repr(ours) == repr(theirs)
+        assert (echo.fill, echo.duplicates) == (0, 0)
+    assert (echo.fresh, echo.seen, echo.steps) == (40, 40, 6)
+
+
+def test_from_a_factor_of_1_it_is_turned_up_and_down_without_an_item_lost():
+    echo, times, found = Echo(loader(n=160), 1, AFTER, buffer=40), {3: 4, 9: 1}, collections.Counter()
+    fills = []
+    for x, i in echo:
+        assert x[:, 0].tolist() == i.tolist()
+        found.update(i.tolist())
+        fills.append(echo.fill)
+        echo.factor = times.get(echo.steps, echo.factor)
+    assert set(found) == set(range(160))
+    assert sorted(found.values())[:24] == [1] * 24
+    assert max(found.values()) == 4
+    assert fills[:3] == [0, 0, 0]
+    assert 24 <= fills[3] <= 32
+    assert sum(found.values()) == echo.seen
+
+
+def test_what_torch_cannot_collate_fails_as_it_does_in_the_loader():
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        next(iter(Echo(DataLoader([torch.zeros(n) for n in (1, 2)], 2), 1, AFTER)))
+
+
 def test_the_first_batch_comes_soon_and_the_buffer_grows_slowly():
-    for factor, most in ((1, 8), (2, 16), (6, 32)):
+    for factor, most in ((1.5, 16), (2, 16), (6, 32)):
         echo = Echo(loader(n=400), factor, AFTER, buffer=100)
         batches = iter(echo)
         next(batches)

@@ -141,16 +141,17 @@ class Echo(Flow):
         while True:
             begun, self._waited = clock(), 0.0
             self._look()
-            examples = self._gather(arriving)
-            if not examples:
-                break
-            batch = self._made(examples)
+            batch, examples = self._straight(arriving), list[Example]()
+            if batch is None:
+                examples = self._gather(arriving)
+                if not examples:
+                    break
+                batch = self._made(examples)
             before = versions(batch) if self._whole and self._guard == "version" else []
             self._in_epoch += 1
             self.steps += 1
             self._room += -(-(self._size or 1) // _GROWTH)
-            count = batch_length(batch) if self._whole else len(examples)
-            self.seen += count
+            self.seen += batch_length(batch) if self._whole else len(examples)
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = self._waited, clock()
             main = handed - begun - waited
@@ -173,11 +174,14 @@ class Echo(Flow):
         self._now = self.mode if state is None else state["now"]
         self._clear()
         self._in_epoch = self._epoch_fresh = 0
-        self._room = min(_START, math.ceil(self._factor)) * (self._size or 1)
+        self._room = self._first_room()
         self._over, self._inside = False, True
         self._asked.factor = self._factor if self._in_workers else 1.0
         self._source.begin(self.epoch, self._whole, self._asked)
         return state
+
+    def _first_room(self) -> int:
+        return min(_START, math.ceil(self._factor)) * (self._size or 1)
 
     def _look(self) -> None:
         """What is wanted for the batch to come."""
@@ -189,6 +193,8 @@ class Echo(Flow):
         self._agree(step % self._every == 0)
         if self._factor != before:
             self._meter.changed()
+            if not len(self._buffer):
+                self._room = self._first_room()
             self._asked.factor = self._factor if self._in_workers else 1.0
             if self._broadcast is None:  # otherwise at the next epoch, since workers of a stream look when they may
                 self._source.turned()

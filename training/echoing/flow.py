@@ -77,6 +77,24 @@ class Flow(Shown):
 
     # ------------------------------------------------------------ items
 
+    def _straight(self, arriving: Iterator[Fresh]) -> Any:
+        """The next fresh batch as the loader makes it, where a sampler decides on the order; None if it has to be made.
+
+        With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
+        """
+        alone = self._factor == 1.0 and not len(self._buffer) and not self._pending
+        if not (alone and self._source.exact and not self._whole and self._copies_when_collated):
+            return None
+        fresh = self._arrived(arriving)
+        if fresh is None:
+            return None
+        batch = fresh.payload.collated()
+        if batch is None:
+            self._pending.extend(self._examples_of(fresh))
+            return None
+        self.seen += fresh.examples
+        return self._finished(batch)
+
     def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
         """What the next batch consists of; empty at the end of the epoch."""
         buffer, many = self._buffer, 1 if self._whole else self._size or 1
@@ -113,20 +131,25 @@ class Flow(Shown):
                 return
 
     def _take(self, arriving: Iterator[Fresh]) -> bool:
+        fresh = self._arrived(arriving)
+        if fresh is not None:
+            self._pending.extend(self._examples_of(fresh))
+        return fresh is not None
+
+    def _arrived(self, arriving: Iterator[Fresh]) -> Fresh | None:
         begun = self._clock()
         fresh = next(arriving, None)
         now = self._clock()
         self._waited += now - begun
         if fresh is None:
             self._over = True
-            return False
+            return None
         if self._arrival is not None:
             self._meter.arrived(now - begun, now - self._arrival, fresh.seconds)
         self._arrival = now
         self.fresh += fresh.examples
         self._epoch_fresh += fresh.examples
-        self._pending.extend(self._examples_of(fresh))
-        return True
+        return fresh
 
     def _examples_of(self, fresh: Fresh, draws: bool = True) -> list[Example]:
         values = [self._whole_batch(fresh)] if fresh.whole else fresh.payload.examples()
@@ -161,7 +184,10 @@ class Flow(Shown):
                 self._buffer.release(one)
         if whole:
             return values[0]
-        batch = self._augmented(self.loader.collate_fn(values), (self._in_epoch, 0, 0))
+        return self._finished(self.loader.collate_fn(values))
+
+    def _finished(self, batch: Any) -> Any:
+        batch = self._augmented(batch, (self._in_epoch, 0, 0))
         if getattr(self.loader, "pin_memory", False):
             batch = pinned(batch)
         return batch if self._transfer is None else self._transfer(batch)

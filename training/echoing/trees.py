@@ -108,6 +108,12 @@ class Packed:
             return list(map(kind, zip(*rows, strict=True)))
         return [mapped(self.spec, one.__getitem__) for one in zip(*rows, strict=True)]
 
+    def collated(self) -> Any:
+        """The batch that torch makes of the examples, without taking them apart; None where they are ragged."""
+        if not self.columns or any(kind == "ragged" for kind, _, _ in self.columns):
+            return None
+        return _batch(self.spec, self.columns, list)
+
     def own(self) -> None:
         """Leave no memory of anything else in use: what was not put together is copied, if it is a view."""
         self.columns = [
@@ -131,6 +137,21 @@ def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
     rows = [list(row) for row in zip(*examples, strict=True)]
     kinds = {found for row in rows for found in set(map(type, row))}
     return None if any(issubclass(found, Mapping | tuple | list) for found in kinds) else rows
+
+
+def _batch(spec: Any, columns: list[Any], kind: type) -> Any:
+    """What torch's own collate function makes of the columns; of texts a list, or in a tuple a tuple."""
+    if isinstance(spec, dict):
+        return {key: _batch(item, columns, list) for key, item in spec.items()}
+    if isinstance(spec, tuple | list):
+        parts = [_batch(item, columns, tuple) for item in spec]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else parts
+    form, values, _ = columns[spec]
+    if form in ("tensors", "arrays"):
+        return values
+    from torch.utils.data import default_collate
+
+    return default_collate(kind(values))
 
 
 def _flat(example: Any) -> tuple[Any, list[Any]]:
