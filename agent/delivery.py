@@ -62,7 +62,8 @@ class Delivery:
 
     def flush(self) -> bool:
         """Send one frame, and the states of streams that changed; True if more can be sent, or waits for a client."""
-        now, window, held = time.monotonic(), self.window(), False
+        now, window = time.monotonic(), self.window()
+        held = any([not self._pay(client, now) for client in list(self.guests.clients.values()) if client.owed])
         for stream in list(self.streams):
             if not self.streams or stream is not self.streams[0]:
                 continue  # its client was found to be gone
@@ -79,6 +80,24 @@ class Delivery:
                 return any(not other.client.holds_up(now, window(other.client)) for other in others)
             held = held or now < stream.client.full_until
         return held
+
+    def answer(self, client: Client, frame: bytes) -> Sent:
+        """Send what a client has asked for, behind the answers that it is owed; without room it is owed, too."""
+        sent = Sent.FULL if client.owed else self._send(client.peer, frame)
+        if sent is Sent.FULL and sum(map(len, client.owed)) + len(frame) <= WINDOW:
+            client.owed.append(frame)
+            client.refused()
+            self._post.wake()
+        return sent
+
+    def _pay(self, client: Client, now: float) -> bool:
+        """Send a client the answers that it is owed; whether that was all."""
+        while client.owed and not client.away and now >= client.full_until:
+            if self._send(client.peer, client.owed[0]) is Sent.FULL:
+                client.refused()
+            else:
+                client.owed.popleft()
+        return not client.owed or client.away
 
     def news(self) -> bool:
         """Whether there is anything to be sent now."""

@@ -44,6 +44,7 @@ class Guests:
             del self.clients[known.peer]
             known.peer, known.away, known.full_until = peer, False, 0.0
             known.sent_bytes = known.got_bytes = 0
+            known.owed.clear()  # what is still wanted is asked for again
             for stream in known.streams.values():  # who knows what of it has arrived
                 stream.touch()
         known.heard = time.monotonic()

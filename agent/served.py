@@ -43,6 +43,8 @@ class Client:
     streams: dict[int, ServedStream] = field(default_factory=dict)
     sent_bytes: int = 0
     got_bytes: int = 0
+    owed: deque[bytes] = field(default_factory=deque)
+    """Answers for which libzmq had no room; nothing overtakes them."""
     full_until: float = 0.0
     """When to try again, after libzmq had no room for it."""
     refusals: int = 0
@@ -65,7 +67,7 @@ class Client:
 
     def holds_up(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""
-        return self.away or now < self.full_until or self.sent_bytes - self.got_bytes >= window
+        return bool(self.owed) or self.away or now < self.full_until or self.sent_bytes - self.got_bytes >= window
 
 
 def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: float) -> list[bytes]:

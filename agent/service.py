@@ -314,7 +314,10 @@ class Service:
     # ------------------------------------------------------------ replies
 
     def _reply(self, peer: bytes, message: m.Message) -> Sent:
-        return self._send(peer, encode(message))
+        client = self.clients.get(peer)
+        if client is None or isinstance(message, m.Beat | m.Status | m.Goodbye):
+            return self._send(peer, encode(message))
+        return self.delivery.answer(client, encode(message))
 
     def _send(self, peer: bytes, frame: bytes) -> Sent:
         sent = self.send(peer, frame)

@@ -14,6 +14,7 @@ import zmq
 from relays import Proxy
 from waiting import soon
 
+from looptap.agent.gate import Sent
 from looptap.agent.link import Link as AgentLink
 from looptap.client.link import Link
 from looptap.protocol.errors import (
@@ -54,21 +55,29 @@ class Ear:
 
 
 class Echo:
-    """A brain that sends back what it gets."""
+    """A brain that sends back what it gets, as soon as there is room."""
 
     has_clients = False
 
+    def __init__(self):
+        self.waiting = []
+
     def receive(self, peer, role, frame):
-        self.link.send(peer, frame)
+        self.waiting.append((peer, frame))
+        self.flush()
 
     def gone(self, peer):
         pass
 
     def flush(self):
-        return False
+        while self.waiting and self.link.send(*self.waiting[0]) is not Sent.FULL:
+            del self.waiting[0]
+        if self.waiting:
+            self.link.wake()
+        return bool(self.waiting)
 
     def rest(self):
-        return True
+        return not self.waiting
 
     def beat(self):
         pass

@@ -11,9 +11,10 @@ from torch import nn
 from waiting import soon
 
 import looptap
+from looptap.agent.delivery import WINDOW
 from looptap.agent.gate import Sent
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent
+from looptap.protocol.codec import decode_from_agent, encode
 from looptap.streams.errors import QueryError
 from looptap.testing import pair
 
@@ -246,6 +247,36 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
     agent.close("the job is done")
     assert stream.values == [0, 1, 2]
     assert (stream.state, stream.reason, stream.dropped) == ("ended", "the job is done", 5)
+
+
+def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values(directory):
+    with looptap.Agent("full") as agent, looptap.attach("full") as run:
+        tries, link = [], agent._service.send
+
+        def send(peer, frame):
+            message = decode_from_agent(frame)
+            if isinstance(message, m.Beat):
+                return link(peer, frame)
+            tries.append(message)
+            return Sent.FULL if len(tries) < 5 else link(peer, frame)
+
+        agent._service.send = send
+        stream = run.stream("step", on="batch")
+        batches(agent, 3)
+        stream.wait(3)
+        assert [type(one) for one in tries[:5]] == [m.Done] * 5  # the same one, until there is room
+        assert stream.values == [0, 1, 2]
+
+
+def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
+    agent, _ = job
+    agent._service.send = lambda peer, frame: Sent.FULL
+    (client,) = agent._service.clients.values()
+    for number in range(40):
+        call = m.Call(number, str(number), m.Code("'x' * 100_000"), "batch")
+        agent._service.receive(client.peer, "operator", encode(call))
+    batches(agent, 1)
+    assert 500_000 < sum(map(len, client.owed)) <= WINDOW
 
 
 def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):

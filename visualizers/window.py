@@ -104,6 +104,10 @@ class Window:
 
         def note(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
+            # A turn that is cut short leaves Tk with callbacks about images that are gone; it would print each.
+            window: Any = getattr(self.manager, "window", None)
+            if hasattr(window, "report_callback_exception"):
+                window.report_callback_exception = lambda *_: None
             if self._turning:
                 raise KeyboardInterrupt
 
@@ -177,10 +181,6 @@ class Window:
         finally:
             self._turning = False
         if self._interrupted:
-            # A turn that was cut short leaves Tk with callbacks about images that are gone; it would print each.
-            window: Any = getattr(self.manager, "window", None)
-            if hasattr(window, "report_callback_exception"):
-                window.report_callback_exception = lambda *_: None
             self._pyplot.close("all")
 
     def _turn(self) -> None:
