@@ -38,8 +38,10 @@ def draw(path: Path, timed: Timed, found: dict[Job, Outcome]) -> None:
     by_factor.legend(fontsize=8)
     factors = (1.0, 2.0, 4.0, 8.0, 16.0)
     for size in SIZES["language"]:
-        saved = [fewer(found, Row("language", size, AFTER, e, 8 * size))[0] for e in factors]
-        deep.plot(factors, saved, "o-", label=f"B = {size}")
+        saved = {e: fewer(found, Row("language", size, AFTER, e, 8 * size))[0] for e in factors}
+        reached = {e: times for e, times in saved.items() if times}
+        missed = "".join(f", not reached with {e:g}" for e in saved if e not in reached)
+        deep.plot(list(reached), list(reached.values()), "o-", label=f"B = {size}{missed}")
     deep.plot(factors, factors, "k:", lw=0.8, label="as good as fresh data")
     deep.set(xlabel="e", ylabel="times fewer fresh sequences", title="transformer, no sequence seen twice",
              xscale="log", yscale="log")  # fmt: skip

@@ -88,7 +88,8 @@ def _write(path: Path, timed: time_to_target.Timed, beside: dict[str, Fast | Wai
                 "seconds": round(outcome.seconds, 3)}  # fmt: skip
 
     from_server = {
-        name: [plain(one) | {"up": one.up, "down": one.down} for one in every] for name, every in timed.items()
+        name: [plain(one) | {"up": one.up, "down": one.down, "factor": one.factor} for one in every]
+        for name, every in timed.items()
     }
     data = {
         "timed": from_server,
