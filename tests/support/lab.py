@@ -184,6 +184,7 @@ class Notebook:
 
     def grows(self, chart=0, by=1):
         """Wait until the last x of a chart has grown."""
+        self.wait(f"({LAST})({chart}) !== null")
         before = self.last(chart)
         self.page.wait_for_function(f"([chart, x]) => ({LAST})(chart) > x", arg=[chart, before + by], timeout=PATIENCE)
 
