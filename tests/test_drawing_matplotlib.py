@@ -67,6 +67,13 @@ def test_any_picture_is_drawn_and_followed_by_any_other(several):
     pixels(figure)
 
 
+def test_a_letter_that_only_the_thin_font_has_is_no_warning_in_a_bold_title():
+    figure = new_figure()
+    draw(Picture((Text("\U0001ee2e"),), title="loss \U0001ee2e"), figure)
+    pixels(figure)
+    assert [text.get_text() for text in figure.texts if "loss" in text.get_text()] == ["loss ▯"]
+
+
 def test_pixels_change_where_the_line_is_and_an_update_moves_them():
     figure = new_figure()
     drawing = draw(line(X), figure)

@@ -22,9 +22,10 @@ _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _DAY = 86400.0
 
 
-def shown(text: str, family: str = "") -> str:
+def shown(text: str, family: str = "", weight: str = "normal") -> str:
     """The text with ▯ for what the font cannot show, about which matplotlib would warn at every drawing."""
-    known = _glyphs((family,) if family else tuple(rcParams["font.family"]), tuple(rcParams["font.sans-serif"]))
+    families = (family,) if family else tuple(rcParams["font.family"])
+    known = _glyphs(families, weight, tuple(rcParams["font.sans-serif"]))
     return text if known.issuperset(text) else "".join(c if c in known else "▯" for c in text)
 
 
@@ -180,7 +181,8 @@ def _lonely(y: Numbers) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _glyphs(families: tuple[str, ...], sans: tuple[str, ...]) -> frozenset[str]:
+def _glyphs(families: tuple[str, ...], weight: str, sans: tuple[str, ...]) -> frozenset[str]:
     """What the fonts can show; ``sans``, the fonts behind the name sans-serif, is here for the cache's sake."""
-    found = (font_manager.findfont(font_manager.FontProperties(family=[family])) for family in families)
+    wanted = (font_manager.FontProperties(family=[family], weight=weight) for family in families)
+    found = (font_manager.findfont(font) for font in wanted)
     return frozenset(chr(code) for path in found for code in font_manager.get_font(path).get_charmap())
