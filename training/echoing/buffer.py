@@ -23,12 +23,10 @@ class Piece:
 class Example:
     """One fresh item, or a fresh batch where batches are echoed, and how much of it is still to come."""
 
-    __slots__ = ("done", "entries", "key", "piece", "u", "value", "waiting")
+    __slots__ = ("done", "key", "piece", "ticket", "u", "value", "waiting")
 
-    def __init__(
-        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, entries: tuple[Any, ...] = ()
-    ) -> None:
-        self.key, self.value, self.piece, self.entries = key, value, piece, entries
+    def __init__(self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Any = None) -> None:
+        self.key, self.value, self.piece, self.ticket = key, value, piece, ticket
         self.u, self.done = u, 0
         """The draw that decides on a fractional copy, and how many copies went into the buffer."""
         self.waiting = 0

@@ -88,11 +88,11 @@ class Flow(Shown):
         fresh = self._arrived(arriving)
         if fresh is None:
             return None
-        batch = fresh.payload.collated()
+        batch = fresh.delivered.payload.collated()
         if batch is None:
             self._pending.extend(self._examples_of(fresh))
             return None
-        self.seen += fresh.examples
+        self.seen += fresh.delivered.fresh
         return self._finished(batch)
 
     def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
@@ -145,23 +145,21 @@ class Flow(Shown):
             self._over = True
             return None
         if self._arrival is not None:
-            self._meter.arrived(now - begun, now - self._arrival, fresh.seconds)
+            self._meter.arrived(now - begun, now - self._arrival, fresh.delivered.seconds)
         self._arrival = now
-        self.fresh += fresh.examples
-        self._epoch_fresh += fresh.examples
+        self.fresh += fresh.delivered.fresh
+        self._epoch_fresh += fresh.delivered.fresh
         return fresh
 
     def _examples_of(self, fresh: Fresh, draws: bool = True) -> list[Example]:
-        values = [self._whole_batch(fresh)] if fresh.whole else fresh.payload.examples()
-        piece = self._buffer.piece(size(values[0]) if fresh.whole else fresh.payload.nbytes)
+        keys, given = fresh.keys(), fresh.delivered
+        values = [self._whole_batch(given.payload, keys[0])] if given.whole else given.payload.examples()
+        piece = self._buffer.piece(size(values[0]) if given.whole else given.payload.nbytes)
         draw = self._copies.random if draws and not self._in_workers else float  # which is 0.0
-        return [
-            Example(key, value, piece, draw(), entries)
-            for key, entries, value in zip(fresh.keys, fresh.entries, values, strict=True)
-        ]
+        return [Example(key, value, piece, draw(), fresh.ticket) for key, value in zip(keys, values, strict=True)]
 
-    def _whole_batch(self, fresh: Fresh) -> Any:
-        batch = self._augmented(fresh.payload, fresh.keys[0])
+    def _whole_batch(self, payload: Any, key: Key) -> Any:
+        batch = self._augmented(payload, key)
         return batch if self._transfer is None else self._transfer(batch)
 
     def _augmented(self, batch: Any, key: Key) -> Any:

@@ -26,16 +26,22 @@ class Copies:
 
 
 class Fresh(NamedTuple):
-    """A fresh batch that has arrived: each item with its key and, where an index leads to it again, its entries."""
+    """A fresh batch that has arrived."""
 
-    whole: bool
-    payload: Any
-    keys: list[Key]
-    entries: list[tuple[Entry, ...]]
-    examples: int
-    seconds: dict[str, float]
-    again: bool
-    """It was there before the checkpoint from which this epoch goes on."""
+    number: int
+    delivered: Delivered
+    ticket: Ticket | None
+    """What it was asked for with, where an index leads to its items again."""
+
+    def keys(self) -> list[Key]:
+        """The key of each item."""
+        given, number = self.delivered, self.number
+        if given.whole:
+            return [(number, -1, 0)]
+        if self.ticket is not None:
+            return [(number, place, copy) for place, copy in self.ticket.made()]
+        made = given.made if given.made is not None else [(at, 0) for at in range(given.fresh)]
+        return [(number, at, copy) for at, copy in made]
 
 
 def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> Indexed | Streamed | Iterated:
@@ -90,14 +96,13 @@ class Tickets:
         self.asked, self.place = state["asked"], state["place"]
         self.started = list(state["started"])
         for number, entries in needed.items():
-            self.again[number] = Ticket(number, self.epoch, self._whole, tuple(entries))
+            self.again[number] = Ticket.of(number, self.epoch, self._whole, entries)
         for number, entries in state["outstanding"]:
-            made = tuple(Entry(index, place, tuple(copies)) for index, place, copies in entries)
-            self.outstanding[number] = Ticket(number, self.epoch, self._whole, made)
+            self.outstanding[number] = Ticket.of(number, self.epoch, self._whole, entries)
 
     def state(self) -> dict[str, Any]:
         """Plain data for `resume`."""
-        waiting = [[n, [[e.index, e.place, list(e.copies)] for e in t.entries]] for n, t in self.outstanding.items()]
+        waiting = [[number, ticket.entries()] for number, ticket in self.outstanding.items()]
         return {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
 
     def __len__(self) -> int:
@@ -107,11 +112,12 @@ class Tickets:
         yield from list(self.again.values())
         yield from list(self.outstanding.values())
         for indices in self._batches():
-            copies = _once if self._whole or self._copies.factor == 1.0 else self._copies
-            places = enumerate(indices, self.place)
-            entries = tuple(Entry(index, place, tuple(range(copies()))) for place, index in places)
-            self.place += len(entries)
-            ticket = self.outstanding[self.asked] = Ticket(self.asked, self.epoch, self._whole, entries)
+            indices, once = list(indices), self._whole or self._copies.factor == 1.0
+            places = range(self.place, self.place + len(indices))
+            copies = None if once else [tuple(range(self._copies())) for _ in places]
+            self.place += len(indices)
+            ticket = Ticket(self.asked, self.epoch, self._whole, indices, places, copies)
+            self.outstanding[self.asked] = ticket
             self.asked += 1
             yield ticket
 
@@ -131,10 +137,6 @@ class Tickets:
             for _ in range(self.asked):
                 next(batches)
         yield from batches
-
-
-def _once() -> int:
-    return 1
 
 
 class _Singles:
@@ -177,7 +179,7 @@ class Indexed:
 
     def expected(self) -> int:
         """Copies that workers were asked for and that have not arrived."""
-        return sum(len(entry.copies) for ticket in self._tickets.outstanding.values() for entry in ticket.entries)
+        return sum(ticket.examples() for ticket in self._tickets.outstanding.values())
 
     @property
     def asked(self) -> tuple[int, int]:
@@ -195,25 +197,13 @@ class Indexed:
         for delivered in arriving:
             again = delivered.number in tickets.again
             ticket = tickets.again.pop(delivered.number) if again else tickets.outstanding.pop(delivered.number)
-            fresh = _fresh(delivered, ticket, again)
+            fresh = Fresh(ticket.number, delivered, ticket)
             if tickets.again and not again:  # a loader that keeps no order
                 early.append(fresh)
                 continue
             yield fresh
             while early and not tickets.again:
                 yield early.popleft()
-
-
-def _fresh(delivered: Delivered, ticket: Ticket, again: bool) -> Fresh:
-    number = ticket.number
-    if delivered.whole:
-        keys, entries = [(number, -1, 0)], [ticket.entries]
-    else:
-        made = [
-            e if len(e.copies) == 1 else Entry(e.index, e.place, (copy,)) for e in ticket.entries for copy in e.copies
-        ]
-        keys, entries = [(number, e.place, e.copies[0]) for e in made], [(e,) for e in made]
-    return Fresh(delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again)
 
 
 class Streamed:
@@ -269,12 +259,7 @@ class Streamed:
             number, again = self._taken, self._taken < self._skip
             self._taken += 1
             if not again or number in self._needed:
-                made = [(-1, 0)] if delivered.whole else delivered.made
-                keys = [(number, at, copy) for at, copy in made]
-                entries: list[tuple[Entry, ...]] = [() for _ in made]
-                yield Fresh(
-                    delivered.whole, delivered.payload, keys, entries, delivered.fresh, delivered.seconds, again
-                )  # fmt: skip
+                yield Fresh(number, delivered, None)
 
 
 class Iterated(Streamed):

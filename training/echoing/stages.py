@@ -7,7 +7,7 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,21 +18,47 @@ SHARED = ("factor", "whole", "epoch")
 """What the workers of an iterable data set read from shared memory, a float each."""
 
 
-class Entry(NamedTuple):
-    """One example of a ticket: its index in the data set, its place in the epoch, and which copies of it to make."""
-
-    index: Any
-    place: int
-    copies: tuple[int, ...]
+Entry = tuple[Any, int, Sequence[int]]
+"""One example, as a checkpoint has it: its index in the data set, its place in the epoch, which copies to make."""
 
 
 class Ticket(NamedTuple):
-    """What a worker is to read as one batch. ``whole``: collate it as the loader would have done."""
+    """What a worker is to read as one batch: lists, since every batch's is pickled by the process that trains."""
 
     number: int
     epoch: int
     whole: bool
-    entries: tuple[Entry, ...]
+    """Collate it as the loader would have done."""
+    indices: list[Any]
+    places: Sequence[int]
+    """The place of each in the epoch."""
+    copies: list[tuple[int, ...]] | None = None
+    """Which copies to make of each; None: the first one."""
+
+    @classmethod
+    def of(cls, number: int, epoch: int, whole: bool, entries: Iterable[Entry]) -> Ticket:
+        """The ticket that `entries` were taken from.
+
+        >>> Ticket.of(0, 0, False, [("a", 7, [0, 1])]).made()
+        [(7, 0), (7, 1)]
+        """
+        indices, places, copies = zip(*entries, strict=True)
+        return cls(number, epoch, whole, list(indices), list(places), [tuple(some) for some in copies])
+
+    def made(self) -> list[tuple[int, int]]:
+        """The place and the copy of each example that is made."""
+        if self.copies is None:
+            return [(place, 0) for place in self.places]
+        return [(place, copy) for place, some in zip(self.places, self.copies, strict=True) for copy in some]
+
+    def examples(self) -> int:
+        """How many examples are made."""
+        return len(self.places) if self.copies is None else sum(map(len, self.copies))
+
+    def entries(self) -> list[Entry]:
+        """All of it, as plain data."""
+        copies = self.copies or [(0,)] * len(self.places)
+        return [(i, p, list(c)) for i, p, c in zip(self.indices, self.places, copies, strict=True)]
 
 
 class Delivered:
@@ -42,8 +68,8 @@ class Delivered:
         self.number, self.whole, self.payload, self.fresh = number, whole, payload, fresh
         self.seconds = seconds
         """What each stage took, in seconds."""
-        self.made: list[tuple[int, int]] = []
-        """Of a stream: of which item of the batch each example is, and which copy."""
+        self.made: list[tuple[int, int]] | None = None
+        """Of a stream: of which item of the batch each example is, and which copy; None where each is there once."""
 
     def pin_memory(self, device: str = "") -> Delivered:
         """Called by the loader's thread if it pins; single examples are pinned when they are a batch again."""
@@ -79,7 +105,7 @@ class Reads:
 
     def __getitems__(self, ticket: Ticket) -> tuple[Ticket, list[Any], float]:
         begun = time.perf_counter()
-        indices = [entry.index for entry in ticket.entries]
+        indices = list(ticket.indices)
         many = getattr(self._dataset, "__getitems__", None)
         items = many(indices) if many else [self._dataset[index] for index in indices]
         return ticket, items, time.perf_counter() - begun
@@ -131,20 +157,24 @@ class Stage:
         payload = self.collate(examples[0] if self.single else examples) if ticket.whole else Packed(examples)
         times["collate"] = time.perf_counter() - begun
         delivered = Delivered(ticket.number, ticket.whole, payload, len(items), times)
-        if self.shared is not None:
-            delivered.made = [(at, copy) for at, entry in enumerate(ticket.entries) for copy in entry.copies]
+        if ticket.number < 0 and ticket.copies is not None:
+            first = ticket.places[0]
+            delivered.made = [(place - first, copy) for place, copy in ticket.made()]
         return delivered
 
     def _augmented(self, ticket: Ticket, items: list[Any], times: dict[str, float]) -> list[Any]:
         augment, begun = self.augment, time.perf_counter()
+        if augment is None and ticket.copies is None:
+            return items
+        copies = ticket.copies or [(0,)] * len(items)
         if augment is None:
-            return [item for item, entry in zip(items, ticket.entries, strict=True) for _ in entry.copies]
+            return [item for item, some in zip(items, copies, strict=True) for _ in some]
         found = []
         with kept_random():
-            for item, entry in zip(items, ticket.entries, strict=True):
-                for copy in entry.copies:
-                    seed_random(f"{self.seed}/{ticket.epoch}/{entry.place}/{copy}")
-                    found.append(augment(item if copy == entry.copies[-1] else copied(item)))
+            for item, place, some in zip(items, ticket.places, copies, strict=True):
+                for copy in some:
+                    seed_random(f"{self.seed}/{ticket.epoch}/{place}/{copy}")
+                    found.append(augment(item if copy == some[-1] else copied(item)))
         times["augment"] = time.perf_counter() - begun
         return found
 
@@ -156,12 +186,10 @@ class Stage:
         worker = getattr(get_worker_info(), "id", 0)
         if self._random is None or epoch != self._epoch:
             self._random, self._epoch, self._place = random.Random(f"{self.seed}/{epoch}/{worker}"), epoch, 0
-        entries = []
-        for _ in range(count):
-            times = 1 if whole else drawn(factor, self._random.random())
-            entries.append(Entry(None, self._place, tuple(range(times))))
-            self._place += 1
-        return Ticket(-1, int(epoch) * 1000 + worker, bool(whole), tuple(entries))
+        places = range(self._place, self._place + count)
+        self._place += count
+        copies = None if whole else [tuple(range(drawn(factor, self._random.random()))) for _ in places]
+        return Ticket(-1, int(epoch) * 1000 + worker, bool(whole), [None] * count, places, copies)
 
 
 def drawn(factor: float, u: float) -> int:

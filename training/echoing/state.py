@@ -27,17 +27,26 @@ def taken(echo: Echo) -> dict[str, Any]:
     if echo._inside:
         state["now"], state["agreed"] = echo._now, [echo._factor, echo._capacity]
         state |= {name: getattr(echo, name) for name in _PLACES}
-        needed: dict[int, dict[Key, tuple[Entry, ...]]] = {}
+        needed: dict[int, dict[Key, list[Entry]]] = {}
         for one in (*echo._pending, *echo._buffer.items):
-            needed.setdefault(one.key[0], {})[one.key] = one.entries
+            needed.setdefault(one.key[0], {})[one.key] = _entries(one)
         state["needed"] = [
-            [number, [[e.index, e.place, list(e.copies)] for entries in found.values() for e in entries]]
-            for number, found in needed.items()
+            [number, [list(entry) for some in found.values() for entry in some]] for number, found in needed.items()
         ]
         state["pending"] = [[list(one.key), one.u, one.done] for one in echo._pending]
         state["items"] = [list(one.key) for one in echo._buffer.items]
         state["source"] = echo._source.state()
     return state
+
+
+def _entries(one: Example) -> list[Entry]:
+    """What is to be read again, to have this item."""
+    if one.ticket is None:
+        return []
+    _, place, copy = one.key
+    if place < 0:  # a whole batch
+        return list(one.ticket.entries())
+    return [(one.ticket.indices[one.ticket.places.index(place)], place, [copy])]
 
 
 def given(echo: Echo, state: dict[str, Any]) -> None:
@@ -61,7 +70,7 @@ def filled(echo: Echo, state: dict[str, Any], arriving: Iterator[Fresh]) -> None
     for name in _PLACES:
         setattr(echo, name, state[name])
     echo._factor, echo._capacity = state["agreed"]
-    needed = {number: [Entry(i, place, tuple(c)) for i, place, c in entries] for number, entries in state["needed"]}
+    needed = {number: [(index, place, copies) for index, place, copies in some] for number, some in state["needed"]}
     echo._source.resume(state["source"], needed)
     pending = [(tuple(key), u, done) for key, u, done in state["pending"]]
     items = [tuple(key) for key in state["items"]]
