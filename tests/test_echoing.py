@@ -781,6 +781,40 @@ def test_the_speed_up_that_is_expected():
     assert echo.speed_up(3.0) == pytest.approx(0.7 / 0.3)
 
 
+def test_a_loop_that_rests_is_slower_and_what_it_takes_without_a_rest_is_foretold():
+    meter = Meter(2)
+
+    def pairs(many, factor):
+        for _ in range(many):
+            meter.arrived(0.1, 0.12, {"read": 0.12})  # two workers at once: the second batch is there
+            meter.handed(0.014, 0.002, 0.1)
+            meter.arrived(0.0, 0.016, {"read": 0.12})
+            for _ in range(2 * factor - 1):
+                meter.handed(0.010, 0.002, 0.0)
+
+    for _ in range(20):
+        meter.arrived(0.05, 0.066, {"read": 0.12})
+        meter.handed(0.014, 0.002, 0.05)
+    assert meter.down == pytest.approx(0.016)
+    pairs(20, 1)
+    assert meter.down == pytest.approx(0.012)
+    assert meter.stages()["step"] == pytest.approx(0.0125, abs=0.001)
+    pairs(20, 2)
+    assert meter.down == pytest.approx(0.012)
+    for _ in range(600):  # what was long ago says nothing of now
+        meter.handed(0.020, 0.002, 0.05)
+    assert meter.down == pytest.approx(0.022)
+
+
+@pytest.mark.parametrize("augment", [None, jitter])
+def test_a_batch_has_an_example_twice_only_where_the_buffer_has_no_other(augment):
+    echo, most = Echo(loader(n=400), 4, AFTER if augment is None else BEFORE, augment=augment, buffer=64), []
+    for _ in echo:
+        most.append(echo.duplicates)
+    assert sum(most[4:-10]) <= 0.02 * 8 * len(most)  # by chance there would be about one in each
+    assert echo.seen == 1600
+
+
 def test_auto_with_a_loader_that_is_really_slow():
     # 8 items of 4 ms in two workers are 16 ms a batch, and a step takes 4 ms
     echo = Echo(loader(Numbers(600, pause=0.004), workers=2), "auto", SHUFFLED, buffer=32)

@@ -9,6 +9,10 @@ from collections.abc import Iterable
 
 _LATE = 0.02
 """A fresh batch that was waited for longer, as a share of the time since the one before, came as soon as it could."""
+_RESTED = 0.1
+"""Above this share of a step a wait is a rest, after which the next steps are slower: caches have to be filled."""
+_ENOUGH, _REMEMBERED = 8, 512
+"""Batches without a rest that tell how long one takes, and how many batches ago they may have been."""
 _STARVING = 0.2
 """Above this share of waiting most batches are late: intervals tell how long one takes. Below, only slow ones are."""
 
@@ -35,6 +39,8 @@ class Meter:
         self._waits: deque[float] = deque(maxlen=64)
         self._weighed: deque[float] = deque(maxlen=64)
         self._recent: deque[tuple[float, float]] = deque(maxlen=64)
+        self._unrested: deque[tuple[int, int, float]] = deque(maxlen=64)
+        self._number = self._since = 0
         self._stages: dict[str, deque[float]] = {}
         self._intervals: deque[float] = deque(maxlen=32)
         self._serial: deque[float] = deque(maxlen=32)
@@ -47,6 +53,10 @@ class Meter:
         self._waits.append(wait)
         self._weighed.append(step + main + wait)
         self._recent.append((wait, step + main + wait))
+        self._number += 1
+        self._since = self._since + 1 if wait <= _RESTED * (step + main) else 0
+        if self._since:
+            self._unrested.append((self._number, self._since, step + main))
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
         """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
@@ -71,7 +81,17 @@ class Meter:
 
     @property
     def down(self) -> float:
-        """Seconds that the consumer takes for a batch, with what it costs to put it together; NaN before the first."""
+        """Seconds that the consumer takes for a batch, with what it costs to put it together; NaN before the first.
+
+        It is of batches for which it did not wait, if there were some lately: it takes longer after a rest, and with a
+        factor of `ratio` it does not rest.
+        """
+        if self.workers:
+            first, lately = self._number - _REMEMBERED, list(self._unrested)
+            for least in (2, 1):
+                found = [took for number, since, took in lately if since >= least and number > first]
+                if len(found) >= _ENOUGH:
+                    return middle(found)
         return middle(list(self._steps)) + middle(list(self._mains))
 
     @property

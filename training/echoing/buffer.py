@@ -11,6 +11,11 @@ _SPARSE = 4
 """Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
 
 
+_TRIES = 8
+"""A copy of what the batch has already is put back so often: two in one batch teach less than in two. Most of a buffer
+are others, unless it ends."""
+
+
 class Piece:
     """One piece of memory: the fresh batch of which examples are views."""
 
@@ -68,11 +73,19 @@ class Buffer:
         example.waiting += 1
         self.items.append(example)
 
-    def draw(self, many: int = 1) -> list[Example]:
-        """So many copies at random, taken out; there have to be as many."""
+    def draw(self, many: int = 1, had: set[tuple[int, int]] | None = None) -> list[Example]:
+        """So many copies at random, taken out; there have to be as many.
+
+        ``had`` has the items that the batch has already, without their copies: others come first, while there are some.
+        """
         items, random, found = self.items, self._order.random, []
+        had = set() if had is None else had
         for _ in range(many):
-            at = int(random() * len(items))
+            for _ in range(_TRIES):
+                at = int(random() * len(items))
+                if (item := items[at].key[:2]) not in had:
+                    had.add(item)
+                    break
             items[at], items[-1] = items[-1], items[at]
             example = items.pop()
             example.waiting -= 1

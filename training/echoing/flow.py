@@ -99,6 +99,7 @@ class Flow(Shown):
         """What the next batch consists of; empty at the end of the epoch."""
         buffer, many = self._buffer, 1 if self._whole else self._size or 1
         found: list[Example] = []
+        had: set[tuple[int, int]] = set()
         most = self._most(min(self._capacity, self._room))
         while len(found) < many:
             if len(buffer) < most:
@@ -108,7 +109,7 @@ class Flow(Shown):
                 self._clear()
             if not len(buffer):
                 break
-            found += buffer.draw(many if len(buffer) >= 2 * many else 1)
+            found += buffer.draw(many if len(buffer) >= 2 * many else 1, had)
         if self._drops_last and 0 < len(found) < many:
             self.dropped += len(found)
             return []
