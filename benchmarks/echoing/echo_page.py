@@ -9,10 +9,10 @@ from statistics import median
 from echoed_training import DIGITS, LANGUAGE, Outcome
 from fresh_to_target import (
     DEVELOPMENT,
+    FEW,
     FINAL,
     LIMITS,
     RATES,
-    SIZES,
     Job,
     Row,
     base,
@@ -49,7 +49,7 @@ def times(timed: Timed, latency: float) -> list[str]:
             f"{expected(timed, factor):.2f}×" if isinstance(factor, float) else "", _reached(every),
         ])  # fmt: skip
     up, down = (median(getattr(one, name) for one in timed["1"]) for name in ("up", "down"))
-    busy = median(one.down for one in timed["6"])
+    busy = median(one.down for one in timed["8"])
     head = ["e", "seconds to target", "sooner", "fresh examples", "steps", "ms a step", "steps a second", "foretold",
             "reached"]  # fmt: skip
     return [
@@ -57,7 +57,8 @@ def times(timed: Timed, latency: float) -> list[str]:
         *_table(head, made),
         f"\nR was to be {RATIO:g}: each answer of the server takes {latency * 1e3:.2f} ms, two are under way at once. "
         f"In the runs with e = 1 the loop saw R = {up / down:.2f} ({up * 1e3:.1f} ms a fresh batch, "
-        f"{down * 1e3:.1f} ms a step; {busy * 1e3:.1f} ms at e = 6, where the loop never rests beside the reader).",
+        f"{down * 1e3:.1f} ms a step; {busy * 1e3:.1f} ms at e = 8, where the loop never rests). "
+        "The reader, the server and the loop share the processors, in all rows.",
         "\n![Accuracy over time, speed-up by factor, fresh examples by factor](echoing-speedup.png)",
     ]
 
@@ -134,16 +135,14 @@ def tuned(found: Found) -> list[str]:
         f"Chosen without echo on the development seeds {', '.join(map(str, DEVELOPMENT))}, by the mean of the fresh "
         "examples to the target, and used for all rows of that task and batch size.\n",
     ]  # fmt: skip
-    for task, sizes in SIZES.items():
-        made = []
-        for size in sizes:
-            chosen = best(found, task, size)
-            needs = {rate: needed(found, task, size, rate) for rate in RATES[task]}
-            texts = ["not reached" if math.isinf(need) else f"{need:,.0f}" for need in needs.values()]
-            marked = zip(needs, texts, strict=True)
-            made.append([f"{task}, B = {size}", *(f"**{text}**" if rate == chosen else text for rate, text in marked)])
-        lines += [*_table(["", *(f"{rate:g}" for rate in RATES[task])], made), ""]
-    return lines
+    made = []
+    for (task, size), rates in RATES.items():
+        chosen = best(found, task, size)
+        needs = {rate: needed(found, task, size, rate) for rate in rates}
+        texts = [f"{e:g}: " + ("not reached" if math.isinf(need) else f"{need:,.0f}") for e, need in needs.items()]
+        marked = zip(needs, texts, strict=True)
+        made.append([f"{task}, B = {size}", *(f"**{text}**" if rate == chosen else text for rate, text in marked)])
+    return [*lines, *_table(["", "rate: examples", "", ""], made), ""]
 
 
 def _called(row: Row) -> str:
@@ -167,8 +166,8 @@ def head(seeds: Sequence[int]) -> str:
     """How it was measured."""
     return f"""# What echoing saves
 
-Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds,
-figures are medians with the range of the seeds, ratios are those of medians (their range: the same seed with and
+Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds
+({min(FEW, len(seeds))} in tables whose last column says so and beside a bare loader), figures are medians with the range of the seeds, ratios are those of medians (their range: the same seed with and
 without).
 
 **Digits**: 1,500 of scikit-learn's digits as PNG files of 24 × 24, distorted at random (turned, sheared, scaled,
@@ -185,4 +184,4 @@ at each of these steps, and judged when it has ended. The data comes as one long
 the other."""
 
 _FRESH = """In memory, nothing throttled: each example that is read counts once, those that wait in the buffer included.
-"times fewer" is against the same without echo. `batch` is batch echoing as in the paper, echoes back to back."""
+"times fewer" is against the same seeds without echo. `batch` is batch echoing as in the paper, echoes back to back."""

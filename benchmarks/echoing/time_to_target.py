@@ -13,7 +13,7 @@ from echoed_training import DIGITS, Outcome, batches, digits_echo, train
 from file_server import Server
 from torch.utils.data import Dataset
 
-FIXED = (1.0, 2.0, 4.0, 5.0, 6.0, 8.0)
+FIXED = (1.0, 2.0, 4.0, 5.0, 8.0)
 FACTORS: tuple[float | str, ...] = (*FIXED, "auto")
 RATIO = 6.0
 """R that the latency of the server is set for."""
