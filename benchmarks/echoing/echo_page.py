@@ -167,8 +167,8 @@ def head(seeds: Sequence[int]) -> str:
     return f"""# What echoing saves
 
 Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds
-({min(FEW, len(seeds))} in tables whose last column says so and beside a bare loader), figures are medians with the range of the seeds, ratios are those of medians (their range: the same seed with and
-without).
+({min(FEW, len(seeds))} beside a bare loader, and in tables whose last column says so), figures are medians with the
+range of the seeds, ratios are those of medians (their range: the same seed with and without).
 
 **Digits**: 1,500 of scikit-learn's digits as PNG files of 24 × 24, distorted at random (turned, sheared, scaled,
 moved, a hole, noise), and a CNN of three convolutions; B = 64, SGD with momentum 0.9. The target is {DIGITS.target:.0%}
