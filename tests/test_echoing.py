@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 import traceback
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -252,6 +253,17 @@ def test_a_worker_that_fails_is_told_as_by_the_loader():
         with pytest.raises(KeyError, match="item 7 is broken") as caught:
             list(Echo(loader(Numbers(8, bad=7), workers=workers), 2, mode, augment=jitter))
         traceback.clear_frames(caught.tb)  # a loader's iterator in a cycle takes 5 s to end its workers
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [Numbers, Stream])
+def test_with_a_factor_of_one_a_batch_that_the_loop_lets_go_is_gone(mode, kind):
+    batches = iter(Echo(loader(kind()), 1, mode, augment=None if mode != BEFORE else jitter, buffer=1))
+    for _ in range(3):
+        batch = next(batches)
+        gone = weakref.ref(batch[0])
+        del batch
+        assert gone() is None
 
 
 def test_an_epoch_that_the_loop_leaves_is_over_and_the_next_is_whole():

@@ -155,7 +155,9 @@ class Echo(Flow):
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = self._waited, clock()
             main = handed - begun - waited
-            yield batch
+            held, batch = [batch], batch if before else None  # what the loop lets go is gone: nothing here keeps it
+            examples = examples if before else []
+            yield held.pop()
             if turn != self._turns:
                 return self._say("An epoch ended early, since the loader was gone through anew before its end.")
             self._meter.handed(clock() - handed, main, waited)

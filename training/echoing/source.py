@@ -197,11 +197,12 @@ class Indexed:
         for delivered in arriving:
             again = delivered.number in tickets.again
             ticket = tickets.again.pop(delivered.number) if again else tickets.outstanding.pop(delivered.number)
-            fresh = Fresh(ticket.number, delivered, ticket)
+            fresh = [Fresh(ticket.number, delivered, ticket)]
+            del delivered  # so that nothing keeps the batch while the loop works
             if tickets.again and not again:  # a loader that keeps no order
-                early.append(fresh)
+                early.append(fresh.pop())
                 continue
-            yield fresh
+            yield fresh.pop()
             while early and not tickets.again:
                 yield early.popleft()
 
@@ -258,8 +259,10 @@ class Streamed:
         for delivered in self._arriving():
             number, again = self._taken, self._taken < self._skip
             self._taken += 1
+            fresh = [Fresh(number, delivered, None)]
+            del delivered
             if not again or number in self._needed:
-                yield Fresh(number, delivered, None)
+                yield fresh.pop()
 
 
 class Iterated(Streamed):
