@@ -28,8 +28,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import looptap
 from looptap.streams.errors import ControlError
 from looptap.testing import pair
-from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
+from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo, randomness
 from looptap.training.echoing.auto import Auto, Meter, advice
+from looptap.training.echoing.randomness import kept_random, seed_random
 from looptap.training.echoing.stages import Reads
 from looptap.training.echoing.trees import Packed
 from looptap.training.progress import Progress
@@ -217,6 +218,37 @@ def test_with_a_factor_of_one_the_batches_and_the_random_numbers_are_those_of_th
     torch.manual_seed(3)
     assert flat(Echo(loader(workers=workers), 1, BATCH)) == plain
     assert random_states() == after
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("normals", [0, 1])
+def test_what_is_drawn_from_seeded_numbers_leaves_those_of_the_job(monkeypatch, exchanges, normals):
+    assert randomness._EXCHANGES  # so it does in the numpy that is tested with
+    monkeypatch.setattr(randomness, "_EXCHANGES", exchanges)
+
+    def drawn():
+        return np.random.randn(3).tolist(), np.random.rand(), random.gauss(0, 1), torch.rand(1).item()
+
+    np.random.seed(5)
+    np.random.randn(normals)  # of each two one is kept for the next time
+    before = random_states()
+    found = []
+    for _ in range(2):
+        with kept_random():
+            seed_random("a")
+            outer = drawn()
+            with kept_random():
+                seed_random("b")
+                found.append(drawn())
+            found.append((outer, drawn()))
+        assert random_states() == before
+    assert found[:2] == found[2:]
+    with kept_random():
+        seed_random("a")
+        assert found[1] == (drawn(), drawn())
+    expected = np.random.RandomState(5)
+    expected.randn(normals)
+    assert np.random.randn(5).tolist() == expected.randn(5).tolist()
 
 
 @pytest.mark.parametrize("mode", MODES)

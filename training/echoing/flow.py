@@ -10,9 +10,10 @@ from typing import Any
 
 from looptap.training.echoing.arguments import BATCH, BEFORE, SHUFFLED
 from looptap.training.echoing.buffer import Buffer, Example
+from looptap.training.echoing.randomness import kept_random, seed_random
 from looptap.training.echoing.shown import Shown
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
-from looptap.training.echoing.stages import drawn, kept_random, pinned, seed_random
+from looptap.training.echoing.stages import drawn, pinned
 from looptap.training.echoing.trees import copied, size
 
 

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn, kept_random
+from looptap.training.echoing.randomness import kept_random
+from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn
 from looptap.training.echoing.trees import leaves
 
 Key = tuple[int, int, int]

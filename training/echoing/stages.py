@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from looptap.training.echoing.randomness import kept_random, seed_random
 from looptap.training.echoing.trees import Packed, copied
 
 SHARED = ("factor", "whole", "epoch")
@@ -200,36 +197,6 @@ def drawn(factor: float, u: float) -> int:
     """
     whole = int(factor)
     return whole + (u < factor - whole)
-
-
-@contextlib.contextmanager
-def kept_random() -> Iterator[None]:
-    """The global random numbers of torch (CPU, this device), numpy and random go on as if nothing had been drawn."""
-    import torch
-
-    cuda = torch.cuda.is_initialized()
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    device = torch.cuda.get_rng_state() if cuda else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-        if device is not None:
-            torch.cuda.set_rng_state(device)
-
-
-def seed_random(text: str) -> None:
-    """Seed them by a text; only within `kept_random`."""
-    import torch
-
-    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():
-        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
-    np.random.seed(number % 2**32)
-    random.seed(number)
 
 
 def pinned(batch: Any) -> Any:
