@@ -141,21 +141,22 @@ class Echo(Flow):
         while True:
             begun, self._waited = clock(), 0.0
             self._look()
-            batch, examples = self._straight(arriving), list[Example]()
-            if batch is None:
+            held, examples = self._straight(arriving), list[Example]()
+            if not held:
                 examples = self._gather(arriving)
                 if not examples:
                     break
-                batch = self._made(examples)
-            before = versions(batch) if self._whole and self._guard == "version" else []
+                held = [self._made(examples)]
+            guarded = self._whole and self._guard == "version" and examples
+            batch = held[0] if guarded else None  # what the loop lets go is gone: nothing else is kept here meanwhile
+            before = versions(batch) if guarded else []
             self._in_epoch += 1
             self.steps += 1
             self._room += -(-(self._size or 1) // _GROWTH)
-            self.seen += batch_length(batch) if self._whole else len(examples)
+            self.seen += batch_length(held[0]) if self._whole else len(examples)
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = self._waited, clock()
             main = handed - begun - waited
-            held, batch = [batch], batch if before else None  # what the loop lets go is gone: nothing here keeps it
             examples = examples if before else []
             yield held.pop()
             if turn != self._turns:

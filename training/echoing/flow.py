@@ -78,23 +78,28 @@ class Flow(Shown):
 
     # ------------------------------------------------------------ items
 
-    def _straight(self, arriving: Iterator[Fresh]) -> Any:
-        """The next fresh batch as the loader makes it, where a sampler decides on the order; None if it has to be made.
+    def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
+        """The next fresh batch as the loader makes it, where a sampler decides on the order; none if it has to be made.
 
         With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
         """
-        alone = self._factor == 1.0 and not len(self._buffer) and not self._pending
-        if not (alone and self._source.exact and not self._whole and self._copies_when_collated):
-            return None
+        if self._factor != 1.0 or len(self._buffer) or self._pending or self._now == SHUFFLED:
+            return []
+        whole = self._now == BATCH
+        if not whole and not (self._source.exact and self._copies_when_collated):
+            return []
         fresh = self._arrived(arriving)
         if fresh is None:
-            return None
-        batch = fresh.delivered.payload.collated()
+            return []
+        given = fresh.delivered
+        if whole:
+            return [self._whole_batch(given.payload, fresh.keys()[0])]
+        batch = given.payload.collated()
         if batch is None:
             self._pending.extend(self._examples_of(fresh))
-            return None
-        self.seen += fresh.delivered.fresh
-        return self._finished(batch)
+            return []
+        self.seen += given.fresh
+        return [self._finished(batch)]
 
     def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
         """What the next batch consists of; empty at the end of the epoch."""
