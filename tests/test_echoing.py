@@ -574,6 +574,37 @@ def test_a_resumed_epoch_goes_on_bit_for_bit(mode, workers, generator):
             assert (second.steps, second.seen, second.fresh) == (first.steps, first.seen, first.fresh)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "how", [{"augment": jitter}, {"augment_batch": lambda batch: [batch[0] + np.random.randn(), batch[1]]}]
+)
+def test_at_a_factor_of_one_a_resume_is_exact_too_and_so_is_what_follows_a_turn(mode, how):
+    if mode == AFTER:
+        how = {}
+
+    def make():
+        return Echo(loader(n=96, generator=torch.Generator().manual_seed(1)), 1, mode, **how, buffer=20)
+
+    def go(echo):
+        for batch in echo:
+            yield batch
+            if echo.steps == 8:
+                echo.factor = 3
+
+    first, whole, states = make(), [], []
+    for batch in go(first):
+        whole.append(batch)
+        states.append(pickle.dumps(first.state_dict()))
+    for at in (0, 4, 8, 15):
+        second = make()
+        second.load_state_dict(pickle.loads(states[at]))
+        if at < 8:
+            assert (second.factor, flat(go(second))) == (1.0, flat(whole[at + 1 :]))
+        else:
+            assert (second.factor, flat(second)) == (3.0, flat(whole[at + 1 :]))
+        assert (second.seen, second.fresh, second.dropped) == (first.seen, first.fresh, 0)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stream_that_repeats_itself_is_resumed_exactly(mode, workers):
