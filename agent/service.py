@@ -289,8 +289,8 @@ class Service:
             if self.keeper is not None:
                 self.keeper.writer.command(command)
         asked, outcome.asked_by = outcome.asked_by, []
-        for peer, request, whole in asked:
-            self._reply(peer, outcome.reply(request, whole))
+        for asker in asked:
+            self._reply(asker.peer, outcome.reply(asker))
 
     def _tidy(self) -> None:
         for over in self.standing.tidy() if self.standing.by_name else ():

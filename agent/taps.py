@@ -196,7 +196,11 @@ class Tap:
         """Run the commands, and note what queries on other events want of this one."""
         thens = []
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
-            if (then := self.commands.popleft()(event)) is not None:
+            try:
+                command = self.commands.popleft()
+            except IndexError:  # called off meanwhile
+                break
+            if (then := command(event)) is not None:
                 thens.append(then)
         for place in self.latest:
             try:

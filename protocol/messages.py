@@ -131,7 +131,8 @@ class Command(Message, tag="command", frozen=True):
     """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
-    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``.
+    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``;
+    ``cancel`` calls it off unless it has begun, and is answered with its record, whatever came of it.
     """
 
     request: int
