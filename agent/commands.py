@@ -227,7 +227,8 @@ class Commands:
             outcome.traceback = format_error(error, source)
         finally:
             if outcome.error:
-                record.update(outcome=FAILED if outcome.kind == CALL else _refusal(outcome.kind), error=outcome.error[:TEXT])
+                became = FAILED if outcome.kind == CALL else _refusal(outcome.kind)
+                record.update(outcome=became, error=outcome.error[:TEXT])
                 record["traceback"] = outcome.traceback[-TEXT:]
             outcome.over = True
             self._finished(outcome)

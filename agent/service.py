@@ -72,11 +72,11 @@ class Service:
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
         self.steering = Steering(self.queries, taps, groups, limits, self._finished)
+        self.sharing = Sharing(run, limits, self.standing, self.dismiss)
         self.attachments = Attachments(
-            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage
+            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage, self.sharing
         )
         self.figures = Figures(self)
-        self.sharing = Sharing(run, limits, self.dismiss)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -182,6 +182,7 @@ class Service:
     def alarmed(self) -> None:
         """End the shares that have expired."""
         self.sharing.expire()
+        self._tidy()
 
     def dismiss(self, key: str, reason: str) -> None:
         """Send nothing more to who came in by a key, but why."""
@@ -260,6 +261,7 @@ class Service:
                 self._done(client, message.request, self.sharing.share(message, client.name))
             case m.Revoke():
                 self._done(client, message.request, self.sharing.revoke(message.share))
+                self._tidy()
             case m.Call() | m.Command() | m.Agree():
                 self.steering.asked(client.name, message, client.peer)
             case m.Got():
@@ -270,7 +272,7 @@ class Service:
             case m.Ask():
                 self._done(client, message.request, self.figures.answer(message.what))
             case m.Look():
-                self._done(client, message.request, self.standing.list(viewer=client.viewer))
+                self._done(client, message.request, self.standing.list(self.sharing.sight(client)))
             case m.Leave():
                 client.token = ""  # it will not be back
                 self.gone(client.peer)

@@ -270,8 +270,8 @@ class Steering(Session):
     def _pending(self, timeout: float, on: str, id: str, what: str) -> CommandPending:
         if what == "cancel":
             return CommandPending(
-                f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To ask "
-                f"for its outcome, run.outcome({id!r}): it never runs twice.",
+                f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To "
+                f"ask for its outcome, run.outcome({id!r}): it never runs twice.",
                 id,
             )
         return CommandPending(

@@ -190,6 +190,7 @@ class Stand(Message, tag="stand", frozen=True):
 
     ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
     on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
+    ``share`` shows it to the viewers of one share alone that was made so (`Share.only`).
     """
 
     request: int
@@ -197,14 +198,19 @@ class Stand(Message, tag="stand", frozen=True):
     name: str = ""
     export: bool | None = None
     keep: bool | None = None
+    share: str = ""
 
 
 class Share(Message, tag="share", frozen=True):
-    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket)."""
+    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
+
+    He sees what is exported to all, or with ``only`` what is exported to this share.
+    """
 
     request: int
     expires: float
     endpoint: str = ""
+    only: bool = False
 
 
 class Revoke(Message, tag="revoke", frozen=True):
