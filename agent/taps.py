@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.backlog import Backlog, Waiting
-from looptap.agent.budget import GRACE
+from looptap.agent.budget import GRACE, WATCHED, used
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
@@ -58,12 +58,15 @@ class Plan:
             event = None if observables is None else event_of(observables, self.source, number, now, dt)
             batch.append((event, number, now, began))
         for query in self.later:
+            began_on, _ = used() if query.dear else (0.0, 0)  # of a suspect alone
             started = monotonic()
             try:
                 query.take_in(batch)
             except KeyboardInterrupt as pressed:
                 interrupt = pressed
             cost = monotonic() - started
+            if query.dear and (on := used()[0]):
+                cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
             query.seconds += cost
             query.dear = query.dear + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
             if query.dear >= GRACE:
@@ -243,7 +246,10 @@ def evaluate(
             continue
         meter = query.meter
         if meter.skip:
-            meter.skip -= 1
+            if meter.skip > 0:
+                meter.skip = meter.skip - 1 or WATCHED
+            else:
+                started = query.watched(event, number, now, began, step, started)
             continue
         query.post(event, number, now, began)
         ended = monotonic()
