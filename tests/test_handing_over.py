@@ -78,12 +78,13 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
 
 
 def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_is_over(directory, stored, monkeypatch):
-    with looptap.Agent("credit", budget=float("inf")) as agent, looptap.attach("credit") as run:
+    limits = looptap.Limits(in_flight_bytes=1)  # the least that a client gets: 1 MiB
+    with looptap.Agent("credit", budget=float("inf"), limits=limits) as agent, looptap.attach("credit") as run:
         confirm, total = run._confirm, 9_000
-        mine = [run.stream("step, len(text)", on="batch") for _ in range(4)]
+        mine = [run.stream("step, text", on="batch") for _ in range(4)]
         monkeypatch.setattr(run, "_confirm", lambda: None)  # it takes values in, and does not say so
         for step in range(total):
-            agent.emit("batch", step=step, text="x")
+            agent.emit("batch", step=step, text="a text")
             if step == 3000:
                 for n, stream in enumerate(mine):
                     run.keep(stream, name=f"s{n}")
