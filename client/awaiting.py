@@ -37,4 +37,5 @@ def awaited(look: Callable[[], T], seconds: float, tell: Callable[[str], None]) 
 
 def _waiting(error: LinkError, seconds: float) -> str:
     lasting = "" if seconds == float("inf") else f", for {seconds:g} s"
-    return f"{str(error).rstrip('.')}. Waiting for it to start{lasting}; Ctrl-C ends that."
+    end = "" if str(error).endswith((".", "…")) else "."
+    return f"{error}{end} Waiting for it to start{lasting}; Ctrl-C ends that."
