@@ -238,7 +238,7 @@ def test_what_a_client_that_never_reads_is_sent_and_what_is_dropped_add_up_and_t
             agent.emit("batch", step=step, blob=blob)
             if step % 250 == 0:  # as fast as a client can follow
                 soon(lambda step=step: healthy.arrived >= step - 500)
-        soon(lambda: healthy.arrived == events)
+        soon(lambda: healthy.arrived == events, told=lambda: (healthy, healthy.arrived, healthy.gaps, agent.stats()))
         assert (healthy.dropped, healthy.gaps) == (0, [])
         (stats,) = [q for q in agent.stats()["queries"] if q["client"] == "bare"]
         assert stats["sent"] < events / 2
