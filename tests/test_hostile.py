@@ -289,15 +289,15 @@ def test_sixteen_clients_that_never_read_cost_less_than_64_mib(directory, dial):
     assert grown < 64 << 20
 
 
-def pending(run):
+def pending(run, seconds):
     with contextlib.suppress(NoAnswer):
-        run.call("1", on="batch", timeout=0.001)
+        run.call("1", on="batch", timeout=seconds)
 
 
 BOUNDS = {
     "streams_per_client": lambda run: [run.stream("step", on="batch") for _ in range(3)],
     "streams": lambda run: [run.stream("step", on="batch") for _ in range(3)],
-    "commands_per_second": lambda run: [pending(run) for _ in range(3)],
+    "commands_per_second": lambda run: [pending(run, seconds) for seconds in [0.001, 0.001, 0.5] * 20],
     "inbound_frame": lambda run: run.stream("step + " * 700_000 + "1", on="batch"),
     "collected_items": lambda run: run.stream("list(e.step for e in events)", on="batch", window=3),
     "collected_bytes": lambda run: run.stream("list(e.text for e in events)", on="batch", window=3),
