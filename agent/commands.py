@@ -143,7 +143,9 @@ class Commands:
         return True
 
     def count(self) -> None:
-        """Count one more. Raises LimitReached when more come in a second than `Limits.commands_per_second`."""
+        """Count one more. Raises LimitReached if too many wait, or come in a second (`Limits.commands_per_second`)."""
+        if sum(not one.over for one in self._outcomes.values()) >= REMEMBERED:
+            raise LimitReached(f"{REMEMBERED:,} commands wait for their events, the bound; run.cancel(id) ends one.")
         now = time.monotonic()
         while self._times and self._times[0] < now - 1:
             self._times.popleft()
@@ -194,8 +196,8 @@ class Commands:
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
         outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])
         self.records.append(record)
-        while len(self._outcomes) > REMEMBERED:
-            self._outcomes.popitem(last=False)
+        if len(self._outcomes) > REMEMBERED:  # what waits is remembered until it is over
+            self._outcomes.pop(next((id for id, one in self._outcomes.items() if one.over), ""), None)
         held = sum(one.size for one in self._outcomes.values())
         for one in self._outcomes.values():
             if held <= REMEMBERED_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -75,11 +76,30 @@ def test_what_has_run_is_too_late_to_call_off_and_its_outcome_is_told():
     assert [record["outcome"] for record in run.commands] == ["done", "failed"]
 
 
+def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
+    agent, run = pair(limits=looptap.Limits(commands_per_second=100_000))
+    agent.trigger("evaluate", lambda: 1)
+    first = waiting(run.trigger, "evaluate", on="never")
+    for _ in range(1100):
+        id = waiting(run.trigger, "evaluate")
+        agent.emit("batch")
+    assert run.cancel(id).outcome == "done"
+    assert run.cancel(first).outcome == "cancelled"
+    for _ in range(1000):
+        id = waiting(run.trigger, "evaluate", on="never")
+    with pytest.raises(looptap.LimitReached, match=r"1,000 commands wait .* run\.cancel"):
+        run.trigger("evaluate")
+    assert run.cancel(id).outcome == "cancelled"
+    waiting(run.trigger, "evaluate", on="never")
+    assert len(agent._service.steering.commands._outcomes) <= 1001
+
+
 def test_what_has_begun_is_not_called_off(directory):
     begun, go = threading.Event(), threading.Event()
     with looptap.Agent("begun") as agent, looptap.attach("begun") as run:
         agent.trigger("long", lambda: begun.set() or go.wait(20))
         id = waiting(run.trigger, "long")
+        soon(lambda: run.commands)
         loop = threading.Thread(target=agent.emit, args=("batch",))
         loop.start()
         assert begun.wait(20)
@@ -103,13 +123,10 @@ def test_in_a_fast_loop_each_command_is_either_done_once_or_called_off(directory
         thread.start()
         try:
             with looptap.attach("fast") as run:
-                ids = []
                 for n in range(300):
-                    try:
-                        run.set("a", n, timeout=0, expected=None)
-                    except CommandPending as pending:
-                        ids.append((n, pending.id))
-                    found = run.cancel(ids[-1][1], timeout=20)
+                    with contextlib.suppress(CommandPending):
+                        run.set("a", n, timeout=0, expected=None, id=f"id{n}")
+                    found = run.cancel(f"id{n}", timeout=20)
                     assert (n in done) == (found.outcome == "done"), found
         finally:
             over.set()
