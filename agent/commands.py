@@ -17,6 +17,7 @@ from looptap.agent.loopstate import LoopState
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
+from looptap.streams import turns
 from looptap.streams.errors import ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 from looptap.streams.snapshots import Pending, take
@@ -177,6 +178,7 @@ class Commands:
             with LoopState(randomness=record["what"] != CALL):
                 value, then = work(event)
                 outcome.value, outcome.size = take(value)
+            turns.add()
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt:
             outcome.error = "interrupted by the user of the job"

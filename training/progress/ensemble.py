@@ -197,7 +197,7 @@ class _Curves:
         shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
         tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
         late = np.maximum(x - self.drops[:, None], 0.0)
-        return shapes, tails, 1 - np.exp(-late / _FADE)
+        return shapes, tails, np.asarray(1 - np.exp(-late / _FADE))
 
     def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
         kind, first, second = shape

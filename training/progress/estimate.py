@@ -20,6 +20,7 @@ from looptap.training.progress.speeds import Window, units
 
 RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
+_EIGHTY = 1.28  # standard deviations on either side of 80 %
 _UNSURE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
 
 
@@ -200,10 +201,12 @@ class Estimator:
         near = self._seconds(stop, train, validation, SHORT)
         if near is None:
             return None, (None, None)
-        far = self._seconds(stop, train, validation, max(SHORT, float(near[0])))
+        window = max(SHORT, float(near[0]))
+        far = self._seconds(stop, train, validation, window)
         assert far is not None
         both = np.sqrt(near * far)
         spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _UNSURE
+        spread += _EIGHTY * ledger.unsure(window)
         seconds = np.array([both[0], both[1] * np.exp(-spread[1]), both[2] * np.exp(spread[2])])
         return seconds, (ledger.rate(TRAIN, SHORT), ledger.rate(VALIDATION, SHORT))
 
