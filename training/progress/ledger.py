@@ -64,7 +64,7 @@ class Ledger:
         self._samples: list[Sample] = []
         self._interval = 0.1
         self._turn: Turn | None = None
-        self._counted = 0.0  # seconds of training when a batch was counted last, since the change
+        self._counted = 0.0  # seconds of training when a batch was counted last
         self._sample()
 
     def phase(self, phase: int) -> None:
@@ -80,9 +80,10 @@ class Ledger:
         taken = self._book(counted=True)
         if self._phase != OTHER:
             self.counts[self._phase] += instances
-        if self._turn is not None and self._phase == TRAIN:
-            self._turn.counted += instances
-            self._turn.seconds += self.seconds[TRAIN] - self._counted
+        if self._phase == TRAIN:
+            if self._turn is not None:
+                self._turn.counted += instances
+                self._turn.seconds += self.seconds[TRAIN] - self._counted
             self._counted = self.seconds[TRAIN]
         if sum(self.seconds) - self._samples[-1].at >= self._interval:
             self._sample()
@@ -117,7 +118,6 @@ class Ledger:
         rate = self.rate(TRAIN, SHORT)
         if rate is not None:
             self._turn = Turn(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
-            self._counted = self.seconds[TRAIN]
 
     def unsure(self, window: float) -> float:
         """The standard deviation of the logarithm of the rate of training since a change within the ``window``."""

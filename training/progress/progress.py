@@ -128,9 +128,9 @@ class Progress(Shown):
         self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
         self._together = _TOGETHER if speed == "ledger" else 0.0  # who measures speeds by batches sees each
         self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
-        self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of these
+        self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of them
         self._exact = size is not None or budget is not None or insert is not None or not self._together
-        self._chunk, self._watch = 1, Watch()
+        self._chunk, self._mark = 1, (-math.inf, 0)  # steps until the next look; when and after how many was the last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
@@ -141,7 +141,7 @@ class Progress(Shown):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked = -math.inf
+        self._looked, self._watch = -math.inf, Watch()
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -198,14 +198,14 @@ class Progress(Shown):
 
     def _trained(self, batch: Any) -> int:
         """Steps are done, the last on ``batch``; after how many more of them to look again."""
-        if self._odd:  # and that was not the last one of an epoch
-            self._exact = True
+        self._exact |= self._odd  # that was not the last batch of an epoch
         self._odd = self._sees(batch)
-        if self._insert is not None or self._clock() >= self._due:
-            steps, before = self.steps - self._counted, self._ledger.now
+        now = self._clock()
+        if self._insert is not None or now >= self._due:
+            (then, before), self._mark = self._mark, (now, self.steps)
+            few = self._together * (self.steps - before) / max(now - then, 1e-9)
+            self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(few)))
             self._look()
-            taken = self._ledger.now - before
-            self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(self._together * steps / max(taken, 1e-9))))
         return 1 if self._exact else self._chunk
 
     def _sees(self, batch: Any) -> bool:
