@@ -117,8 +117,8 @@ def _combinations(found: Found) -> list[str]:
     ]
     lines = [
         f"\nOf the {len(cells)} combinations of curve, schedule and load, of {min(sizes)} to {max(sizes)} runs each, "
-        f"ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, chance would make "
-        f"it {mean(chance):.1f}."
+        f"ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, chance would "
+        f"make it {mean(chance):.1f}."
     ]
     if worse:
         lines += ["", _row(["more than 5 % worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]

@@ -185,7 +185,7 @@ class _Curves:
     def paths(self, x: Floats, cells: NDArray[np.int64], linear: Floats) -> Floats:
         """Curves at ``x``, without noise: one of each of the ``cells``, with its coefficients: (cells, points)."""
         shapes, tails, gains = self._parts(x)
-        found = shapes[self._kind[cells]]
+        found: Floats = shapes[self._kind[cells]]
         found *= linear[:, 1:2]
         found += linear[:, 2:3] * tails[self._slow[cells]]
         found += linear[:, :1] - linear[:, 3:] @ gains
