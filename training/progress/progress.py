@@ -356,7 +356,7 @@ class Progress(Shown):
             self._last = plan.last
             estimator.changed()
         try:
-            found = estimator.estimate(patient=self._looked - estimator.made < _PACE * estimator.took)
+            found = estimator.estimate(_PACE)
         except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
             estimator.forecast = "none"
             estimator.changed()
