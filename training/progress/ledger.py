@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from looptap.streams import stillness
-from looptap.training.progress.turns import Turn
+from looptap.training.progress.turns import Turn, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""
@@ -120,9 +120,10 @@ class Ledger:
             self._turn = Turn(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
 
     def unsure(self, window: float) -> float:
-        """The standard deviation of the logarithm of the rate of training since a change within the ``window``."""
-        turn = self._reached(window)
-        return 0.0 if turn is None else turn.spread
+        """The standard deviation of the logarithm of the rate of training; 0 for a whole ``window`` without a change."""
+        if (turn := self._reached(window)) is not None:
+            return turn.spread
+        return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
 
     def _reached(self, window: float) -> Turn | None:
         return None if self._turn is None or sum(self.seconds) - window >= self._turn.at else self._turn

@@ -15,6 +15,11 @@ _STATED = 0.25  # of the logarithm of how much longer an epoch became: how wrong
 _ANY = 0.1  # the logarithm of what another command makes of the speed
 
 
+def deviation(seconds: float) -> float:
+    """The standard deviation of the logarithm of a rate that is measured for so long; at most 1."""
+    return min(1.0, _NOISE * math.sqrt(_WHILE / max(seconds, 1e-9)))
+
+
 @dataclass
 class Turn:
     """A rate that is expected since a change, and what was counted since: instances, and seconds of training.
@@ -50,7 +55,7 @@ class Turn:
     def _weighed(self) -> tuple[float, float, float]:
         if self.counted <= 0 or self.seconds <= 0:
             return 0.0, 0.0, 0.0
-        noise = _NOISE * math.sqrt(_WHILE / self.seconds)
+        noise = deviation(self.seconds)
         off = math.log(self.counted / self.seconds / self.expected)
         wide = max(self.unsure**2, off**2 - noise**2)
         return off, wide / (wide + noise**2), noise
