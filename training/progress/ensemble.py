@@ -41,7 +41,7 @@ _FADE = 1.0  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 1.0, 0.01
 _TEMPER = 0.7  # power of the evidence: real curves are none of these
 _KEPT = 0.3  # of the noise of one validation in that of the next
-_BAND = (0.21, 0.93)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
+_BAND = (0.22, 0.93)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
 _MOST = 120  # observations; older ones are merged
 _STEPS = 8  # drops of the learning rate that get a coefficient of their own
 

@@ -120,7 +120,7 @@ class Ledger:
             self._turn = Turn(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
 
     def unsure(self, window: float) -> float:
-        """The standard deviation of the logarithm of the rate of training; 0 for a whole ``window`` without a change."""
+        """The standard deviation of the logarithm of the rate of training; 0 after a ``window`` without a change."""
         if (turn := self._reached(window)) is not None:
             return turn.spread
         return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
