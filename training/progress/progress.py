@@ -204,7 +204,7 @@ class Progress(Shown):
         if self._insert is not None or now >= self._due:
             (then, before), self._mark = self._mark, (now, self.steps)
             few = self._together * (self.steps - before) / max(now - then, 1e-9)
-            self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(few)))
+            self._chunk = min(_UNSEEN, max(1, int(few)))
             self._look()
         return 1 if self._exact else self._chunk
 
