@@ -128,6 +128,26 @@ def test_time_is_booked_to_whom_it_belongs():
     assert ledger.rate(VALIDATION, 5.0) == 3.0
 
 
+def test_a_fast_loop_is_counted_exactly_though_not_each_batch_is_looked_at():
+    clock, looks = Clock(), []
+    progress = Progress(200, epochs=9, clock=clock)
+    look = progress._trained
+    progress._trained = lambda batch: looks.append(progress.steps) or look(batch)
+    for _ in range(3):
+        before = progress.steps
+        for step, _ in enumerate(progress.train([[0] * 4] * 199 + [[0] * 3])):
+            assert progress.steps == before + step
+            clock.now += 0.001
+        assert progress._ledger.counts[TRAIN] == progress.steps // 200 * (199 * 4 + 3)
+    assert len(looks) < 600 / 2
+    for _ in zip(range(40), progress.train([[0] * 4, [0] * 2] * 100), strict=False):  # sizes turn out to differ
+        clock.now += 0.001
+    before = progress.estimate() and progress._ledger.counts[TRAIN]
+    for _ in progress.train([[0] * 4, [0] * 2] * 100):
+        clock.now += 0.001
+    assert progress._ledger.counts[TRAIN] - before == 600
+
+
 def test_a_loader_that_becomes_longer_has_more_to_do():
     class Echo(list):
         factor = 1

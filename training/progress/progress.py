@@ -38,7 +38,7 @@ from looptap.training.progress.turns import Watch
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _TOGETHER = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
-_UNSEEN = 16  # steps at most between two looks at the clock
+_UNSEEN = 15  # steps at most between two looks at the clock; odd, so that batches in turns are seen
 _NEVER = 0.05  # the same while there is none
 _PACE = 1000  # times as long as the last forecast took passes before the next
 
@@ -130,7 +130,7 @@ class Progress(Shown):
         self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
         self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of them
         self._exact = size is not None or budget is not None or insert is not None or not self._together
-        self._chunk, self._mark = 1, (-math.inf, 0)  # steps until the next look; when and after how many was the last
+        self._chunk, self._mark = 1, (0.0, 0)  # steps until the next look; when and after how many was the last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
@@ -160,7 +160,7 @@ class Progress(Shown):
         if not rest:
             self._loader, self._length = loader, self._length if length is None else length
         self._phase(TRAIN)
-        self._odd, left = False, 1
+        self._odd, self._chunk, self._mark, left = False, 1, (self._clock(), self.steps), 1
         try:
             for batch in loader:  # what follows comes out of a cold cache at each step: every line costs a microsecond
                 yield batch
@@ -200,18 +200,18 @@ class Progress(Shown):
         """Steps are done, the last on ``batch``; after how many more of them to look again."""
         self._exact |= self._odd  # that was not the last batch of an epoch
         self._odd = self._sees(batch)
-        now = self._clock()
+        now, (then, before) = self._clock(), self._mark
+        few = self._together * (self.steps - before) / max(now - then, 1e-9)
+        self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(few)))
         if self._insert is not None or now >= self._due:
-            (then, before), self._mark = self._mark, (now, self.steps)
-            few = self._together * (self.steps - before) / max(now - then, 1e-9)
-            self._chunk = min(_UNSEEN, max(1, int(few)))
+            self._mark = now, self.steps
             self._look()
         return 1 if self._exact else self._chunk
 
     def _sees(self, batch: Any) -> bool:
         """Count the steps since the last look, of which batches were like the last seen; whether ``batch`` is not."""
         size, steps = self._sizes.of(batch), self.steps - self._sized
-        odd = steps < self.steps and size != self._size
+        odd = self._in_epoch > 1 and size != self._size  # the last of an epoch may be smaller than its first
         self._pending += size + (steps - 1) * (self._size if odd else size)
         self._sized, self._size = self.steps, size
         return odd
