@@ -115,12 +115,14 @@ def _combinations(found: Found) -> list[str]:
         sum(_ratio([every[i] for i in rng.integers(len(every), size=size)]) > _WORSE for size in sizes)
         for _ in range(_RESAMPLED)
     ]
+    least, most = min(sizes), max(sizes)
     lines = [
-        f"\nOf the {len(cells)} combinations of curve, schedule and load, of {min(sizes)} to {max(sizes)} runs each, "
-        f"ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, chance would "
-        f"make it {mean(chance):.1f}."
+        f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
+        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, chance "
+        f"would make it {mean(chance):.1f}."
     ]
     if worse:
+        lines[0] += " Where the parentheses reach below 1, it may well be chance."
         lines += ["", _row(["more than 5 % worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
         lines += [_row([name, str(len(cells[name])), _within(cells[name])]) for name in sorted(worse)]
     return lines
