@@ -118,8 +118,8 @@ def _combinations(found: Found) -> list[str]:
     least, most = min(sizes), max(sizes)
     lines = [
         f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
-        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, chance "
-        f"would make it {mean(chance):.1f}."
+        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, "
+        f"chance would make it {mean(chance):.1f}."
     ]
     if worse:
         lines[0] += " Where the parentheses reach below 1, it may well be chance."

@@ -31,7 +31,7 @@ class Turn:
     (100.0, 0.7)
     >>> turn.counted, turn.seconds = 3000.0, 60.0
     >>> round(turn.rate, 1), round(turn.spread, 2)
-    (50.4, 0.06)
+    (50.3, 0.06)
     """
 
     expected: float
