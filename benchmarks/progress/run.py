@@ -51,9 +51,10 @@ def main() -> None:
     lines.append(f"\nAll of it took {(time.monotonic() - begun) / 60:.0f} minutes.")
     figures.draw(DOCS / "progress-estimates.png")
     (DOCS / "progress-benchmarks.md").write_text("\n".join(lines) + "\n")
-    data = {title: [{"group": c.group, "load": c.load, **{n: list(v) for n, v in vs.items()}} for c, vs in found]
-            for title, found in parts.items()}  # fmt: skip
-    (DOCS / "progress-benchmarks.json").write_text(json.dumps(data, indent=1) + "\n")
+    rows = [{"part": title, "group": case.group, "load": case.load, "seed": case.run.seed,
+             **{name: [round(number, 4) for number in verdict] for name, verdict in found_of.items()}}
+            for title, found in parts.items() for case, found_of in found]  # fmt: skip
+    (DOCS / "progress-benchmarks.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 Found = Sequence[tuple[Case, dict[str, Verdict]]]
