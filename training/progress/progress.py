@@ -38,7 +38,7 @@ from looptap.training.progress.turns import Watch
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
 _TOGETHER = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
-_UNSEEN = 15  # steps at most between two looks at the clock; odd, so that batches in turns are seen
+_UNSEEN = 31  # steps at most between two looks at the clock; odd, so that batches in turns are seen
 _NEVER = 0.05  # the same while there is none
 _PACE = 1000  # times as long as the last forecast took passes before the next
 
