@@ -203,6 +203,17 @@ def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what
     assert looked[0][3] - looked[0][2] > 2 * (looked[-100][3] - looked[-100][2])
 
 
+def test_a_loader_that_fails_when_it_is_asked_for_its_factor_does_not_end_the_loop():
+    class Failing(list):
+        factor = property(lambda self: 1 / 0)
+
+    clock = Clock()
+    progress = Progress(Failing([[0] * 4] * 10), epochs=10, clock=clock)
+    for _ in progress.train():
+        clock.now += 1.0
+    assert progress.remaining.median == pytest.approx(90)
+
+
 def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_old_speed():
     clock, looked = Clock(), []
     progress = Progress(10, epochs=60, clock=clock)

@@ -76,7 +76,7 @@ class Watch:
         None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
         one that only became longer may be as fast as before, or as much faster.
         """
-        length, factor, commands = length_of(loader, "train", strict=False), _factor(loader), turns.total()
+        length, factor, commands = _length(loader), _factor(loader), turns.total()
         before = self._loader, self._length, self._factor, self._commands
         self._loader, self._length, self._factor, self._commands = loader, length, factor, commands
         if loader is before[0]:
@@ -90,8 +90,18 @@ class Watch:
         return (1.0, _ANY) if commands != before[3] else None
 
 
+def _length(loader: Any) -> int | None:
+    try:
+        return length_of(loader, "train", strict=False)
+    except Exception:  # it is the host's, whose loop must not end for a question
+        return None
+
+
 def _factor(loader: Any) -> float | None:
-    found = getattr(loader, "factor", None)
+    try:
+        found = loader.factor
+    except Exception:  # as above; most have none
+        return None
     return float(found) if isinstance(found, int | float) and 0 < found < math.inf else None
 
 
@@ -99,6 +109,6 @@ def _told(loader: Any, before: float | None, now: float | None) -> float | None:
     """What the loader says of how much faster it became; None if it does not know."""
     try:
         found = loader.speed_up(now) / loader.speed_up(before)
-    except Exception:  # it is the host's, and need not have that
+    except Exception:  # as above
         return None
     return float(found) if 0 < found < math.inf else None
