@@ -82,8 +82,7 @@ class Ledger:
             self.counts[self._phase] += instances
         if self._phase == TRAIN:
             if self._turn is not None:
-                self._turn.counted += instances
-                self._turn.seconds += self.seconds[TRAIN] - self._counted
+                self._turn.count(instances, self.seconds[TRAIN] - self._counted)
             self._counted = self.seconds[TRAIN]
         if sum(self.seconds) - self._samples[-1].at >= self._interval:
             self._sample()

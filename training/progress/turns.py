@@ -29,7 +29,7 @@ class Turn:
     >>> turn = Turn(100.0, 0.7)
     >>> turn.rate, turn.spread
     (100.0, 0.7)
-    >>> turn.counted, turn.seconds = 3000.0, 60.0
+    >>> turn.count(64.0, 3.0); turn.count(3000.0, 60.0)
     >>> round(turn.rate, 1), round(turn.spread, 2)
     (50.3, 0.06)
     """
@@ -39,6 +39,14 @@ class Turn:
     at: float = 0.0
     counted: float = 0.0
     seconds: float = 0.0
+    begun: bool = False
+
+    def count(self, instances: float, seconds: float) -> None:
+        """So many were trained; those of the first call were begun before the change, and tell nothing."""
+        if self.begun:
+            self.counted += instances
+            self.seconds += seconds
+        self.begun = True
 
     @property
     def rate(self) -> float:
