@@ -18,6 +18,7 @@ from looptap.agent.loopstate import LoopState
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
+from looptap.streams import turns
 from looptap.streams.errors import (
     CommandCancelled,
     ControlError,
@@ -217,6 +218,7 @@ class Commands:
             with LoopState(randomness=record["what"] != CALL):
                 value, then = work(event)
                 outcome.value, outcome.size = take(value)
+            turns.add()
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt:
             outcome.error = "interrupted by the user of the job"
