@@ -22,6 +22,7 @@ from looptap.protocol import messages
 from looptap.streams import buffers, pipelines
 from looptap.streams.buffers import ERROR, PARTIAL, TRIGGER, Batch, Gap
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
+from looptap.streams.items import size_of
 from looptap.streams.stream import Stream, stream_of
 from looptap.streams.windows import sliding
 
@@ -122,6 +123,21 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_values():
     stream = fed(batch(range(50)), batch(range(50, 500), first=51), buffer=100)
     assert stream.values == list(range(400, 500))
     assert stream.records[0].number == 401
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5, 1, True, None, "text", b"bytes", 10**40],
+        [(1, 0.5), (2, "text"), ()],
+        [(1, (2, 3)), (np.zeros(3), 1)],
+        [[1, 2], (3, [4])],
+        [{"a": (1, 2)}, {1}],
+        [],
+    ],
+)
+def test_many_values_take_what_each_takes_alone(values):
+    assert size_of(values) == sys.getsizeof(values) + 8 + sum(map(size_of, values))
 
 
 def test_a_stream_is_bounded_in_bytes_whatever_the_size_of_its_values():
