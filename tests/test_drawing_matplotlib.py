@@ -264,7 +264,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_outline(name):
+def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_areas(name):
     x, y = DENSE[name]
     picked, inked = thinned(y), []
     for kind in (Line2D, QuickLine):
@@ -274,7 +274,7 @@ def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_
         line = axes.add_line(kind(x[picked], y[picked], lw=1.4, color="#ff0000"))
         axes.set(xlim=(x[0], 1.1 * x[-1]), ylim=(np.nanmin(y), np.nanmax(y)))
         inked.append(near(pixels(figure), RED))
-    assert line._outline()
+    assert line._areas(2.0)[0]
     for one, other in (inked, inked[::-1]):
         padded = np.pad(other, 2)
         about = np.any([padded[i : i + 440, j : j + 700] for i in range(5) for j in range(5)], axis=0)
@@ -289,4 +289,4 @@ def test_a_line_whose_strokes_are_seen_is_drawn_stroke_by_stroke():
                  (NOISE[:2000], NOISE[2000:4000])):  # fmt: skip
         line = axes.add_line(QuickLine(x, y))
         axes.set(xlim=(x.min(), x.max()), ylim=(-3, 3))
-        assert line._outline() == []
+        assert line._areas(2.0) == ([], [])
