@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path as Outline
 from pictures import pictures
 
 from looptap.visualizers.drawing.limits import fit
@@ -255,6 +256,22 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
 
 
 NOISE = np.random.default_rng(0).normal(size=100_000)
+@pytest.mark.parametrize("shape", ["rising", "falling", "wave", "noise"])
+def test_notes_do_not_lie_on_their_line(shape):
+    x = np.arange(60.0)
+    y = {"rising": x**1.5, "falling": np.exp(-x / 12), "wave": np.sin(x / 8), "noise": np.cumsum(NOISE[:60])}[shape]
+    notes = tuple((i, f"lr 0.{i}") for i in (0, 9, 20, 30, 45, 59))
+    figure = new_figure()
+    drawing = draw(Picture((Line(x, y, name="loss", notes=notes),)), figure)
+    figure.canvas.draw()
+    (mark,) = drawing.views[0].marks
+    corners = mark.line.get_transform().transform(mark.line.get_xydata())
+    assert len(mark.notes) == len(notes)
+    for note in mark.notes:
+        assert note.get_window_extent().width > 10
+        assert not Outline(corners).intersects_bbox(note.get_window_extent(), filled=False)
+
+
 DENSE = {
     "noise": (np.arange(100_000.0), NOISE),
     "gaps": (np.arange(100_000.0), np.where(np.arange(100_000) % 7000, NOISE, np.nan)),

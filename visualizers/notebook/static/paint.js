@@ -105,6 +105,39 @@ const short = (value, digits = 5) => {
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(Math.min(3, digits)) : String(+value.toPrecision(digits));
 };
 
+// Where a text at a point begins, and its base line: over or under all of the line that is below or above it, where that
+// is nearest and inside. The kernel does the same for its pictures.
+const beside = (xs, ys, sorted, index, wide, tall, at) => {
+  const px = at.X(xs[index]), py = at.Y(ys[index]), gap = 0.4 * tall, end = at.X(at.x1), begin = at.X(at.x0);
+  let best = [px, py - gap], cost = Infinity;
+  for (const share of [0, 1, 0.5]) {
+    const from = px - share * wide, to = from + wide;
+    let high = py, low = py;
+    const near = ([x, y], [u, v]) => {
+      for (const edge of [Math.max(from, Math.min(x, u)), Math.min(to, Math.max(x, u))]) {
+        const height = u === x ? v : y + ((edge - x) / (u - x)) * (v - y);
+        high = Math.min(high, height);
+        low = Math.max(low, height);
+      }
+    };
+    const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
+    const [first, last] = sorted && !at.logx ? span(xs, true, value(from), value(to)) : [0, xs.length];
+    let before = null;
+    for (let i = first; i < last; i++) {
+      const point = [at.X(xs[i]), at.Y(ys[i])], known = point[0] - point[0] === 0 && point[1] - point[1] === 0;
+      if (known && before && Math.max(before[0], point[0]) >= from && Math.min(before[0], point[0]) <= to) near(before, point);
+      before = known ? point : null;
+    }
+    const aside = from < begin || to > end ? 1e6 : 0;
+    const above = py - high + gap + aside + (high - gap - tall < at.top ? 1e6 : 0);
+    const below = low - py + 2 * gap + aside + (low + gap + tall > at.bottom ? 1e6 : 0);
+    if (Math.min(above, below) >= cost) continue;
+    cost = Math.min(above, below);
+    best = [from, above <= below ? high - gap : low + gap + 0.7 * tall];
+  }
+  return best;
+};
+
 const PAINT = {
   line(ctx, store, mark, at) {
     const xs = store.column(mark.x), ys = store.column(mark.y), sorted = store.sorted(mark.x);
@@ -143,10 +176,10 @@ const PAINT = {
         ctx.arc(px, py, 3 * at.ratio, 0, 7);
         ctx.fill();
       }
-      const room = ctx.measureText(text).width + 5 * at.ratio;
+      const [left, base] = beside(xs, ys, sorted, index, ctx.measureText(text).width, 12 * at.ratio, at);
       ctx.fillStyle = at.ink;
-      ctx.textAlign = px + room > at.X(at.x1) ? "right" : "left";
-      ctx.fillText(text, px + (ctx.textAlign === "left" ? 5 : -5) * at.ratio, py - 5 * at.ratio);
+      ctx.textAlign = "left";
+      ctx.fillText(text, left, base);
     }
   },
   band(ctx, store, mark, at) {
