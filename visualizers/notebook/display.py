@@ -7,12 +7,13 @@ from typing import Any
 import ipywidgets
 
 from looptap.streams.stream import Stream
+from looptap.visualizers.cells import Cell
 from looptap.visualizers.notebook.driver import driver
 from looptap.visualizers.notebook.kernels import answer_anywhere, shell
 from looptap.visualizers.notebook.live import Live
 from looptap.visualizers.notebook.stills import Still
 from looptap.visualizers.picture import Picture
-from looptap.visualizers.plots import Cell, Plot
+from looptap.visualizers.plots import Plot
 
 _LOOK = 0.2  # seconds between looks at which charts a plot has
 _shown: dict[str, tuple[str, list[PlotView]]] = {}  # by the notebook's cell: its execution, and what that showed
