@@ -125,6 +125,17 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_values():
     assert stream.records[0].number == 401
 
 
+def test_rows_get_the_names_of_their_elements_when_they_are_read_whoever_read_before():
+    stream = fed(batch([(1, 0.5), (2, 0.25)]), fields=("step", "loss"))
+    assert [type(value) for value in stream.columns(plain=True).values] == [tuple, tuple]
+    assert [value.loss for value in stream.values] == [0.5, 0.25]
+    stream._push(batch([(3, 0.125), "an error"], first=3, flags=bytes([0, ERROR])))
+    assert (stream.latest.step, [error.value for error in stream.errors]) == (3, [None])
+    assert [tuple(value) for value in stream.columns(plain=True).values] == [(1, 0.5), (2, 0.25), (3, 0.125)]
+    assert [record.value and record.value.step for record in stream.records] == [1, 2, 3, None]
+    assert [value.loss for value in stream.columns(1).values] == [0.25, 0.125]
+
+
 @pytest.mark.parametrize(
     "values",
     [
