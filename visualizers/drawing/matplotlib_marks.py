@@ -82,9 +82,9 @@ class LineArtist:
         x, y = self.line.get_transform().transform(self.line.get_xydata()).T
         wide = [0.58 * SMALL * points * len(one.get_text()) for one, _ in shown]
         stands = beside(x, y, [place for _, place in shown], wide, 1.2 * SMALL * points, self.axes.bbox.extents)
-        for (one, _), (align, up) in zip(shown, stands, strict=True):
-            one.xyann = (0, up / points)
-            one.set(ha=align, va="bottom" if up > 0 else "top")
+        for (one, _), (align, right, up) in zip(shown, stands, strict=True):
+            one.xyann = (right / points, up / points)
+            one.set_ha(align)
 
     def _note(self, mark: Line, x: Numbers, y: Numbers) -> None:
         known = np.isfinite(np.stack([x, y] if mark.z is None else [x, y, mark.z]))

@@ -13,16 +13,20 @@ from looptap.visualizers.picture import Axis, Line, Numbers
 
 Align: TypeAlias = Literal["left", "center", "right"]
 Box: TypeAlias = tuple[float, float, float, float]
-_ALIGNED: tuple[tuple[Align, float], ...] = (("left", 0.0), ("right", -1.0), ("center", -0.5))
+_ALIGNED: tuple[tuple[Align, float, float], ...] = (
+    ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
+)  # fmt: skip
+"""The end of a text that is at its point, how much of the text is left of that, and whether it is moved aside."""
 _OUTSIDE = 1e6  # more than any way off the line
 _USUAL = (0.0, 0.0, 560.0, 260.0)
 _TALL, _WIDE = 14.0, 7.0  # pixels of a letter there
 
 
 class Beside(NamedTuple):
-    """``align`` is the end of the text that is at the point; ``up`` is how far above it the text begins, or below."""
+    """``align`` is the end of the text that is at its point, moved by ``right``; its lower edge is ``up`` above it."""
 
     align: Align
+    right: float
     up: float
 
 
@@ -30,11 +34,11 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     """Where each text stands; all is in pixels, ``y`` upwards, ``box`` is left, bottom, right, top of what is seen.
 
     A text of so many pixels begins, ends or has its middle at its point, over or under all of the line that is below or
-    above it: where that is nearest, and inside.
+    above it, or is moved beside the point: where that is nearest, and inside.
 
     >>> rising = np.arange(100.0)
     >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
-    [Beside(align='right', up=4.0)]
+    [Beside(align='right', right=0.0, up=4.0)]
     """
     known = np.isfinite(x) & np.isfinite(y)
     joined = known[1:] & known[:-1]
@@ -45,28 +49,33 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     gap, (left, bottom, right, top) = 0.4 * tall, box
     found = []
     for place, width in zip(places, wide, strict=True):
-        best, cost = Beside("left", gap), np.inf
-        for align, share in _ALIGNED:
-            start = x[place] + share * width
+        best, cost = Beside("left", 0.0, gap), np.inf
+        for align, share, moved in _ALIGNED:
+            aside = 2 * gap * moved
+            start = x[place] + share * width + aside
             over = (x1 >= start) & (x0 <= start + width)
-            first = (y0 + (np.maximum(start, x0) - x0) * steep)[over]
-            last = (y1 - (x1 - np.minimum(start + width, x1)) * steep)[over]
-            heights = np.r_[y[place], first, last]
-            high, low = heights.max() - y[place] + gap, y[place] - heights.min() + gap
-            aside = _OUTSIDE * (start < left or start + width > right)
-            above = high + aside + _OUTSIDE * (y[place] + high + tall > top)
-            below = low + gap + aside + _OUTSIDE * (y[place] - low - tall < bottom)
-            if min(above, below) < cost:
-                best, cost = Beside(align, float(high if above <= below else -low)), min(above, below)
+            first = (y0 + (np.maximum(start, x0) - x0) * steep)[over] - y[place]
+            last = (y1 - (x1 - np.minimum(start + width, x1)) * steep)[over] - y[place]
+            own = [] if moved else [0.0]
+            above = max(np.r_[own, first, last].max(initial=-np.inf) + gap, -tall / 2)
+            below = min(np.r_[own, first, last].min(initial=np.inf) - gap, tall / 2) - tall
+            for up, more in ((above, 0.0), (below, gap)):
+                out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
+                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE * out
+                if price < cost:
+                    best, cost = Beside(align, aside, float(up)), price
         found.append(best)
     return found
 
 
-def usual(line: Line, x: Axis, y: Axis) -> list[Beside]:
-    """Where the notes of a line stand in a plot that shows all of it and is about as large as plots are."""
+def usual(line: Line, x: Axis, y: Axis) -> list[str]:
+    """Where notes stand, as in "top right", in a plot that shows all of a line and is about as large as plots are."""
     across, up = _within(line.x, x.log, _USUAL[2]), _within(line.y, y.log, _USUAL[3])
     wide = [_WIDE * len(text) for _, text in line.notes]
-    return beside(across, up, [place for place, _ in line.notes], wide, _TALL, _USUAL)
+    found = beside(across, up, [place for place, _ in line.notes], wide, _TALL, _USUAL)
+    sides = {"left": "right", "right": "left", "center": "center"}
+    heights = ["middle" if one.right else "top" if one.up > 0 else "bottom" for one in found]
+    return [f"{height} {sides[one.align]}" for height, one in zip(heights, found, strict=True)]
 
 
 def _within(numbers: Numbers, log: bool, size: float) -> Floats:

@@ -51,7 +51,6 @@ LETTERS = 180
 """About how many letters a line across the whole figure has."""
 _WORDS_APART = 14
 """Pixels between two lines of commands that both have their words."""
-_SIDES = {"left": "right", "right": "left", "center": "center"}
 _LETTERS = {"family": "DejaVu Sans Mono, Menlo, Consolas, monospace", "size": 11}
 
 
@@ -176,7 +175,7 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis) -> list[dict[str, Any]]:
             line = {"type": "scatter", "x": _values(across, x), "y": _values(up, y), "line": style,
                     "mode": "markers" if alone else "lines", "marker": {"color": mark.color, "size": 4}}  # fmt: skip
             places = [i for i, _ in mark.notes]
-            stands = [f"{'top' if up > 0 else 'bottom'} {_SIDES[align]}" for align, up in usual(mark, x, y)]
+            stands = usual(mark, x, y)
             notes = {"type": "scatter", "x": _values(mark.x[places], x), "y": _values(mark.y[places], y),
                      "mode": "text", "text": [escaped(text) for _, text in mark.notes], "showlegend": False,
                      "textposition": stands, "hoverinfo": "skip"}  # fmt: skip

@@ -105,35 +105,37 @@ const short = (value, digits = 5) => {
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(Math.min(3, digits)) : String(+value.toPrecision(digits));
 };
 
-// Where a text at a point begins, and its base line: over or under all of the line that is below or above it, where that
-// is nearest and inside. The kernel does the same for its pictures.
+// Where a text at a point begins, and its base line: over or under all of the line that is below or above it, or moved
+// beside the point, where that is nearest and inside. The kernel does the same for its pictures.
+const BESIDE = [[0, 0], [1, 0], [0.5, 0], [0, 1], [1, -1]];
 const beside = (xs, ys, sorted, index, wide, tall, at) => {
   const px = at.X(xs[index]), py = at.Y(ys[index]), gap = 0.4 * tall, end = at.X(at.x1), begin = at.X(at.x0);
+  const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
   let best = [px, py - gap], cost = Infinity;
-  for (const share of [0, 1, 0.5]) {
-    const from = px - share * wide, to = from + wide;
-    let high = py, low = py;
-    const near = ([x, y], [u, v]) => {
-      for (const edge of [Math.max(from, Math.min(x, u)), Math.min(to, Math.max(x, u))]) {
-        const height = u === x ? v : y + ((edge - x) / (u - x)) * (v - y);
-        high = Math.min(high, height);
-        low = Math.max(low, height);
-      }
-    };
-    const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
+  for (const [share, moved] of BESIDE) {
+    const aside = 2 * gap * moved, from = px - share * wide + aside, to = from + wide;
+    let high = moved ? Infinity : py, low = moved ? -Infinity : py, before = null;
     const [first, last] = sorted && !at.logx ? span(xs, true, value(from), value(to)) : [0, xs.length];
-    let before = null;
     for (let i = first; i < last; i++) {
-      const point = [at.X(xs[i]), at.Y(ys[i])], known = point[0] - point[0] === 0 && point[1] - point[1] === 0;
-      if (known && before && Math.max(before[0], point[0]) >= from && Math.min(before[0], point[0]) <= to) near(before, point);
-      before = known ? point : null;
+      const x = at.X(xs[i]), y = at.Y(ys[i]), known = x - x === 0 && y - y === 0;
+      if (known && before && Math.max(before[0], x) >= from && Math.min(before[0], x) <= to) {
+        const [u, v] = before;
+        for (const edge of [Math.max(from, Math.min(x, u)), Math.min(to, Math.max(x, u))]) {
+          const height = u === x ? y : v + ((edge - u) / (x - u)) * (y - v);
+          high = Math.min(high, height);
+          low = Math.max(low, height);
+        }
+      }
+      before = known ? [x, y] : null;
     }
-    const aside = from < begin || to > end ? 1e6 : 0;
-    const above = py - high + gap + aside + (high - gap - tall < at.top ? 1e6 : 0);
-    const below = low - py + 2 * gap + aside + (low + gap + tall > at.bottom ? 1e6 : 0);
-    if (Math.min(above, below) >= cost) continue;
-    cost = Math.min(above, below);
-    best = [from, above <= below ? high - gap : low + gap + 0.7 * tall];
+    const above = Math.min(high - gap, py + tall / 2), below = Math.max(low + gap, py - tall / 2) + tall;
+    for (const [foot, more] of [[above, 0], [below, gap]]) {
+      const out = from < begin || to > end || foot - tall < at.top || foot > at.bottom;
+      const price = Math.abs(foot - tall / 2 - py) + Math.abs(aside) + more + (out ? 1e6 : 0);
+      if (price >= cost) continue;
+      cost = price;
+      best = [from, foot - 0.2 * tall];
+    }
   }
   return best;
 };
