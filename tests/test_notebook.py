@@ -64,7 +64,7 @@ def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often
         pages.heard("a", frame, now + late)
         assert pages.ready(frame)
     apart = np.diff(asked).tolist()
-    assert apart == [4, 8, *[MOST] * 6, 8, 4, *[FEWEST] * 5]
+    assert apart == [4, 8, 16, *[MOST] * 5, 16, 8, 4, *[FEWEST] * 4]
     assert pages.sent(frame + 1, now + ASK)
 
 

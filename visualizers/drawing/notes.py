@@ -34,7 +34,7 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     """Where each text stands; all is in pixels, ``y`` upwards, ``box`` is left, bottom, right, top of what is seen.
 
     A text of so many pixels begins, ends or has its middle at its point, over or under all of the line that is below or
-    above it, or is moved beside the point: where that is nearest, and inside.
+    above it, or is moved beside the point: where that is nearest, inside, and clear of the texts before it.
 
     >>> rising = np.arange(100.0)
     >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
@@ -47,7 +47,8 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     (x0, x1), (y0, y1) = (np.take_along_axis(one, order, axis=0) for one in ends)
     steep = np.divide(y1 - y0, x1 - x0, out=np.zeros_like(x0), where=x1 > x0)
     gap, (left, bottom, right, top) = 0.4 * tall, box
-    found = []
+    found: list[Beside] = []
+    taken: list[Box] = []
     for place, width in zip(places, wide, strict=True):
         best, cost = Beside("left", 0.0, gap), np.inf
         for align, share, moved in _ALIGNED:
@@ -61,10 +62,15 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
             below = min(np.r_[own, first, last].min(initial=np.inf) - gap, tall / 2) - tall
             for up, more in ((above, 0.0), (below, gap)):
                 out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
-                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE * out
+                foot = y[place] + up
+                meets = any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken)
+                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE * out + 4 * tall * meets
                 if price < cost:
                     best, cost = Beside(align, aside, float(up)), price
+                    spot = start, foot, start + width, foot + tall
         found.append(best)
+        if cost < np.inf:
+            taken.append(spot)
     return found
 
 

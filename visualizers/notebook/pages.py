@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FEWEST, MOST = 2, 16
+FEWEST, MOST = 2, 32
 """Frames from one that is to be acknowledged to the next."""
 PROMPT = 0.15
 """Seconds within which an answer comes at once."""
