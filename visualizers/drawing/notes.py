@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,8 +18,8 @@ _ALIGNED: tuple[tuple[Align, float, float], ...] = (
 )  # fmt: skip
 """The end of a text that is at its point, how much of the text is left of that, and whether it is moved aside."""
 _OUTSIDE = 1e6  # more than any way off the line
-_USUAL = (0.0, 0.0, 560.0, 260.0)
-_TALL, _WIDE = 14.0, 7.0  # pixels of a letter there
+_TALL, _WIDE = 14.0, 6.0  # pixels of a letter on a page
+_ROOM = 0.05  # of the size of a plot on a page, around all of its lines
 
 
 class Beside(NamedTuple):
@@ -74,17 +74,25 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     return found
 
 
-def usual(line: Line, x: Axis, y: Axis) -> list[str]:
-    """Where notes stand, as in "top right", in a plot that shows all of a line and is about as large as plots are."""
-    across, up = _within(line.x, x.log, _USUAL[2]), _within(line.y, y.log, _USUAL[3])
-    wide = [_WIDE * len(text) for _, text in line.notes]
-    found = beside(across, up, [place for place, _ in line.notes], wide, _TALL, _USUAL)
+def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str]]:
+    """Where the notes of a line stand in a plot of so many pixels that shows all of it.
+
+    Points of the axes over which their lower edges are, and on which side of those, as in "top right".
+    """
+    places = [place for place, _ in line.notes]
+    (across, back), (up, down) = _pixels(line.x, x.log, size[0]), _pixels(line.y, y.log, size[1])
+    (wide, high), room = size, _ROOM
+    box = -room * wide, -room * high, (1 + room) * wide, (1 + room) * high
+    found = beside(across, up, places, [_WIDE * len(text) for _, text in line.notes], _TALL, box)
     sides = {"left": "right", "right": "left", "center": "center"}
-    heights = ["middle" if one.right else "top" if one.up > 0 else "bottom" for one in found]
-    return [f"{height} {sides[one.align]}" for height, one in zip(heights, found, strict=True)]
+    moved = np.array([(one.right, one.up) for one in found]).reshape(-1, 2)
+    columns = back(across[places] + moved[:, 0]), down(up[places] + moved[:, 1])
+    return *columns, [f"top {sides[one.align]}" for one in found]
 
 
-def _within(numbers: Numbers, log: bool, size: float) -> Floats:
+def _pixels(numbers: Numbers, log: bool, size: float) -> tuple[Floats, Callable[[Floats], Floats]]:
+    """Numbers of an axis as pixels, and the way back."""
     seen = np.log10(numbers) if log else numbers
     low, high = span([seen]) or (0.0, 1.0)
-    return (seen - low) * (size / (high - low) if high > low else 0.0)
+    scale = (high - low) / size or 1.0
+    return (seen - low) / scale, lambda pixels: 10 ** (low + scale * pixels) if log else low + scale * pixels
