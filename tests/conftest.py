@@ -19,6 +19,15 @@ os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
 atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
 
 
+LONGEST = "test_notebook.py", "test_tutorials.py", "test_demo.py", "test_top.py", "test_guard.py", "test_windows.py"
+"""The files that take longest: they begin, so that none of them is still at work when all others have ended."""
+
+
+def pytest_collection_modifyitems(items):
+    """In the order of the names, but for those that take longest."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 @pytest.fixture
 def progress(capsys):
     """Tell how far a long count has come, twice a minute; a short one is over before."""

@@ -17,6 +17,7 @@ from judge import judge
 from simulated import DELTA, PATIENCE, make, stretches
 from torch.utils.data import DataLoader, TensorDataset
 
+from looptap.streams import turns
 from looptap.training.progress import Inserting, Never, Paper, Patience, Progress
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
@@ -127,6 +128,25 @@ def test_time_is_booked_to_whom_it_belongs():
     assert ledger.rate(VALIDATION, 5.0) == 3.0
 
 
+def test_a_fast_loop_is_counted_exactly_though_not_each_batch_is_looked_at():
+    clock, looks = Clock(), []
+    progress = Progress(200, epochs=9, clock=clock)
+    look = progress._trained
+    progress._trained = lambda batch: looks.append(progress.steps) or look(batch)
+    for _ in range(3):
+        before = progress.steps
+        for step, _ in enumerate(progress.train([[0] * 4] * 199 + [[0] * 3])):
+            assert progress.steps == before + step
+            clock.now += 0.001
+        assert progress._ledger.counts[TRAIN] == progress.steps // 200 * (199 * 4 + 3)
+    assert len(looks) < 600 / 2
+    for _ in range(2):  # in the first it turns out that sizes differ
+        before = progress._ledger.counts[TRAIN]
+        for _ in progress.train([[0] * 4, [0] * 2] * 100):
+            clock.now += 0.001
+    assert progress._ledger.counts[TRAIN] - before == 600
+
+
 def test_a_loader_that_becomes_longer_has_more_to_do():
     class Echo(list):
         factor = 1
@@ -145,6 +165,71 @@ def test_a_loader_that_becomes_longer_has_more_to_do():
     loader.factor = 2
     clock.now += 1.1
     assert (before, progress.train_cost) == (200, 400)
+
+
+class Turned:
+    """An epoch of ten batches times a factor; ``told`` is what it says of the speed."""
+
+    def __init__(self, told):
+        self.factor = 1
+        if told:
+            self.speed_up = lambda factor: min(factor, told)
+
+    def __len__(self):
+        return 10 * self.factor
+
+    def __iter__(self):
+        done = 0
+        while done < len(self):
+            done += 1
+            yield [0] * 4
+
+
+@pytest.mark.parametrize("told", [5, 2, None])
+def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what_is_measured(told):
+    clock, loader, looked = Clock(), Turned(told), []
+    progress = Progress(loader, epochs=60, clock=clock)
+    for epoch in range(60):
+        for _ in progress.train():
+            clock.now += 2.0 / loader.factor  # so the time of an epoch stays as it is
+            if epoch >= 30:
+                looked.append((clock.now, *progress.remaining))
+        loader.factor = 4 if epoch >= 29 else 1
+    truth = [(at - 600.0, (clock.now - at) / median, low <= clock.now - at <= high)
+             for at, median, low, high in looked if at < 720.0]  # fmt: skip
+    assert truth[0][1] == pytest.approx({5: 1.0, 2: 0.5, None: 0.5}[told], rel=0.1)
+    assert all(within for _, _, within in truth if told != 2)
+    assert all(right == pytest.approx(1, rel=0.1) for after, right, _ in truth if after > 12)
+    assert looked[0][3] - looked[0][2] > 2 * (looked[-100][3] - looked[-100][2])
+
+
+def test_a_loader_that_fails_when_it_is_asked_for_its_factor_does_not_end_the_loop():
+    class Failing(list):
+        factor = property(lambda self: 1 / 0)
+
+    clock = Clock()
+    progress = Progress(Failing([[0] * 4] * 10), epochs=10, clock=clock)
+    for _ in progress.train():
+        clock.now += 1.0
+    assert progress.remaining.median == pytest.approx(90)
+
+
+def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_old_speed():
+    clock, looked = Clock(), []
+    progress = Progress(10, epochs=60, clock=clock)
+    for epoch in range(60):
+        for _ in progress.train([torch.zeros(4)] * 10):
+            clock.now += 3.0 if epoch >= 30 else 1.0
+            if epoch >= 30:
+                looked.append((clock.now, *progress.remaining))
+        if epoch == 29:
+            turns.add()
+    for at, median, low, high in looked:
+        left = clock.now - at
+        if 312 < at < 420:
+            assert low <= left <= high
+        if 330 < at < 420:
+            assert median == pytest.approx(left, rel=0.1)
 
 
 def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():

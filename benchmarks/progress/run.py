@@ -30,7 +30,7 @@ from looptap.training.progress.plan import Plan
 from looptap.training.progress.rules import Never
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SEEDS = range(100, 113)  # 13 seeds of five kinds: 65 runs
+SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; those below were looked at while the method was made
 OURS = "ours"
 _WORSE = 1.05  # times the paper's error
 _RESAMPLED = 300
@@ -51,9 +51,10 @@ def main() -> None:
     lines.append(f"\nAll of it took {(time.monotonic() - begun) / 60:.0f} minutes.")
     figures.draw(DOCS / "progress-estimates.png")
     (DOCS / "progress-benchmarks.md").write_text("\n".join(lines) + "\n")
-    data = {title: [{"group": c.group, "load": c.load, **{n: list(v) for n, v in vs.items()}} for c, vs in found]
-            for title, found in parts.items()}  # fmt: skip
-    (DOCS / "progress-benchmarks.json").write_text(json.dumps(data, indent=1) + "\n")
+    rows = [{"part": title, "group": case.group, "load": case.load, "seed": case.run.seed,
+             **{name: [round(number, 4) for number in verdict] for name, verdict in found_of.items()}}
+            for title, found in parts.items() for case, found_of in found]  # fmt: skip
+    (DOCS / "progress-benchmarks.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 Found = Sequence[tuple[Case, dict[str, Verdict]]]
@@ -115,12 +116,17 @@ def _combinations(found: Found) -> list[str]:
         sum(_ratio([every[i] for i in rng.integers(len(every), size=size)]) > _WORSE for size in sizes)
         for _ in range(_RESAMPLED)
     ]
-    named = ", ".join(f"{name} {ratio:.2f} ({len(cells[name])} runs)" for name, ratio in sorted(worse.items()))
-    return [
-        f"\nOf the {len(cells)} combinations of curve, schedule and load, of {min(sizes)} to {max(sizes)} runs each, "
-        f"ours is more than 5 % worse than the paper's in {len(worse)}{': ' + named if worse else ''}. If all runs "
-        f"were of one sort, chance would make it {mean(chance):.1f}."
+    least, most = min(sizes), max(sizes)
+    lines = [
+        f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
+        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, "
+        f"chance would make it {mean(chance):.1f}."
     ]
+    if worse:
+        lines[0] += " Where the parentheses reach below 1, it may well be chance."
+        lines += ["", _row(["more than 5 % worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
+        lines += [_row([name, str(len(cells[name])), _within(cells[name])]) for name in sorted(worse)]
+    return lines
 
 
 def _within(verdicts: Sequence[dict[str, Verdict]]) -> str:
@@ -168,8 +174,8 @@ forecast of nothing has 1. *linear* is what tqdm does, with the largest number o
 published methods as reconstructed; *ours, history* knows the curves of earlier runs of the same job; *stop known* is
 told where the run stops, and errs in the speed alone. *ours / paper* is the quotient of the errors, in parentheses
 where 90 % of the quotients lie for as many runs drawn out of these with replacement. The rule of stopping is that of
-the paper, with patience 9 and min_delta 0.0082. Development seeds, on which the method was tuned, are not among these
-runs; but how wide the band is was chosen in sight of them, so what it holds here is fitted, not foretold."""
+the paper, with patience 9 and min_delta 0.0082. All that was chosen, how wide the band is included, was chosen on
+development seeds, none of which is among these runs; these were looked at once."""
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from looptap.training.progress.rules import Floats
 DRAWS = 400
 HORIZON = 500
 """Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
+_SOON = 120  # of these, looked at first
 _OVERSAMPLED = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _POWER = 0.45  # the prior of all power laws together
@@ -34,12 +36,12 @@ _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP = (0.02, 0.06)  # mean and spread of d
 _ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
 _PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
-_LEVEL = 1.5  # by which power of the error the variance of noise falls
+_LEVEL = 1.5  # power of the error by which the variance of noise falls
 _FADE = 1.0  # points within which a drop of the learning rate takes effect
 _DISCOUNT, _LEAST = 1.0, 0.01
 _TEMPER = 0.7  # power of the evidence: real curves are none of these
 _KEPT = 0.3  # of the noise of one validation in that of the next
-_TAIL = 0.13  # of the draws, on either side of the band; fitted, since the tempered posterior is wide
+_BAND = (0.22, 0.93)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
 _MOST = 120  # observations; older ones are merged
 _STEPS = 8  # drops of the learning rate that get a coefficient of their own
 
@@ -65,7 +67,7 @@ class Stops:
 
     def band(self) -> tuple[float, float]:
         """Quantiles of the draws between which about 80 % of runs stop."""
-        found = np.quantile(self.draws, [_TAIL, 1 - _TAIL])
+        found = np.quantile(self.draws, _BAND)
         return float(found[0]), float(found[1])
 
 
@@ -108,15 +110,23 @@ def forecast(
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
     curves = _Curves(last, rates, earlier)
     weights, means, roots = curves.posterior(_merged(seen), unit)
-    future = np.arange(done + 1, min(last, done + HORIZON) + 1, dtype=float)
     chosen, linear = curves.drawn(weights, means, roots, rng)
-    designs = curves.designs(future)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
-    paths = np.einsum("pnq,pq->pn", designs[cells], linear)
-    noise = _SIGMAS[levels][:, None] * np.sqrt(curves.rate(future) * np.clip(paths, 0.01, 1.0) ** _LEVEL)
-    fresh = rng.standard_normal((paths.shape[0], paths.shape[1] + 1))
-    paths += noise * (fresh[:, 1:] + _KEPT * fresh[:, :-1]) / np.sqrt(1 + _KEPT**2)
-    found = stops(np.asarray(paths * unit))
+    paths = np.empty((len(cells), 0))
+    found = np.zeros(len(cells), np.int64)
+    for until in (done + _SOON, done + HORIZON):  # most stop soon
+        going = np.flatnonzero(found == 0)
+        future = np.arange(done + 1 + paths.shape[1], min(last, until) + 1, dtype=float)
+        if not len(going) or not len(future):
+            break
+        ahead = curves.paths(future, cells[going], linear[going])
+        noise = np.sqrt(np.clip(ahead, 0.01, 1.0))
+        noise *= np.sqrt(noise)  # in all the error to the power of _LEVEL / 2
+        noise *= (_SIGMAS[levels[going]] / np.sqrt(1 + _KEPT**2))[:, None] * np.sqrt(curves.rate(future))
+        fresh = rng.standard_normal((ahead.shape[0], ahead.shape[1] + 1))
+        ahead += noise * (fresh[:, 1:] + _KEPT * fresh[:, :-1])
+        paths = np.concatenate([paths[going], ahead * unit], axis=1)
+        found[going] = stops(paths)
     return Stops(np.where(found == 0, last, found).astype(float))
 
 
@@ -129,31 +139,19 @@ class _Curves:
         if rates is not None and len(rates) and np.ptp(rates):  # beyond what is known the last one holds
             self.rates = np.pad(np.asarray(rates, float), (0, max(0, last - len(rates))), mode="edge")
         self.drops = self._dropped()
-        longest = max(last, _SHORTEST)
-        taus = [(beta, tau, share / count) for beta, count, share in _EXPONENTIALS
-                for tau in np.geomspace(_SHORTEST, longest, count)]  # fmt: skip
-        clocks = [False] if self.rates is None else [False, True]
-        self.cells: list[tuple[tuple[str, float, float], float | str | None, bool]] = []
-        logs = []
-        for clock in clocks:
-            for tail, share in _TAILS:
-                for x0, b in _POWERS:
-                    self.cells.append((("power", x0, b), tail, clock))
-                    logs.append(share * _POWER / len(_POWERS) / len(clocks))
-                for beta, tau, part in taus:
-                    self.cells.append((("exp", beta, float(tau)), tail, clock))
-                    logs.append(share * part / len(clocks))
-        general = len(logs)
-        for index in range(len(earlier)):
-            for tail in (None, 0.25, "rise"):
-                for pace in _PACES:
-                    self.cells.append((("earlier", index, pace), tail, False))
-                    logs.append(1 / 3 / len(_PACES) / len(earlier))
-        shares = np.array(logs)
+        self.cells, shares = _cells(last, self.rates is not None)
+        self.general = len(self.cells)
         if len(earlier):
-            shares *= 0.5
+            more = [(("earlier", index, pace), tail, False)
+                    for index in range(len(earlier)) for tail in (None, 0.25, "rise") for pace in _PACES]  # fmt: skip
+            self.cells = (*self.cells, *more)
+            shares = np.concatenate([0.5 * shares, np.full(len(more), 0.5 / len(more))])
         self.logs = np.log(shares)
-        self.general = general
+        self._kinds = list(dict.fromkeys((shape, clock) for shape, _, clock in self.cells))
+        self._tails = list(dict.fromkeys((tail, clock) for _, tail, clock in self.cells))
+        kinds, tails = ({one: place for place, one in enumerate(some)} for some in (self._kinds, self._tails))
+        self._kind = np.array([kinds[shape, clock] for shape, _, clock in self.cells])
+        self._slow = np.array([tails[tail, clock] for _, tail, clock in self.cells])
 
     def _dropped(self) -> Floats:
         if self.rates is None:
@@ -177,22 +175,29 @@ class _Curves:
 
     def designs(self, x: Floats) -> Floats:
         """What multiplies c, a, t, d...: (cells, points, coefficients)."""
-        found = np.zeros((len(self.cells), len(x), 3 + len(self.drops)))
+        found = np.empty((len(self.cells), len(x), 3 + len(self.drops)))
+        shapes, tails, gains = self._parts(x)
         found[:, :, 0] = 1.0
-        for m, place in enumerate(self.drops):
-            found[:, :, 3 + m] = -np.where(x > place, 1 - np.exp(-(x - place) / _FADE), 0.0)
-        clocks = {False: x, True: x if self.rates is None else self.integral(x)}
-        shapes: dict[tuple[tuple[str, float, float], bool], Floats] = {}
-        tails: dict[tuple[float | str | None, bool], Floats] = {}
-        for index, (shape, tail, clock) in enumerate(self.cells):
-            u = clocks[clock]
-            if (shape, clock) not in shapes:
-                shapes[shape, clock] = self._shape(shape, u)
-            if (tail, clock) not in tails:
-                tails[tail, clock] = self._tail(tail, x, u)
-            found[index, :, 1] = shapes[shape, clock]
-            found[index, :, 2] = tails[tail, clock]
+        found[:, :, 1], found[:, :, 2] = shapes[self._kind], tails[self._slow]
+        found[:, :, 3:] = -gains.T
         return found
+
+    def paths(self, x: Floats, cells: NDArray[np.int64], linear: Floats) -> Floats:
+        """Curves at ``x``, without noise: one of each of the ``cells``, with its coefficients: (cells, points)."""
+        shapes, tails, gains = self._parts(x)
+        found: Floats = shapes[self._kind[cells]]
+        found *= linear[:, 1:2]
+        found += linear[:, 2:3] * tails[self._slow[cells]]
+        found += linear[:, :1] - linear[:, 3:] @ gains
+        return found
+
+    def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """All shapes, all tails, and what each drop of the rate has brought: (any of them, points)."""
+        clocks = {False: x, True: x if self.rates is None else self.integral(x)}
+        shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
+        tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
+        late = np.maximum(x - self.drops[:, None], 0.0)
+        return shapes, tails, np.asarray(1 - np.exp(-late / _FADE))
 
     def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
         kind, first, second = shape
@@ -262,6 +267,27 @@ class _Curves:
         linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
         order = np.argsort((linear < 0).any(axis=1), kind="stable")[:DRAWS]
         return chosen[order], np.maximum(linear[order], 0.0)
+
+
+_Cell: TypeAlias = tuple[tuple[str, float, float], float | str | None, bool]
+"""Shape, tail, and whether u is the integral of the learning rate."""
+
+
+@lru_cache(maxsize=4)
+def _cells(last: int, rated: bool) -> tuple[tuple[_Cell, ...], Floats]:
+    """All combinations for a run of ``last`` raw points, and their priors."""
+    taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
+            for tau in np.geomspace(_SHORTEST, max(last, _SHORTEST), count)]  # fmt: skip
+    shapes = [(("power", x0, b), _POWER / len(_POWERS)) for x0, b in _POWERS] + taus
+    clocks = (False, True) if rated else (False,)
+    found: list[_Cell] = []
+    priors = []
+    for clock in clocks:
+        for tail, share in _TAILS:
+            for shape, part in shapes:
+                found.append((shape, tail, clock))
+                priors.append(share * part / len(clocks))
+    return tuple(found), np.array(priors)
 
 
 class _Merged(NamedTuple):

@@ -20,6 +20,8 @@ from looptap.training.progress.speeds import Window, units
 
 RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
+_OUTLIVED = 0.25
+_EIGHTY = 1.28  # standard deviations on either side of 80 %
 _UNSURE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
 
 
@@ -128,13 +130,17 @@ class Estimator:
 
     # ------------------------------------------------------------ what follows
 
-    def stops(self, patient: bool = False) -> Stops:
+    def stops(self, pace: float = 0.0) -> Stops:
         """Draws of where the run stops; made anew when there is something new to know.
 
-        Who is ``patient`` gets those of before a validation, as far as they are not over yet.
+        That is at the earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived
+        most of its draws; until then they are what they were, as far as they are not over yet.
         """
-        if self._stops is not None and self._stale and patient:
-            return Stops(np.clip(self._stops.draws, min(self.plan.done + 1, self.plan.last), None))
+        if self._stops is not None and self._stale:
+            draws = self._stops.draws
+            wait = pace * self.took * (_OUTLIVED if (draws <= self.plan.done).mean() > 0.5 else 1.0)
+            if self.ledger.elapsed() - self.made < wait:
+                return Stops(np.clip(draws, min(self.plan.done + 1, self.plan.last), None))
         if self._stops is None or self._stale:
             begun = time.perf_counter()
             self._stops, self._stale = self._forecast(), False
@@ -156,10 +162,10 @@ class Estimator:
             return former.forecast(seen, len(raw), stops, last, rng=self._rng)
         return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
-    def estimate(self, patient: bool = False) -> Estimate | None:
-        """What remains now, by the last forecast for who is ``patient``; None before the first batch is done."""
+    def estimate(self, pace: float = 0.0) -> Estimate | None:
+        """What remains now, with `stops` at that ``pace``; None before the first batch is done."""
         self.ledger.settle()
-        stops = self.stops(patient)
+        stops = self.stops(pace)
         centre = np.array([stops.median, *stops.band()])
         train, validation = self.plan.remaining(centre)
         if self.speed == "former":
@@ -200,10 +206,12 @@ class Estimator:
         near = self._seconds(stop, train, validation, SHORT)
         if near is None:
             return None, (None, None)
-        far = self._seconds(stop, train, validation, max(SHORT, float(near[0])))
+        window = max(SHORT, float(near[0]))
+        far = self._seconds(stop, train, validation, window)
         assert far is not None
         both = np.sqrt(near * far)
         spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _UNSURE
+        spread += _EIGHTY * ledger.unsure(window)
         seconds = np.array([both[0], both[1] * np.exp(-spread[1]), both[2] * np.exp(spread[2])])
         return seconds, (ledger.rate(TRAIN, SHORT), ledger.rate(VALIDATION, SHORT))
 

@@ -6,6 +6,7 @@ workers have prepared in advance does not look like speed.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from bisect import bisect_left
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from looptap.streams import stillness
+from looptap.training.progress.turns import Turn, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""
@@ -22,6 +24,7 @@ SHORT = 60.0
 
 _SUSPENDED = 20.0  # times the median step: a longer gap is a process that stood still
 _LEAST_GAP = 1.0  # seconds; no shorter gap counts as one
+_AGAIN = 15.0  # seconds of training
 _MOST = 2000  # samples that are kept
 
 
@@ -60,6 +63,8 @@ class Ledger:
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
         self._samples: list[Sample] = []
         self._interval = 0.1
+        self._turn: Turn | None = None
+        self._counted = 0.0  # seconds of training when a batch was counted last
         self._sample()
 
     def phase(self, phase: int) -> None:
@@ -75,6 +80,10 @@ class Ledger:
         taken = self._book(counted=True)
         if self._phase != OTHER:
             self.counts[self._phase] += instances
+        if self._phase == TRAIN:
+            if self._turn is not None:
+                self._turn.count(instances, self.seconds[TRAIN] - self._counted)
+            self._counted = self.seconds[TRAIN]
         if sum(self.seconds) - self._samples[-1].at >= self._interval:
             self._sample()
         if self._phase != OTHER:
@@ -93,7 +102,30 @@ class Ledger:
         """So many instances were trained by earlier processes; nothing is known of their speed."""
         self.counts[TRAIN] = trained
         self._samples.clear()
+        self._turn = None
         self._sample()
+
+    def turned(self, stated: float, unsure: float) -> None:
+        """Training is said to be ``stated`` times as fast from now on; ``unsure`` is the deviation of the logarithm.
+
+        A rate is then taken over no earlier time; what is stated counts, too, and less and less. A change of which
+        nothing is known (1.0) is not looked at soon after another one.
+        """
+        if stated == 1.0 and self._turn is not None and self._turn.seconds < _AGAIN:
+            return
+        self._book()
+        rate = self.rate(TRAIN, SHORT)
+        if rate is not None:
+            self._turn = Turn(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
+
+    def unsure(self, window: float) -> float:
+        """The standard deviation of the logarithm of the rate of training; 0 after a ``window`` without a change."""
+        if (turn := self._reached(window)) is not None:
+            return turn.spread
+        return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
+
+    def _reached(self, window: float) -> Turn | None:
+        return None if self._turn is None or sum(self.seconds) - window >= self._turn.at else self._turn
 
     def settle(self) -> None:
         """Book the time up to now."""
@@ -131,8 +163,10 @@ class Ledger:
     def rate(self, phase: int, window: float) -> float | None:
         """Instances of ``phase`` per second booked to it, over the last ``window`` seconds; None before the first.
 
-        A window in which there was nothing of the phase reaches back until there is some.
+        A window in which there was nothing of the phase reaches back until there is some, but not beyond a change.
         """
+        if phase == TRAIN and (turn := self._reached(window)) is not None:
+            return turn.rate
         count, seconds = (1, 2) if phase == TRAIN else (3, 4)
         last = self._now()
         index = bisect_left(self._samples, last.at - window, key=lambda sample: sample.at)

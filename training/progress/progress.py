@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
+from looptap.training.progress import resumed
 from looptap.training.progress.arguments import (
     callables,
     counts,
@@ -32,12 +33,14 @@ from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import Plan
 from looptap.training.progress.rules import StopRule
 from looptap.training.progress.shown import Shown
+from looptap.training.progress.turns import Watch
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""
-_TOGETHER = 0.05  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_TOGETHER = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_UNSEEN = 31  # steps at most between two looks at the clock; odd, so that batches in turns are seen
 _NEVER = 0.05  # the same while there is none
-_PACE = 500  # times as long as the last forecast took passes before the next
+_PACE = 1000  # times as long as the last forecast took passes before the next
 
 
 class Progress(Shown):
@@ -125,6 +128,9 @@ class Progress(Shown):
         self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
         self._together = _TOGETHER if speed == "ledger" else 0.0  # who measures speeds by batches sees each
         self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
+        self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of them
+        self._exact = size is not None or budget is not None or insert is not None or not self._together
+        self._chunk, self._mark = 1, (0.0, 0)  # steps until the next look; when and after how many was the last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
         plan = Plan(1.0, 0.0, self._validation)
@@ -135,7 +141,7 @@ class Progress(Shown):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked = -math.inf
+        self._looked, self._watch = -math.inf, Watch()
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -154,14 +160,16 @@ class Progress(Shown):
         if not rest:
             self._loader, self._length = loader, self._length if length is None else length
         self._phase(TRAIN)
-        instances, clock, each = self._sizes.of, self._clock, self._insert is not None
+        self._odd, self._chunk, self._mark, left = False, 1, (self._clock(), self.steps), 1
         try:
             for batch in loader:  # what follows comes out of a cold cache at each step: every line costs a microsecond
                 yield batch
                 self.steps += 1
-                self._pending += instances(batch)
-                if each or clock() >= self._due:
-                    self._look()
+                left -= 1
+                if not left:
+                    left = self._trained(batch)
+            if self.steps > self._sized:
+                self._sees(batch)
             self._length = self._in_epoch if length is None else self._length
             self.epoch += 1
             self._from = self.steps
@@ -184,15 +192,42 @@ class Progress(Shown):
         """A step of training on so many instances is done; `train` calls this."""
         self.steps += 1
         self._pending += instances
+        self._sized, self._size = self.steps, instances
         if self._insert is not None or self._clock() >= self._due:
             self._look()
+
+    def _trained(self, batch: Any) -> int:
+        """Steps are done, the last on ``batch``; after how many more of them to look again."""
+        self._exact |= self._odd  # that was not the last batch of an epoch
+        self._odd = self._sees(batch)
+        now, (then, before) = self._clock(), self._mark
+        few = self._together * (self.steps - before) / max(now - then, 1e-9)
+        self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(few)))
+        if self._insert is not None or now >= self._due:
+            self._mark = now, self.steps
+            self._look()
+        return 1 if self._exact else self._chunk
+
+    def _sees(self, batch: Any) -> bool:
+        """Count the steps since the last look, of which batches were like the last seen; whether ``batch`` is not."""
+        size, steps = self._sizes.of(batch), self.steps - self._sized
+        odd = self._in_epoch > 1 and size != self._size  # the last of an epoch may be smaller than its first
+        self._pending += size + (steps - 1) * (self._size if odd else size)
+        self._sized, self._size = self.steps, size
+        return odd
 
     def _look(self) -> None:
         """Count what was trained, and see whether it is time for something."""
         self._flush()
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
+        self._turned()
         self._update()
+
+    def _turned(self) -> None:
+        """See whether somebody changed how fast it goes."""
+        if (told := self._watch.changed(self._loader)) is not None:
+            self._ledger.turned(*told)
 
     def validated(self, value: float) -> bool:
         """A validation yielded ``value``; whether the rule says that training stops here."""
@@ -234,7 +269,7 @@ class Progress(Shown):
         """What is known now; None while the length of an epoch or the speed is unknown.
 
         It is a second old at most. What a validation teaches of where the run stops is known later than that where all
-        forecasts together would take more than 0.2 % of the time; a change of the epochs, the patience or the length
+        forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or the length
         of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
@@ -255,30 +290,11 @@ class Progress(Shown):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
-        self._flush()
-        plan = self._estimator.plan
-        return {
-            "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
-            "length": self._length, "size": self._sizes.mean, "validation": self._validation,
-            "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self._ledger.counts[TRAIN],
-            "seen": [list(one) for one in self._estimator.seen],
-            "shares": list(self._estimator.shares()),
-        }  # fmt: skip
+        return resumed.taken(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
-        self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
-        self._from, self._counted = self.steps - self._resumed, self.steps
-        self._before, self._length = state["elapsed"], self._length or state["length"]
-        self._sizes.known(state["size"])
-        self._validation = self._validation or state["validation"]
-        plan, estimator = self._estimator.plan, self._estimator
-        plan.done, plan.since, plan.checked = state["done"], state["since"], state["checked"]
-        estimator.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
-        estimator.ratio, estimator.rest = state["shares"]
-        self._ledger.resume(state["trained"])
-        estimator.changed()
-        self._asked = None
+        resumed.given(self, state)
 
     # ------------------------------------------------------------ inside
 
@@ -289,6 +305,9 @@ class Progress(Shown):
 
     def _flush(self) -> None:
         """Count what was trained since the last time."""
+        if self.steps > self._sized:
+            self._pending += (self.steps - self._sized) * self._size
+            self._sized = self.steps
         if self._pending:
             instances, self._pending = self._pending, 0.0
             self._sizes.seen(instances, self.steps - self._counted)
@@ -322,6 +341,7 @@ class Progress(Shown):
     def _refresh(self) -> None:
         estimator, plan = self._estimator, self._estimator.plan
         self._flush()
+        self._turned()
         self._looked = self._ledger.elapsed()
         left = self._left()
         batches = self._every_batches or self._length
@@ -336,7 +356,7 @@ class Progress(Shown):
             self._last = plan.last
             estimator.changed()
         try:
-            found = estimator.estimate(patient=self._looked - estimator.made < _PACE * estimator.took)
+            found = estimator.estimate(_PACE)
         except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
             estimator.forecast = "none"
             estimator.changed()

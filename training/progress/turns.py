@@ -1,0 +1,122 @@
+"""How fast is it after a change? What the change states, what was measured since, and how sure both are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from looptap.streams import turns
+from looptap.training.progress.data import length_of
+
+_NOISE = 0.06  # of the logarithm of a rate that is measured for `_WHILE` seconds; it falls with the root of the time
+_WHILE = 60.0
+_STATED = 0.25  # of the logarithm of how much longer an epoch became: how wrong a loader is that tells its speed
+_ANY = 0.1  # the logarithm of what another command makes of the speed
+
+
+def deviation(seconds: float) -> float:
+    """The standard deviation of the logarithm of a rate that is measured for so long; at most 1."""
+    return min(1.0, _NOISE * math.sqrt(_WHILE / max(seconds, 1e-9)))
+
+
+@dataclass
+class Turn:
+    """A rate that is expected since a change, and what was counted since: instances, and seconds of training.
+
+    ``unsure`` is the standard deviation of its logarithm.
+
+    >>> turn = Turn(100.0, 0.7)
+    >>> turn.rate, turn.spread
+    (100.0, 0.7)
+    >>> turn.count(64.0, 3.0); turn.count(3000.0, 60.0)
+    >>> round(turn.rate, 1), round(turn.spread, 2)
+    (50.3, 0.06)
+    """
+
+    expected: float
+    unsure: float
+    at: float = 0.0
+    counted: float = 0.0
+    seconds: float = 0.0
+    begun: bool = False
+
+    def count(self, instances: float, seconds: float) -> None:
+        """So many were trained; those of the first call were begun before the change, and tell nothing."""
+        if self.begun:
+            self.counted += instances
+            self.seconds += seconds
+        self.begun = True
+
+    @property
+    def rate(self) -> float:
+        """What is expected, and ever more what was measured; at once where they are far apart."""
+        off, share, _ = self._weighed()
+        return self.expected * math.exp(share * off)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the logarithm of `rate`."""
+        _, share, noise = self._weighed()
+        return math.sqrt(share) * noise if noise else self.unsure
+
+    def _weighed(self) -> tuple[float, float, float]:
+        if self.counted <= 0 or self.seconds <= 0:
+            return 0.0, 0.0, 0.0
+        noise = deviation(self.seconds)
+        off = math.log(self.counted / self.seconds / self.expected)
+        wide = max(self.unsure**2, off**2 - noise**2)
+        return off, wide / (wide + noise**2), noise
+
+
+class Watch:
+    """Sees that a loader became longer or shorter (its echo factor was turned), or that a command was carried out."""
+
+    def __init__(self) -> None:
+        self._loader: Any = None
+        self._length: int | None = None
+        self._factor: float | None = None
+        self._commands = turns.total()
+
+    def changed(self, loader: Any) -> tuple[float, float] | None:
+        """How many times as fast training is said to be since the last look, and the deviation of that's logarithm.
+
+        None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
+        one that only became longer may be as fast as before, or as much faster.
+        """
+        length, factor, commands = _length(loader), _factor(loader), turns.total()
+        before = self._loader, self._length, self._factor, self._commands
+        self._loader, self._length, self._factor, self._commands = loader, length, factor, commands
+        if loader is before[0]:
+            longer = math.log(factor / before[2]) if factor and before[2] else 0.0
+            if not longer and length and before[1]:
+                longer = math.log(length / before[1])
+            if longer:
+                stated = _told(loader, before[2], factor)
+                unsure = abs(longer) * (_STATED if stated else 0.5)
+                return stated or math.exp(longer / 2), unsure
+        return (1.0, _ANY) if commands != before[3] else None
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return length_of(loader, "train", strict=False)
+    except Exception:  # it is the host's, whose loop must not end for a question
+        return None
+
+
+def _factor(loader: Any) -> float | None:
+    try:
+        found = loader.factor
+    except Exception:  # as above; most have none
+        return None
+    return float(found) if isinstance(found, int | float) and 0 < found < math.inf else None
+
+
+def _told(loader: Any, before: float | None, now: float | None) -> float | None:
+    """What the loader says of how much faster it became; None if it does not know."""
+    try:
+        found = loader.speed_up(now) / loader.speed_up(before)
+    except Exception:  # as above
+        return None
+    return float(found) if 0 < found < math.inf else None
