@@ -80,14 +80,17 @@ def test_what_does_not_hold_is_said():
     waiting = [(0.06, 0.061)] * 3
     costs = {("batch", 1): (0.02, 0.01, 0.0102), ("batch", 0): (0.2, 0.01, 0.012)}
     found = promises(timed, fast, finals, waiting, costs)
-    assert [promise.held for promise in found] == [True] * 10
+    assert [promise.held for promise in found] == [True] * 11
     timed["5"] = [made_up(5.0, 13.0)] * 2 + [made_up(5.0, 13.0, reached=False)]
     timed["auto"] = [made_up(1.0, 12.0)] * 3
     fast[0]["auto"] = (0.012, 0.5)
     finals[Job("digits", 64, BEFORE, 2.0, 300, 0.05, 0, True)] = made_up(2.0, 1.0)._replace(scores=[(1.0, 0.89)])
     costs["batch", 1] = (0.04, 0.01, 0.0104)
     found = promises(timed, fast, finals, waiting, costs)
-    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, True, False]
+    assert [promise.held for promise in found] == [True, True, True, False, False, False, True, True, True, True, False]
+    slow = made_up(1.0, 60)._replace(expected={other: min(other, 5.0) for other in FIXED})
+    low = promises(timed | {"1": [slow] * 3}, fast, finals, waiting, costs)
+    assert [promise.held for promise in low][7:9] == [False, True]  # 8 is foretold by 5, not by 1
     timed["5"] = [made_up(5.0, 20.0, reached=False)] * 3
     assert not promises(timed, fast, finals, waiting, costs)[2].held
     lines = "\n".join([*echo_page.kept(found), *echo_page.times(timed, 0.001)])

@@ -24,7 +24,7 @@ from fresh_to_target import (
 )
 from promises import Costs, Fast, Promise, final_of, spread
 from promises import times as times_less
-from time_to_target import FACTORS, RATIO, Timed, expected, named, pace, seconds, speed_up
+from time_to_target import FACTORS, RATIO, Timed, before, expected, named, pace, seconds, speed_up
 
 Found = dict[Job, Outcome]
 
@@ -46,12 +46,13 @@ def times(timed: Timed, latency: float) -> list[str]:
             spread([seconds(one) for one in every], ".1f"), times_less(*sooner),
             f"{median(one.fresh for one in every):,.0f}", f"{median(one.steps for one in every):.0f}",
             f"{median(map(pace, every)) * 1e3:.1f}", f"{faster[0]:.2f}×",
-            f"{expected(timed, factor):.2f}×" if isinstance(factor, float) else "", _reached(every),
+            f"{expected(timed, factor):.2f}×" if isinstance(factor, float) else "",
+            f"{expected(timed, factor, before(factor)):.2f}×" if isinstance(factor, float) else "", _reached(every),
         ])  # fmt: skip
     up, down = (median(getattr(one, name) for one in timed["1"]) for name in ("up", "down"))
     busy = median(one.down for one in timed["8"])
-    head = ["e", "seconds to target", "sooner", "fresh examples", "steps", "ms a step", "steps a second", "foretold",
-            "reached"]  # fmt: skip
+    head = ["e", "seconds to target", "sooner", "fresh examples", "steps", "ms a step", "steps a second",
+            "foretold at e = 1", "at the next lower e", "reached"]  # fmt: skip
     return [
         f"\n## Time to {DIGITS.target:.0%}, from a slow server\n",
         *_table(head, made),

@@ -104,6 +104,11 @@ def pace(outcome: Outcome) -> float:
     return (last - first) / max(1, len(outcome.scores) - 1) / DIGITS.every
 
 
-def expected(found: Timed, factor: float) -> float:
-    """Steps a second over those with factor 1, as `Echo.speed_up` foretold during the runs with factor 1."""
-    return median(one.expected[factor] for one in found["1"])
+def expected(found: Timed, factor: float, during: float = 1.0) -> float:
+    """Steps a second over those with factor 1, as `Echo.speed_up` foretold at the end of the runs with another one."""
+    return median(one.expected[factor] for one in found[named(during)])
+
+
+def before(factor: float) -> float:
+    """The factor below; 1 is the least."""
+    return FIXED[max(0, FIXED.index(factor) - 1)]
