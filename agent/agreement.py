@@ -16,12 +16,12 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from looptap.agent.commands import Asker, Commands, Did, Outcome, Then, Work
-from looptap.agent.group import COMMIT, LATE, Ballots, group
+from looptap.agent.group import COMMIT, LATE, OFF, Ballots, group
 from looptap.agent.registry import Queries
 from looptap.agent.taps import After, Taps
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
-from looptap.streams.errors import ControlError, EventPassed, InDoubt, NotAgreed
+from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 
 EXPIRES = 10.0
@@ -108,6 +108,23 @@ class Agreement:
             if one.peer == peer:
                 del self._prepared[id]
 
+    def call_off(self, id: str, error: LooptapError) -> bool:
+        """Have a command not done that is prepared or waits for its event; False if there is none, or it has begun.
+
+        That settles it for all ranks: it is done where all count themselves in, and this one will not.
+        """
+        prepared = self._prepared.pop(id, None)
+        if prepared is not None:
+            self._commands.refuse(prepared.record, error)
+            return True
+        for due in self._due.values():
+            if number := due.drop(id):
+                self._ballots.refuse(_key(id, number), OFF)  # whoever waits for this rank need wait no longer
+                self._ballots.forget_later(_key(id, number))
+                self._commands.give_up(id, error)
+                return True
+        return False
+
     def close(self) -> None:
         """Let go of all."""
         self._prepared.clear()
@@ -139,6 +156,8 @@ class Agreement:
                 self._taps.slept(waited)
             if decision == COMMIT:
                 return prepared.work(event)
+            if decision == OFF:
+                raise CommandCancelled("this command was called off on another rank: nothing is done.")
             if decision == LATE:
                 raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
             raise NotAgreed(
@@ -193,13 +212,13 @@ class Due:
             self._waits = True
         self._queries.at_next(self._on, self)
 
-    def drop(self, id: str) -> bool:
-        """Take a command back; False if the training thread has taken it."""
+    def drop(self, id: str) -> int:
+        """Take a command back; the number of its event, 0 if the training thread has taken it."""
         with self._lock:
-            before = len(self.pending)
+            number = next((number for number, known, _ in self.pending if known == id), 0)
             self.pending = [one for one in self.pending if one[1] != id]
             heapq.heapify(self.pending)
-            return len(self.pending) < before
+            return number
 
     def __call__(self, event: Event) -> Then | None:
         """Do what is due, and come back at the next event if there is more."""

@@ -16,6 +16,7 @@ from looptap.agent.queries import AttachedQuery
 from looptap.agent.registry import Queries
 from looptap.agent.ring import Handed, Reader
 from looptap.agent.served import Client, ServedStream
+from looptap.agent.sharing import Sharing
 from looptap.agent.standing import Standing, StandingStreams
 from looptap.agent.taps import Taps
 from looptap.protocol import messages as m
@@ -40,9 +41,11 @@ class Attachments:
         limits: Limits,
         keeper: Keeper | None,
         lineage: Lineage,
+        sharing: Sharing,
     ) -> None:
         self._queries, self._standing, self._delivery, self._taps = queries, standing, delivery, taps
         self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
+        self._sharing = sharing
 
     def attach(self, client: Client, ask: m.Attach | m.Read) -> dict[str, Any]:
         """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
@@ -57,7 +60,7 @@ class Attachments:
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
         if isinstance(ask, m.Read):
-            return self._read(client, ask, self._standing.find(ask.name, viewer=client.viewer))
+            return self._read(client, ask, self._standing.find(ask.name, self._sharing.sight(client)))
         if ask.named and (standing := self._standing.named(ask.code.text)) is not None:
             return self._read(client, ask, standing)
         if ask.named and not ask.on:
@@ -130,6 +133,8 @@ class Attachments:
         """Export or keep a stream, or do so no more; returns what there is to tell of it. Raises LooptapError."""
         if ask.keep and self._keeper is None:
             raise QueryError("this agent keeps nothing: it has no store.")
+        if ask.share:
+            self._sharing.limited(ask.share)
         standing = self._standing_of(client, ask)
         if ask.keep:
             self.keep(standing)
@@ -137,10 +142,10 @@ class Attachments:
             self._taps.drain()
             self._keeper.leave(standing, self._lineage)
         if ask.export is not None:
-            standing.exported = ask.export
-        if not standing.exported:
+            self._sharing.show(standing, ask.share, ask.export)
             for stream in list(self._delivery.streams):
-                if stream.query is standing.query and stream.client.viewer:
+                sees = self._sharing.sight(stream.client) if stream.query is standing.query else None
+                if sees is not None and not sees(standing):
                     stream.end("it is no longer exported", at_once=True)
         return standing.told()
 

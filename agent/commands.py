@@ -5,6 +5,7 @@ An id never runs twice: whoever asks again is told the outcome of the first time
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -18,7 +19,14 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
 from looptap.streams import turns
-from looptap.streams.errors import ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
+from looptap.streams.errors import (
+    CommandCancelled,
+    ControlError,
+    EventPassed,
+    InDoubt,
+    LooptapError,
+    NotAgreed,
+)
 from looptap.streams.events import Event
 from looptap.streams.snapshots import Pending, take
 from looptap.streams.syntax import format_error
@@ -30,12 +38,23 @@ REMEMBERED_BYTES = 33_554_432
 TEXT = 4000
 """Characters of a traceback, an error or a text that a record keeps."""
 CALL = "call"
-PENDING, DONE, FAILED, REFUSED, DOUBTFUL = "pending", "done", "failed", "refused", "in doubt"
+PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
+DOUBTFUL, CANCELLED = "in doubt", "cancelled"
 """What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run, it did not
-run here and may have run on other ranks."""
+run here and may have run on other ranks, it was called off."""
 
-Asker: TypeAlias = tuple[bytes, int, bool]
-"""Peer, request, and whether it wants the record or only the result."""
+
+class Asker(NamedTuple):
+    """Who wants to know what came of a command."""
+
+    peer: bytes
+    request: int
+    whole: bool = True
+    """Whether it wants the record, or the result alone."""
+    anyhow: bool = False
+    """Whether the record is wanted also of a command that failed; else its error is the answer."""
+
+
 Then: TypeAlias = Callable[[], None]
 """What the training thread has to do when the event is over: wait, or raise."""
 
@@ -75,21 +94,30 @@ class Outcome:
     """Bytes of the result."""
     kept: bool = False
     """Whether it was handed to who keeps commands."""
+    command: Callable[[Event], Then | None] | None = None
+    """What waits for its event."""
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def claim(self) -> bool:
+        """Whether it is the caller who decides what becomes of it: true for the first, from whichever thread."""
+        self.command = None
+        return self._turn.acquire(blocking=False)
 
     def forget(self) -> None:
         """Keep that it has run, and no longer what came of it."""
         self.value, self.size, self.kind = None, 0, LimitReached.__name__
         self.error = f"This command has run; of all results {REMEMBERED_BYTES:,} bytes are kept, and this is older."
 
-    def reply(self, request: int, whole: bool) -> m.Message:
+    def reply(self, asker: Asker) -> m.Message:
         """The answer to who asked."""
-        if self.error:
-            return m.Failed(request, self.kind, self.error, self.traceback)
+        if self.error and not asker.anyhow:
+            return m.Failed(asker.request, self.kind, self.error, self.traceback)
         try:
             value = self.value.resolve() if type(self.value) is Pending else self.value
-            return m.Done(request, msgspec.Raw(pack({**self.record, "result": value} if whole else value)))
+            told = {**self.record, "result": value} if asker.whole else value
+            return m.Done(asker.request, msgspec.Raw(pack(told)))
         except Exception as error:
-            return m.Failed(request, type(error).__name__, str(error))
+            return m.Failed(asker.request, type(error).__name__, str(error))
 
 
 class Commands:
@@ -116,7 +144,9 @@ class Commands:
         return True
 
     def count(self) -> None:
-        """Count one more. Raises LimitReached when more come in a second than `Limits.commands_per_second`."""
+        """Count one more. Raises LimitReached if too many wait, or come in a second (`Limits.commands_per_second`)."""
+        if sum(not one.over for one in self._outcomes.values()) >= REMEMBERED:
+            raise LimitReached(f"{REMEMBERED:,} commands wait for their events, the bound; run.cancel(id) ends one.")
         now = time.monotonic()
         while self._times and self._times[0] < now - 1:
             self._times.popleft()
@@ -131,13 +161,15 @@ class Commands:
         outcome = self._remember(record, asker)
 
         def command(event: Event) -> Then | None:
-            return self._run(work, event, outcome, source)
+            return self._run(work, event, outcome, source) if outcome.claim() else None
 
+        outcome.command = command
         return command
 
     def settle(self, record: dict[str, Any], asker: Asker | None, value: Any) -> None:
         """Note a command that was done where it was accepted."""
         outcome = self._remember(record, asker)
+        outcome.claim()
         outcome.value, outcome.over = value, True
         record.update(outcome=DONE, result=value)
         self._finished(outcome)
@@ -148,17 +180,25 @@ class Commands:
         self.give_up(record["id"], error)
 
     def give_up(self, id: str, error: LooptapError) -> None:
-        """Note that a command will not run that is on record."""
+        """Note that a command will not run that is on record; no harm if it has begun to, or is over."""
         outcome = self._outcomes[id]
+        if not outcome.claim():
+            return
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
-        outcome.record.update(outcome=REFUSED, error=str(error)[:TEXT])
+        outcome.record.update(outcome=_refusal(outcome.kind), error=str(error)[:TEXT], time=time.time())
         self._finished(outcome)
+
+    def waiting(self, id: str) -> tuple[str, Callable[[Event], Then | None]] | None:
+        """The type of event that a command waits for, and the command; None if it does not wait."""
+        outcome = self._outcomes.get(id)
+        command = None if outcome is None else outcome.command
+        return None if outcome is None or command is None else (outcome.record["on"], command)
 
     def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
         outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])
         self.records.append(record)
-        while len(self._outcomes) > REMEMBERED:
-            self._outcomes.popitem(last=False)
+        if len(self._outcomes) > REMEMBERED:  # what waits is remembered until it is over
+            self._outcomes.pop(next((id for id, one in self._outcomes.items() if one.over), ""), None)
         held = sum(one.size for one in self._outcomes.values())
         for one in self._outcomes.values():
             if held <= REMEMBERED_BYTES:
@@ -191,13 +231,17 @@ class Commands:
             outcome.traceback = format_error(error, source)
         finally:
             if outcome.error:
-                refused = outcome.kind != CALL
-                became = DOUBTFUL if outcome.kind == InDoubt.__name__ else REFUSED if refused else FAILED
+                became = FAILED if outcome.kind == CALL else _refusal(outcome.kind)
                 record.update(outcome=became, error=outcome.error[:TEXT])
                 record["traceback"] = outcome.traceback[-TEXT:]
             outcome.over = True
             self._finished(outcome)
         return then
+
+
+def _refusal(kind: str) -> str:
+    """What a record says of a command that was not done, by the kind of the error that says why."""
+    return {InDoubt.__name__: DOUBTFUL, CommandCancelled.__name__: CANCELLED}.get(kind, REFUSED)
 
 
 def _length(record: dict[str, Any]) -> int:

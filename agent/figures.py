@@ -44,7 +44,7 @@ class Figures:
         counts = self._service.taps.counts()
         if not client.viewer:
             return counts
-        shown = self._service.standing.shown()
+        shown = {one.query.on for one in self._service.standing.seen(self._service.sharing.sight(client))}
         return {name: count for name, count in counts.items() if name in shown}
 
     def stats(self) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from looptap.streams.errors import NotAgreed
 
-COMMIT, LATE, ALONE = "commit", "late", "alone"
-"""What is decided on a command: all ranks are at its event; one had passed it; they did not all come in time."""
+COMMIT, LATE, ALONE, OFF = "commit", "late", "alone", "off"
+"""What is decided on a command: all ranks are at its event; one had passed it; they did not all come in time; it was
+called off."""
 UNKNOWN = 600.0
 """Seconds after which a process group gives up waiting for a rank, where it does not say."""
 _TICKS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
@@ -73,9 +74,9 @@ class Ballots:
         """Be counted, and learn what is decided; the future raises what the store raises."""
         return self._ask(lambda store: _vote(store, key, size, patience))
 
-    def refuse(self, key: str) -> None:
+    def refuse(self, key: str, why: str = LATE) -> None:
         """Have it decided that nothing is done, if nothing is decided yet."""
-        self._ask(lambda store: store.compare_set(f"{key}/how", "", LATE))
+        self._ask(lambda store: store.compare_set(f"{key}/how", "", why))
 
     def close(self) -> None:
         """Hang up."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from time import monotonic
 from typing import Any, TypeAlias
 
-from looptap.agent.budget import Meter
+from looptap.agent.budget import Meter, used
 from looptap.agent.loopstate import LoopState
 from looptap.agent.mutations import Versions
 from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
@@ -212,6 +213,19 @@ class AttachedQuery:
         """End the window because the query goes; it is flagged partial."""
         self.pipeline.begin(partial=True)
         self.close(number, now)
+
+    def watched(self, event: Event, number: int, now: float, began: int, step: float, started: float) -> float:
+        """`post` of a query that is under suspicion, at the cost that is its own doing. Returns when it ended."""
+        cpu, waits = used()
+        self.post(event, number, now, began)
+        ended, (cpu_then, waits_then) = monotonic(), used()
+        cost = self.meter.own(ended - started, cpu_then - cpu, waits_then - waits)
+        self.seconds += cost
+        if cost > self.meter.cheap:
+            self.charge(cost, step, number, now)
+        else:
+            self.meter.calm(now)
+        return monotonic()
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
         """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""

@@ -6,6 +6,7 @@ the training thread sees the old one or the new one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -164,6 +165,13 @@ class Queries:
         """Have ``command`` run at the next event of type ``on``."""
         tap = self._open(on)
         tap.commands.append(command)
+        tap.update()
+
+    def not_at_next(self, on: str, command: Command) -> None:
+        """Take a command back that waits for an event of type ``on``; no harm if it waits no more."""
+        tap = self._open(on)
+        with contextlib.suppress(ValueError):
+            tap.commands.remove(command)
         tap.update()
 
     def _open(self, event: str) -> Tap:

@@ -72,11 +72,11 @@ class Service:
         self._streams = self.delivery.streams
         self._outcomes: deque[Outcome] = deque()
         self.steering = Steering(self.queries, taps, groups, limits, self._finished)
+        self.sharing = Sharing(run, limits, self.standing, self.dismiss)
         self.attachments = Attachments(
-            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage
+            self.queries, self.standing, self.delivery, taps, post, limits, keeper, self.lineage, self.sharing
         )
         self.figures = Figures(self)
-        self.sharing = Sharing(run, limits, self.dismiss)
 
     # ------------------------------------------------------------ what the link calls
 
@@ -182,6 +182,7 @@ class Service:
     def alarmed(self) -> None:
         """End the shares that have expired."""
         self.sharing.expire()
+        self._tidy()
 
     def dismiss(self, key: str, reason: str) -> None:
         """Send nothing more to who came in by a key, but why."""
@@ -260,6 +261,7 @@ class Service:
                 self._done(client, message.request, self.sharing.share(message, client.name))
             case m.Revoke():
                 self._done(client, message.request, self.sharing.revoke(message.share))
+                self._tidy()
             case m.Call() | m.Command() | m.Agree():
                 self.steering.asked(client.name, message, client.peer)
             case m.Got():
@@ -270,7 +272,7 @@ class Service:
             case m.Ask():
                 self._done(client, message.request, self.figures.answer(message.what))
             case m.Look():
-                self._done(client, message.request, self.standing.list(viewer=client.viewer))
+                self._done(client, message.request, self.standing.list(self.sharing.sight(client)))
             case m.Leave():
                 client.token = ""  # it will not be back
                 self.gone(client.peer)
@@ -289,8 +291,8 @@ class Service:
             if self.keeper is not None:
                 self.keeper.writer.command(command)
         asked, outcome.asked_by = outcome.asked_by, []
-        for peer, request, whole in asked:
-            self._reply(peer, outcome.reply(request, whole))
+        for asker in asked:
+            self._reply(asker.peer, outcome.reply(asker))
 
     def _tidy(self) -> None:
         for over in self.standing.tidy() if self.standing.by_name else ():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from looptap.agent.commands import REMEMBERED
 from looptap.agent.loopstate import captures
@@ -46,6 +46,8 @@ class Standing:
         self.name, self.query, self.ring, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
         self.exported = self.kept = False
         """Whether viewers see it; whether its values go to the file of the run."""
+        self.shares: set[str] = set()
+        """The shares whose viewers see it beside."""
         self.dropped = False
         """Whether its query has failed and was taken off its events."""
 
@@ -69,6 +71,7 @@ class Standing:
             "errors": query.errors,
             "readers": ring.readers - self.kept,
             "exported": self.exported,
+            "shares": sorted(self.shares),
             "kept": self.kept,
             "by": self.by,
             "nanoseconds_per_event": 1e9 * query.seconds / query.events if query.events else 0.0,
@@ -81,6 +84,10 @@ class Standing:
         newest = ring.read(ring.number - RECENT, RECENT, ring.number)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
+
+
+Sight: TypeAlias = Callable[[Standing], bool]
+"""Whether a viewer sees a stream."""
 
 
 class StandingStreams:
@@ -141,21 +148,21 @@ class StandingStreams:
         query.outbox, query.name = standing.ring, name
         return standing
 
-    def find(self, name: str, *, viewer: bool = False) -> Standing:
-        """The standing stream of that name, for a viewer if it is exported. Raises QueryError."""
+    def find(self, name: str, sees: Sight | None = None) -> Standing:
+        """The standing stream of that name, for a viewer if he ``sees`` it. Raises QueryError."""
         found = self.by_name.get(name)
-        if found is None or (viewer and not found.exported):
-            there = [one.name for one in list(self.by_name.values()) if one.exported or not viewer]
-            near, what = nearest(name, there), "exported" if viewer else "standing"
+        if found is None or (sees is not None and not sees(found)):
+            there = [one.name for one in self.seen(sees)]
+            near, what = nearest(name, there), "standing" if sees is None else "exported"
             raise QueryError(
                 f"there is no {what} stream {name!r:.120}; there are: {', '.join(map(repr, there[:20])) or 'none'}."
                 f"{' ' * bool(near)}{near}"
             )
         return found
 
-    def shown(self) -> set[str]:
-        """The types of events of which viewers see something."""
-        return {one.query.on for one in list(self.by_name.values()) if one.exported}
+    def seen(self, sees: Sight | None) -> list[Standing]:
+        """The streams that somebody may read: all of them, or for a viewer those that he ``sees``."""
+        return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
     def log(self, values: dict[str, Any]) -> None:
         """Append one value to the stream of each name. Raises ValueError or LimitReached for a name that cannot be."""
@@ -194,10 +201,12 @@ class StandingStreams:
         stream = self.by_name[COMMANDS] = Standing(COMMANDS, query, ring, logged=True)
         return stream
 
-    def list(self, *, viewer: bool = False) -> list[dict[str, Any]]:
-        """What there is to tell of each stream, or of each that viewers see, up to the newest event."""
+    def list(self, sees: Sight | None = None) -> list[dict[str, Any]]:
+        """What there is to tell of each stream, or of each that a viewer ``sees``, up to the newest event."""
         self._taps.quiet.drain()
-        return [stream.told() for stream in list(self.by_name.values()) if stream.exported or not viewer]
+        if sees is None:
+            return [stream.told() for stream in self.seen(None)]
+        return [{**stream.told(), "exported": True, "shares": []} for stream in self.seen(sees)]
 
     def tidy(self) -> Sequence[Standing]:
         """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.
@@ -210,7 +219,7 @@ class StandingStreams:
             if query.state == "failed" and not (stream.logged or stream.dropped):
                 stream.dropped = True
                 self._queries.drop(query)
-            if stream.by and not (stream.exported or stream.kept or stream.ring.readers):
+            if stream.by and not (stream.exported or stream.shares or stream.kept or stream.ring.readers):
                 with self._naming:
                     if self.by_name.get(stream.name) is stream:
                         del self.by_name[stream.name]

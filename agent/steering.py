@@ -22,7 +22,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack
 from looptap.protocol.limits import Limits
 from looptap.streams.control import Control
-from looptap.streams.errors import ControlConflict, ControlError, LooptapError, QueryError
+from looptap.streams.errors import CommandCancelled, ControlConflict, ControlError, LooptapError, QueryError
 from looptap.streams.events import Event
 from looptap.streams.snapshots import take
 from looptap.streams.syntax import nearest
@@ -70,11 +70,11 @@ class Steering:
         """Have done what a client asks for. Raises LooptapError."""
         match message:
             case m.Call():
-                self.call(client, message, (peer, message.request, bool(message.ranks)))
+                self.call(client, message, Asker(peer, message.request, bool(message.ranks)))
             case m.Command():
-                self.command(client, message, (peer, message.request, True))
+                self.command(client, message, Asker(peer, message.request))
             case m.Agree():
-                self.agreement.agree(message, (peer, message.request, True))
+                self.agreement.agree(message, Asker(peer, message.request))
 
     def call(self, client: str, call: m.Call, asker: Asker) -> None:
         """Have code run at the next event. Raises LooptapError."""
@@ -90,9 +90,12 @@ class Steering:
 
     def command(self, client: str, command: m.Command, asker: Asker) -> None:
         """Have a command done at the next event that suits it. Raises LooptapError where it may not be."""
+        if command.what == "cancel":
+            self.cancel(client[:_NAME], command.id)
+            asker = asker._replace(anyhow=True)
         if self.commands.known(command.id, asker, again=bool(command.ranks)):
             return
-        if command.what == "outcome":
+        if command.what in ("outcome", "cancel"):
             raise ControlError(f"no command with the id {command.id!r:.80} is remembered.")
         for text in (command.id, command.what, command.name, command.on, command.schedule):
             if len(text) > _NAME:
@@ -118,6 +121,15 @@ class Steering:
         except LooptapError as error:
             self.commands.refuse(record, error)
             raise
+
+    def cancel(self, client: str, id: str) -> None:
+        """Call a command off, unless it has begun."""
+        error = CommandCancelled(f"this command was called off by {client or 'a client'}: nothing is done.")
+        if self.agreement.call_off(id, error):
+            return
+        if (waiting := self.commands.waiting(id)) is not None:
+            self._queries.not_at_next(*waiting)
+            self.commands.give_up(id, error)
 
     def prepared(self, record: dict[str, Any], expected: int | None = None) -> tuple[Work, str]:
         """What is to be done for a command on record, and at which event. Raises LooptapError."""

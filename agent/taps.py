@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.backlog import Backlog, Waiting
-from looptap.agent.budget import GRACE
+from looptap.agent.budget import GRACE, WATCHED, used
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
@@ -58,12 +58,15 @@ class Plan:
             event = None if observables is None else event_of(observables, self.source, number, now, dt)
             batch.append((event, number, now, began))
         for query in self.later:
+            began_on, _ = used() if query.dear else (0.0, 0)  # of a suspect alone
             started = monotonic()
             try:
                 query.take_in(batch)
             except KeyboardInterrupt as pressed:
                 interrupt = pressed
             cost = monotonic() - started
+            if query.dear and (on := used()[0]):
+                cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
             query.seconds += cost
             query.dear = query.dear + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
             if query.dear >= GRACE:
@@ -196,7 +199,11 @@ class Tap:
         """Run the commands, and note what queries on other events want of this one."""
         thens = []
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
-            if (then := self.commands.popleft()(event)) is not None:
+            try:
+                command = self.commands.popleft()
+            except IndexError:  # called off meanwhile
+                break
+            if (then := command(event)) is not None:
                 thens.append(then)
         for place in self.latest:
             try:
@@ -239,7 +246,10 @@ def evaluate(
             continue
         meter = query.meter
         if meter.skip:
-            meter.skip -= 1
+            if meter.skip > 0:
+                meter.skip = meter.skip - 1 or WATCHED
+            else:
+                started = query.watched(event, number, now, began, step, started)
             continue
         query.post(event, number, now, began)
         ended = monotonic()

@@ -114,7 +114,7 @@ def watch(
         Option(metavar="S", help="End after S seconds; it is an error if not all came by then.", show_default=False),
     ] = None,
     follow: Annotated[
-        bool, Option("--follow", help="When the run has ended, wait for the next of its name and go on with that.")
+        bool, Option("--follow", help="Wait for a run that has not started, and when it has ended for the next one.")
     ] = False,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
 ) -> int:

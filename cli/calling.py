@@ -7,9 +7,12 @@ from typing import Any
 
 from looptap.cli.earlier import earlier
 from looptap.cli.formats import json_of, printable, text_of
+from looptap.cli.spelling import in_shell
 from looptap.cli.start import DONE, FAILED, complain
+from looptap.cli.steering import interrupted, of_run
 from looptap.client.controls import Outcome
 from looptap.client.discover import attach
+from looptap.client.steering import CommandPending
 from looptap.protocol.errors import RemoteError
 
 
@@ -21,6 +24,10 @@ def call(name: str, code: str, *, on: str, timeout: float, id: str | None, ranks
                 result = run.call(code, on=on, timeout=timeout, ranks=ranks)
             else:
                 result = _result(earlier(run, id, timeout, "call", value=code))
+    except KeyboardInterrupt as pressed:
+        raise interrupted(pressed, name) from None
+    except CommandPending as error:
+        return _failed(error, as_json, of_run(in_shell(error), name))
     except RemoteError as error:
         return _failed(error, as_json)
     if as_json:
@@ -35,7 +42,12 @@ def _result(told: Outcome) -> Any:
     return {rank: one.result for rank, one in told.ranks.items()} if told.ranks else told.result
 
 
-def _failed(error: RemoteError, as_json: bool) -> int:
+def _failed(error: RemoteError | CommandPending, as_json: bool, text: str = "") -> int:
+    if isinstance(error, CommandPending):
+        if as_json:
+            print(json_of({"result": None, "error": text, "traceback": "", "id": error.id}))
+            return FAILED
+        return complain(text)
     if as_json:
         print(json_of({"result": None, "error": str(error), "traceback": error.traceback}))
         return FAILED

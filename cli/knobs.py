@@ -31,6 +31,7 @@ def install(app: typer.Typer) -> None:
         ("pause", pause, "Have a run wait, if its host allows it."),
         ("resume", resume, "End the pause of a run."),
         ("stop", stop, "Ask a run to stop at its next event."),
+        ("cancel", cancel, "Call off a command that still waits for its event."),
         ("commands", commands, "List what was done to a run, by whom and when."),
         ("replay", replay, "Start a job in which recorded commands are done again."),
     ):
@@ -190,6 +191,26 @@ def stop(
     if id is not None:
         return steering.earlier(run, as_json, id, timeout, "stop")
     return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)
+
+
+def cancel(
+    run: Name,
+    id: Annotated[str, Argument(metavar="ID", help="Of the command; looptap commands RUN shows those that wait.")],
+    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the answer.")] = 5.0,
+    as_json: Json = False,
+) -> int:
+    """Call off a command that was given to a run and still waits for its event: it will never be done.
+
+    \b
+      looptap commands digits-cnn
+      looptap cancel digits-cnn 5f0c…
+
+    In a job of several ranks it is called off on all. The exit code is 1 if it is too late; then what came of the
+    command is printed. With --json, outcome is "cancelled", or what came of it.
+    """
+    from looptap.cli import steering
+
+    return steering.cancel(run, id, timeout, as_json)
 
 
 def commands(

@@ -24,7 +24,9 @@ Window = Annotated[
     ),
 ]  # fmt: skip
 Every = Annotated[int, Option(metavar="N", help="Look at each N-th event only.")]
-Follow = Annotated[bool, Option("--follow", help="When the run has ended, go on with the next of its name.")]
+Follow = Annotated[
+    bool, Option("--follow", help="Wait for a run that has not started, and when it has ended for the next one.")
+]
 
 
 def install(app: typer.Typer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,6 @@ from looptap.streams.errors import QueryError
 if TYPE_CHECKING:
     from looptap.client.run import Run
     from looptap.client.sharing import Share
-    from looptap.client.standing import StandingStream
     from looptap.streams.stream import Stream
 
 On = Annotated[
@@ -59,11 +59,19 @@ def share(
         str | None, Option("--output", "-o", metavar="PATH", show_default=False, help="The file to write.")
     ] = None,
     hide: Annotated[
-        list[str] | None, Option("--hide", metavar="STREAM", help="Show this stream no more; nothing else is done.")
+        list[str] | None,
+        Option("--hide", metavar="STREAM", help="Show this stream to nobody any more; nothing else is done."),
     ] = None,
     revoke: Annotated[bool, Option("--revoke", help="End all shares of the run at once, or the one of --id.")] = False,
-    id: Annotated[str, Option("--id", metavar="ID", help="With --revoke: only this one.", show_default=False)] = "",
-    list_: Annotated[bool, Option("--list", help="List the shares, and what is exported.")] = False,
+    id: Annotated[
+        str,
+        Option(
+            "--id", metavar="ID", show_default=False,
+            help="Of one share: with --revoke that is ended, with --hide it shows the stream no more, with --stream it "
+            "shows one more.",
+        ),
+    ] = "",
+    list_: Annotated[bool, Option("--list", help="List the shares, and what each of them shows.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> int:  # fmt: skip
     """Show streams of a run to others: writes a viewer's file to send to them. They can change nothing in the job.
@@ -75,8 +83,9 @@ def share(
       looptap share digits-cnn --hide loss
       looptap share digits-cnn --revoke
 
-    A query is handed over to the job: it goes on when you leave, until it is hidden. Whoever has the file sees every
-    stream that is exported, until the file expires or is revoked.
+    A query is handed over to the job: it goes on when you leave, until no share shows it any more. Whoever has the file
+    sees the streams that were named with it, until the file expires or is revoked; without --stream, all that
+    run.export has let viewers see.
     """
     from looptap.client.discover import attach
 
@@ -85,18 +94,20 @@ def share(
         if revoke:
             return _revoked(job, id, as_json)
         for hidden in hide or ():
-            job.export(hidden, False)
+            job.export(hidden, False, share=id)
         if list_ or hide:
             return _listed(job, as_json)
-        seen, others = {each.name for each in job.streams if each.exported}, job.shares if stream else []
-        for text in stream or ():
-            handed = job.stream(text, on=on)
-            job.export(handed, name=name)
-            _warn_if_it_fails(handed)
-        made = job.share(expires=lasting, endpoint=_endpoint(tcp), path=output)
-        exported = [each for each in job.streams if each.exported]
-        _warn_of_others(run, [each.name for each in exported if each.name not in seen], others)
-        return _made(run, made, exported, as_json)
+        handed = [job.stream(text, on=on, name=name) for text in stream or ()]
+        if id:
+            for each in handed:
+                job.export(each, share=id)
+            made = next(share for share in job.shares if share.id == id)
+        else:
+            made = job.share(streams=handed or None, expires=lasting, endpoint=_endpoint(tcp), path=output)
+        for each in handed:
+            _warn_if_it_fails(each)
+        names = made.streams if made.streams is not None else [each.name for each in job.streams if each.exported]
+        return _made(run, made, names, as_json)
 
 
 def keep(
@@ -151,19 +162,6 @@ def _warn_if_it_fails(stream: Stream) -> None:
         complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")
 
 
-def _warn_of_others(run: str, names: list[str], others: list[Share]) -> None:
-    """Say who sees the streams ``names`` from now on, beside whom they were exported for."""
-    from looptap.cli.formats import several
-    from looptap.cli.start import complain
-
-    if names and others:
-        complain(
-            f"{several(len(others), 'earlier share')} ({', '.join(share.id for share in others)}) from now on "
-            f"{'shows' if len(others) == 1 else 'show'} {', '.join(map(repr, names))}, too: every share of a run shows "
-            f"all that is exported. To end one: looptap share {run} --revoke --id ID; to hide a stream: --hide STREAM"
-        )
-
-
 def seconds_of(text: str) -> float:
     """The seconds in ``8h``, ``30m``, ``2d`` or ``90``. Raises QueryError.
 
@@ -184,16 +182,16 @@ def _endpoint(tcp: str | None) -> str | None:
     return f"tcp://{tcp}" if colon and port.isdecimal() and not host.endswith(":") else f"tcp://{tcp}:*"
 
 
-def _made(run: str, share: Share, exported: list[StandingStream], as_json: bool) -> int:
+def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
     from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
     from looptap.streams.lengths import duration
 
-    names = [stream.name for stream in exported]
     if as_json:
-        print(json_of({**_facts(share), "path": str(share.path), "streams": names}))
+        print(json_of({**_facts(share), "path": share.path and str(share.path), "streams": names}))
         return DONE
-    print(f"{share.path}\n  shows {', '.join(map(repr, names)) or 'nothing yet: export with --stream'}")
+    shown = ", ".join(map(repr, names)) or "nothing yet"
+    print(f"{share.path or share.id}\n  shows {shown}{'; all that is exported' * (share.streams is None)}")
     print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
     print(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
     return DONE
@@ -218,15 +216,20 @@ def _listed(job: Run, as_json: bool) -> int:
     if as_json:
         print(json_of({"shares": [_facts(share) for share in shares], "streams": exported}))
         return DONE
-    print(f"exported, so that every share shows it: {', '.join(map(repr, exported)) or 'nothing'}")
     for share in shares:
-        there = f"; there: {', '.join(share.who)}" if share.who else "; nobody is there"
-        print(f"{share.id}  {', '.join(share.endpoints)}, ends in {duration(share.left)}{there}")
+        shown = share.streams if share.streams is not None else tuple(exported)
+        what = f"{', '.join(map(repr, shown)) or 'nothing'}{' (all that is exported)' * (share.streams is None)}"
+        there = f"there: {', '.join(share.who)}" if share.who else "nobody is there"
+        where = ", ".join(share.endpoints)
+        print(f"{share.id}  shows {what}; at {where}, ends in {duration(share.left)}; {there}")
+    if not shares:
+        waiting = f"; exported, for shares to come: {', '.join(map(repr, exported))}" if exported else ""
+        print(f"Not shared{waiting}.")
     return DONE
 
 
 def _facts(share: Share) -> dict[str, Any]:
     return {
         "share": share.id, "endpoints": share.endpoints, "expires": share.expires, "left": share.left,
-        "viewers": share.who,
+        "viewers": share.who, "streams": share.streams,
     }  # fmt: skip

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from looptap.client.discover import attach
+from looptap.cli.formats import printable
+from looptap.client.awaiting import LOOK, awaited
+from looptap.client.discover import attach, comes, find
 from looptap.client.run import Run
 from looptap.store.jobs import COMMANDS
 from looptap.store.reader import open as open_stored
@@ -16,13 +21,35 @@ from looptap.streams.stream import Stream
 
 STREAMS = 12
 """Streams that are shown where none is named."""
+_SOON = 0.05
+"""Seconds between two looks at a run that has just started."""
 
 
 def source(name: str, *, follow: bool = False) -> Run | StoredRun:
     """The stored run if ``name`` is the path of one, or of TensorBoard's event files, else the live run."""
     if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
-        return attach(name, follow=follow)
+        return attached(name, follow)
     return open_stored(name)
+
+
+def attached(name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf) -> Run:
+    """The live run ``name``; with ``follow`` one that has not started yet is waited for, ``seconds`` long.
+
+    ``queries`` are what it will be asked: where one is a name, a run that has just started may be about to declare it.
+    """
+    if not follow or not comes(name):
+        return attach(name, follow=follow)
+    began = time.monotonic()
+    run = awaited(lambda: find(name).attach(follow=True), seconds, _say)
+    if time.monotonic() - began >= LOOK:
+        names = {query for query in queries if query.isidentifier()}
+        while run.alive and not any(run.events().values()) and not names <= {one.name for one in run.streams}:
+            time.sleep(_SOON)
+    return run
+
+
+def _say(text: str) -> None:
+    print("looptap:", printable(text), file=sys.stderr, flush=True)
 
 
 def _is_stored(path: Path) -> bool:

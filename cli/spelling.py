@@ -10,6 +10,8 @@ from looptap.streams.errors import LooptapError, QueryError
 SPELLINGS = (
     (r"To ask for its outcome, (?:run\.outcome\('(.+?)'\)|call again with id='(.+?)'): it never runs twice\.",
      r"To ask for its outcome, give the same command with --id \1\2: it never runs twice."),
+    (r"run\.outcome\('(.+?)'\): it never runs twice\.", r"give that command with --id \1: it never runs twice."),
+    (r"run\.cancel\('(.+?)'\)", r"looptap cancel RUN \1"),
     (r"run\.resume\(\)", "looptap resume"),
     (r"run\.stacks\(\)", "looptap stacks"),
     (r"\(run\.streams lists them\)", "(looptap streams lists them)"),

@@ -49,6 +49,8 @@ def described(stream: dict[str, Any]) -> Text:
         cost(stream["nanoseconds_per_event"], stream["share_of_time"]),
     ]
     facts += [mark for mark in ("exported", "kept") if stream.get(mark)]
+    if stream.get("shares"):
+        facts.append(f"shown by {several(len(stream['shares']), 'share')}")
     if stream.get("by"):
         facts.append(f"handed over by {stream['by']}")
     if stream["errors"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from looptap.client.steering import CommandPending
 from looptap.protocol import replays
 from looptap.protocol.errors import RemoteError
 from looptap.store.replaying import load
-from looptap.streams.errors import ControlError
+from looptap.streams.errors import ControlError, LooptapError
 
 
 def value_of(text: str) -> Any:
@@ -42,17 +43,46 @@ def command(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
     try:
         with attach(name) as run:
             outcome = ask(run)
+    except KeyboardInterrupt as pressed:
+        raise interrupted(pressed, name) from None
     except (RemoteError, ControlError, CommandPending) as error:
         if as_json:
             trace, id = getattr(error, "traceback", ""), getattr(error, "id", None)
-            print(json_of({"outcome": type(error).__name__, "error": in_shell(error), "traceback": trace, "id": id}))
+            told = of_run(in_shell(error), name)
+            print(json_of({"outcome": type(error).__name__, "error": told, "traceback": trace, "id": id}))
             return FAILED
         if getattr(error, "traceback", ""):
             told = printable(error.traceback.rstrip(), keep="\n\t")  # type: ignore[union-attr]  # it has one
             print(told, file=sys.stderr)
-        return complain(in_shell(error))
+        return complain(of_run(in_shell(error), name))
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
+
+
+def interrupted(pressed: KeyboardInterrupt, name: str) -> KeyboardInterrupt:
+    """``pressed``, after it was said what becomes of the command that the run ``name`` was given."""
+    for note in getattr(pressed, "__notes__", ()):
+        complain(of_run(in_shell(LooptapError(note)), name))
+    return pressed
+
+
+def cancel(name: str, id: str, timeout: float, as_json: bool) -> int:
+    """Call off the command ``id`` of the run ``name`` and print whether that was in time; returns the exit code."""
+    with attach(name) as run:
+        outcome = run.cancel(id, timeout=timeout)
+    in_time = outcome.outcome == "cancelled"
+    if as_json:
+        print(json_of(dataclasses.asdict(outcome)))
+    elif in_time:
+        print(printable(str(outcome)))
+    else:
+        complain(f"Too late to call it off: {outcome}")
+    return DONE if in_time else FAILED
+
+
+def of_run(text: str, name: str) -> str:
+    """``text``, with the name of the run where a command is proposed that wants one."""
+    return text.replace("looptap cancel RUN", f"looptap cancel {shlex.quote(name)}")
 
 
 def earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from looptap.cli.facts import Facts, measured, report
 from looptap.cli.formats import json_of, printable
+from looptap.cli.sources import attached
 from looptap.cli.start import DONE, FAILED, complain
-from looptap.client.discover import attach
 
 
 def top(name: str, queries: Sequence[str], how: dict[str, Any], *, as_json: bool, go_on: bool) -> int:
@@ -18,7 +18,7 @@ def top(name: str, queries: Sequence[str], how: dict[str, Any], *, as_json: bool
 
     ``how`` are the further arguments of `Run.stream` for ``queries``; ``go_on`` moves on to the next run of the name.
     """
-    with attach(name, follow=go_on) as run:
+    with attached(name, go_on, queries) as run:
         streams = [run.stream(query, **how) for query in queries]
         if as_json:
             print(json_of(report(measured(run))))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from looptap.cli.following import News, Tail, follow
 from looptap.cli.formats import cost, json_of, printable, several, text_of
+from looptap.cli.sources import attached
 from looptap.cli.start import DONE, complain
-from looptap.client.discover import attach
 from looptap.client.rankstream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.windows import Window, as_window, seconds, sliding
@@ -47,12 +49,19 @@ def _watch(
     as_json: bool,
     go_on: bool,
 ) -> int:
-    with attach(name, follow=go_on) as run:
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    try:
+        attached_to = attached(name, go_on, queries, math.inf if timeout is None else timeout)
+    except KeyboardInterrupt:
+        if not go_on:
+            raise
+        return DONE  # nobody wants to wait any longer
+    with attached_to as run:
         tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
         with _display(tails, as_json, lines=how["when"] is not None) as display:
             try:
-                in_time = follow(tails, display, timeout)
+                in_time = follow(tails, display, None if timeout is None else deadline - time.monotonic())
             except KeyboardInterrupt:
                 interrupted = True
             for tail in tails:

@@ -12,7 +12,7 @@ from looptap.client.jobs import numbered
 from looptap.client.ranks import ALL
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, NoSuchRun, RemoteError
-from looptap.streams.errors import ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
+from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,9 +79,9 @@ def judged(found: Mapping[int, Told | LooptapError]) -> dict[int, Told]:
     failed = {rank: error for rank, error in found.items() if isinstance(error, LooptapError)}
     if not failed:
         return done
-    if all(isinstance(error, NotAgreed) for error in failed.values()) and not done:
-        plain = [error for error in failed.values() if not isinstance(error, EventPassed)]
-        raise (plain or list(failed.values()))[0]
+    if all(isinstance(error, NotAgreed | CommandCancelled) for error in failed.values()) and not done:
+        telling = CommandCancelled, NotAgreed, EventPassed  # the first tells most
+        raise min(failed.values(), key=lambda error: telling.index(type(error)))
     doubtful = {rank: error for rank, error in failed.items() if _doubtful(error)}
     rank, error = next(iter((doubtful or failed).items()))
     where = f"It was done on {numbered(done)}." if done else "It was not done on any rank that is known of."

@@ -80,6 +80,8 @@ class Outcome:
     saved: Any = None
     """What the checkpoint before the change returned."""
 
+    error: str = ""
+    """Why it was not done, where that is told and not raised (`looptap.Run.cancel`)."""
     note: str = ""
     """What else is to be known: of a stop, that the loop has never looked whether one is asked for."""
     waited: float = 0.0
@@ -89,6 +91,8 @@ class Outcome:
 
     def __str__(self) -> str:
         what = f"{self.what} {self.name}".strip()
+        if self.outcome not in ("done", ""):
+            return f"{what}: {self.outcome}{f', {self.error:.200}' if self.error else ''}"
         change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what == "set" else ""
         result = f": {self.result!r:.80}" if self.result is not None else ""
         if self.what in ("pause", "resume") and isinstance(self.result, float):
@@ -180,4 +184,6 @@ def line_of(record: Mapping[str, Any]) -> str:
         what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
     where = f"{get('event')} {get('number')}" if get("event") else "–"
     facts = [where, what, str(get("outcome", "")), str(get("error", "")), str(get("client", ""))]
+    if get("outcome") == "pending":
+        facts.append(f"id {get('id', '')}")
     return "  ".join(filter(None, facts))

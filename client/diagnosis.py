@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import zmq
 
-from looptap.protocol.connections import IPC
+from looptap.protocol.connections import IPC, ConnectionFile
 from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey, RunEnded, WrongServer
 
 # The beginning of every ZMTP 3 connection: signature, version 3.1, mechanism, and the side (RFC 23).
@@ -89,3 +90,27 @@ def dialled(endpoint: str) -> socket.socket:
         return peer
     place = urlsplit(endpoint)
     return socket.create_connection((place.hostname or "", place.port or 0), timeout=1.0)
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether only processes of the same machine can connect to it."""
+    if endpoint.startswith(IPC):
+        return True
+    try:
+        return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
+    """What is likely when a viewer finds nobody at a socket of one machine."""
+    if alive is not None:  # a dead one was refused before
+        there = f"the process {file.process.pid} of its job is there"
+        return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
+    host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
+    if not ports:
+        return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
+    return NoAnswer(
+        f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
+        f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
+    )

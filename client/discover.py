@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
+import logging
+import math
 import os
 import shlex
 import socket
@@ -11,9 +12,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from looptap.client.awaiting import awaited
 from looptap.client.choosing import chosen, one_role_each, ranks_of
+from looptap.client.diagnosis import is_local, unreachable_share
 from looptap.client.jobs import jobs, numbered
 from looptap.client.link import Link
 from looptap.client.ranks import Ranks
@@ -35,6 +37,8 @@ from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
 from looptap.store.places import SUFFIX
 from looptap.store.reader import is_stored
+
+logger = logging.getLogger("looptap")
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,10 @@ class RunListing:
                 return error
             job = "" if self.alive else ", or its job has"
             return RefusedKey(f"This share of {self.id} has been ended{job}; ask for a new file.")
-        if self.route is not None or not all(map(_is_local, file.endpoints)):
+        if self.route is not None or not all(map(is_local, file.endpoints)):
             return error
         if file.role == VIEWER:
-            return _unreachable_share(file, self.alive, error)
+            return unreachable_share(file, self.alive, error)
         if self.alive is None:
             host = file.process.host
             return NoAnswer(
@@ -158,12 +162,24 @@ def attach(
     A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
     outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
     queries, and its streams go on until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
-    What was asked of one run and not answered (`Run.call`) is not asked of the next.
+    What was asked of one run and not answered (`Run.call`) is not asked of the next. A job that has not started yet is
+    waited for, ``timeout`` seconds long (`math.inf`: as long as it takes), which the logger ``looptap`` says.
 
     Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
     """
-    return _attach(find(name, rank=rank, directory=directory, timeout=timeout + STARTING), timeout, follow)
+
+    def look() -> RunListing:
+        return find(name, rank=rank, directory=directory, timeout=timeout + STARTING)
+
+    found = awaited(look, timeout, logger.warning) if follow and comes(name, directory) else look()
+    return _attach(found, timeout if timeout < math.inf else STARTING, follow)
+
+
+def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
+    """Whether a run that ``name`` means may start later: not so one of a file, of a host, or of an id that is known."""
+    stored = isinstance(name, str) and name.endswith(SUFFIX)
+    return not (stored or is_remote(name) or _path(name) or any(run.id == name for run in runs(directory)))
 
 
 def find(
@@ -356,30 +372,6 @@ def _next_behind(route: Remote, run: RunInfo) -> RunListing | None:
 def _pause(listed: RunListing) -> float:
     """Seconds between two looks for the next run."""
     return 0.25 if listed.route is None else listed.route.longest
-
-
-def _is_local(endpoint: str) -> bool:
-    """Whether only processes of the same machine can connect to it."""
-    if endpoint.startswith(IPC):
-        return True
-    try:
-        return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
-    except ValueError:  # a name
-        return False
-
-
-def _unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
-    """What is likely when a viewer finds nobody at a socket of one machine."""
-    if alive is not None:  # a dead one was refused before
-        there = f"the process {file.process.pid} of its job is there"
-        return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
-    host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
-    if not ports:
-        return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
-    return NoAnswer(
-        f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
-        f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
-    )
 
 
 def _ago(started: float) -> str:

@@ -28,6 +28,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Done, Failed, Message
 from looptap.streams.errors import (
+    CommandCancelled,
     ControlConflict,
     ControlError,
     EventPassed,
@@ -192,7 +193,10 @@ def error_of(failed: Failed) -> LooptapError:
         return LimitReached(text)
     if failed.kind == "role":
         return NotAllowed(text)
-    plain = (SnapshotError, ControlError, ControlConflict, NotAgreed, EventPassed, InDoubt, BadEndpoint, EndpointBusy)
+    plain = (
+        SnapshotError, ControlError, ControlConflict, CommandCancelled, NotAgreed, EventPassed, InDoubt, BadEndpoint,
+        EndpointBusy,
+    )  # fmt: skip
     for kind in plain:
         if failed.kind == kind.__name__:
             return kind(text)

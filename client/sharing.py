@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ HOURS = 3600.0
 
 
 class Share:
-    """A key for viewers, made by `Run.share`; who holds its file sees the exported streams until it ends."""
+    """A key for viewers, made by `Run.share`; who holds its file sees its streams until it ends."""
 
     def __init__(self, run: Sharing, told: dict[str, Any], path: Path | None = None) -> None:
         try:
@@ -30,6 +31,9 @@ class Share:
             self.endpoints = tuple(str(endpoint)[:1000] for endpoint in told["endpoints"][:100])
             self.who = ["".join(filter(str.isprintable, str(name)[:1000])) for name in told["viewers"][:1000]]
             """Names of those who were there when it was told of; `viewers` asks anew."""
+            own = told.get("streams")
+            self.streams = None if own is None else tuple(str(name)[:1000] for name in own[:10_000])
+            """What it shows, as of when it was told of; None: whatever is exported."""
         except (KeyError, TypeError, ValueError):
             raise MessageError("A share that is told of with something else than its facts.") from None
         self._run = run
@@ -75,14 +79,17 @@ class Sharing(Steering):
     """The part of a `Run` that shows it to others and keeps its streams."""
 
     def export(
-        self, stream: LiveStream | str, exported: bool = True, *, name: str = "", timeout: float = 5.0
-    ) -> StandingStream:
+        self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
+        timeout: float = 5.0,
+    ) -> StandingStream:  # fmt: skip
         """Let viewers see a stream, or with ``exported=False`` no more, at once; returns what there is to tell of it.
 
         ``stream`` is the name of a standing stream, or a live stream of this run: its query then belongs to the job
         and stands there under ``name`` (by default its own), with a history that begins now. It goes on when you
-        leave, as long as it is exported, kept or read, within the budget that it had. Raises QueryError for a flight
-        recorder or a name that is taken, LimitReached, NoAnswer.
+        leave, as long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made
+        with streams of its own, it is shown there alone, or there no more; without, to the viewers of all shares that
+        were made without, or to nobody at all any more. Raises QueryError for a flight recorder or a name that is
+        taken, LimitReached, NoAnswer.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -93,7 +100,7 @@ class Sharing(Steering):
         >>> loss.values, run.stream("loss").values
         ([(step=0, loss=0.5)], [(step=0, loss=0.5)])
         """
-        return self._stand(stream, name, timeout, export=exported)
+        return self._stand(stream, name, timeout, export=exported, share=share if isinstance(share, str) else share.id)
 
     def keep(
         self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0
@@ -108,22 +115,29 @@ class Sharing(Steering):
     def share(
         self,
         *,
+        streams: Iterable[LiveStream | str] | LiveStream | str | None = None,
         expires: float = 8 * HOURS,
         endpoint: str | None = None,
         path: str | os.PathLike[str] | None = None,
         timeout: float = 5.0,
     ) -> Share:
-        """Make a viewer's file, by which `looptap.attach` shows the exported streams and nothing else.
+        """Make a viewer's file, by which `looptap.attach` shows some streams and nothing else.
 
+        These are ``streams``, live ones of this run or names of standing ones, exported to this share alone; None is
+        whatever `export` has let viewers see, now or later.
         It opens for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers come in: None is a
         private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other
         users and through ssh; ``"tcp://host:*"`` is the network. ``path`` is the file to write, or its directory, by
         default the current one. Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change,
         NoAnswer.
         """
-        told = self._done(m.Share(self._requests.number(), float(expires), endpoint or ""), timeout)
+        only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
+        ask = m.Share(self._requests.number(), float(expires), endpoint or "", only is not None)
+        told = self._done(ask, timeout)
         share = Share(self, told)
         try:
+            if only is not None:
+                share.streams = tuple(self.export(stream, share=share, timeout=timeout).name for stream in only)
             file = parse(str(told.get("file", "")).encode(), "the viewer's file")
             name = f"{file.run.id}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
             place = Path(path or ".").expanduser().absolute()
@@ -144,7 +158,7 @@ class Sharing(Steering):
         ended = self._requests.send(m.Revoke(self._requests.number(), id))
         return [str(one) for one in self._requests.wait(ended, timeout, "The end of the share")]
 
-    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: bool) -> StandingStream:
+    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StandingStream:
         if isinstance(stream, str):
             told = self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
             return standing_stream(told)

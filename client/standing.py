@@ -38,6 +38,8 @@ class StandingStream(NamedTuple):
     """Whether viewers see it."""
     kept: bool = False
     """Whether its values go to the file of the run."""
+    shares: tuple[str, ...] = ()
+    """The ids of the shares whose viewers see it beside; empty for a viewer."""
     by: str = ""
     """The client that has handed its query over (`Run.export`, `Run.keep`); empty for one that the job declares."""
 
@@ -58,6 +60,7 @@ def standing_stream(told: Any) -> StandingStream:
         fields = None if told["fields"] is None else tuple(str(name)[:1000] for name in told["fields"][:1000])
         cost = Cost(float(told["nanoseconds_per_event"]), float(told["share_of_time"]))
         facts |= {"exported": told.get("exported") is True, "kept": told.get("kept") is True}
+        facts["shares"] = tuple(str(share)[:100] for share in told.get("shares", ())[:1000])
         facts["by"] = str(told.get("by", ""))[:1000]
         return StandingStream(**facts, fields=fields, rate=float(told["rate"]), cost=cost)
     except (AttributeError, TypeError, KeyError, ValueError, OverflowError):

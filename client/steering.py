@@ -180,6 +180,25 @@ class Steering(Session):
         """
         return self._everywhere("outcome", timeout, id)
 
+    def cancel(self, id: str, *, timeout: float = 5.0) -> Outcome:
+        """Call off a command that still waits for its event, on all ranks: it is done on none, and never will be.
+
+        ``outcome`` of what is returned is "cancelled"; or, if it is too late, what has come of it: "done", or "failed",
+        "refused" and the like, with the ``error``. Who waits for the command gets CommandCancelled; it stays on record,
+        with who has called it off. Raises CommandPending if it has begun and is not over after ``timeout`` seconds,
+        ControlError for an id that is unknown.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.trigger("evaluate", lambda: 0.75)
+        >>> try:
+        ...     run.trigger("evaluate", on="epoch", timeout=0)
+        ... except CommandPending as pending:
+        ...     run.cancel(pending.id).outcome
+        'cancelled'
+        """
+        return self._everywhere("cancel", timeout, id)
+
     def _command(
         self, what: str, name: str = "", value: Any = None, *, timeout: float, id: str | None = None, on: str = "",
         ranks: Which = ALL, **how: Any,
@@ -209,10 +228,14 @@ class Steering(Session):
     ) -> Any:
         """What came of a command on the one rank that it is for, or of each of several, as `Told`."""
         runs = meant(self, ranks)  # type: ignore[arg-type]  # a run is the only kind of it that there is
-        if len(runs) == 1:
-            (run,) = runs.values()
-            return run._awaited(run._requests.send(message(run, 0)), timeout, on, id, what)
-        found = agreed(runs, message, id, timeout)
+        try:
+            if len(runs) == 1:
+                (run,) = runs.values()
+                return run._awaited(run._requests.send(message(run, 0)), timeout, on, id, what)
+            found = agreed(runs, message, id, timeout)
+        except KeyboardInterrupt as pressed:
+            pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_ways_out(id, what)}")
+            raise
         if all(type(told) is NoAnswer for told in found.values()):
             raise self._pending(timeout, on, id, what) from None
         return Told(judged(found))
@@ -229,6 +252,9 @@ class Steering(Session):
             return self._seen(one(self))
         found = self.ranks.each(one)
         known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
+        off = {r: told for r, told in known.items() if isinstance(told, dict) and told.get("outcome") == "cancelled"}
+        if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
+            return self._seen(Told(off))
         pending = [told for told in known.values() if isinstance(told, CommandPending)]
         if pending and len(pending) == len(known):
             raise pending[0]
@@ -242,11 +268,15 @@ class Steering(Session):
             raise self._pending(timeout, on, id, what) from None
 
     def _pending(self, timeout: float, on: str, id: str, what: str) -> CommandPending:
-        where = f"the next {on!r} event" if on else "its next event"
-        again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
+        if what == "cancel":
+            return CommandPending(
+                f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To "
+                f"ask for its outcome, run.outcome({id!r}): it never runs twice.",
+                id,
+            )
         return CommandPending(
             f"The command ({what}) was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at "
-            f"{where}. To ask for its outcome, {again}: it never runs twice.",
+            f"{_at(on)}. {_ways_out(id, what)}",
             id,
         )
 
@@ -255,6 +285,15 @@ class Steering(Session):
         if not isinstance(answer, kind):
             raise MessageError(f"{shown} was answered with something else.")
         return answer
+
+
+def _at(on: str) -> str:
+    return f"the next {on!r} event" if on else "its next event"
+
+
+def _ways_out(id: str, what: str) -> str:
+    again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
+    return f"To ask for its outcome, {again}: it never runs twice. To call it off, run.cancel({id!r})."
 
 
 def _plain(value: Any) -> Any:

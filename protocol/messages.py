@@ -131,7 +131,8 @@ class Command(Message, tag="command", frozen=True):
     """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
-    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``.
+    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``;
+    ``cancel`` calls it off unless it has begun, and is answered with its record, whatever came of it.
     """
 
     request: int
@@ -189,6 +190,7 @@ class Stand(Message, tag="stand", frozen=True):
 
     ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
     on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
+    ``share`` shows it to the viewers of one share alone that was made so (`Share.only`).
     """
 
     request: int
@@ -196,14 +198,19 @@ class Stand(Message, tag="stand", frozen=True):
     name: str = ""
     export: bool | None = None
     keep: bool | None = None
+    share: str = ""
 
 
 class Share(Message, tag="share", frozen=True):
-    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket)."""
+    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
+
+    He sees what is exported to all, or with ``only`` what is exported to this share.
+    """
 
     request: int
     expires: float
     endpoint: str = ""
+    only: bool = False
 
 
 class Revoke(Message, tag="revoke", frozen=True):

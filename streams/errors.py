@@ -7,6 +7,7 @@ LooptapError
 ├── StreamTimeout         a stream that did not yield it in time
 ├── ControlError          a change that a control does not admit
 │   ├── ControlConflict   because somebody else has changed it meanwhile
+│   ├── CommandCancelled  a command that was called off before its event came: it is done nowhere
 │   ├── NotAgreed         on several ranks, which did not all come to its event: it is done on none
 │   │   └── EventPassed   since one of them had passed it
 │   └── InDoubt           on several ranks, and nobody knows whether the others have done it
@@ -61,6 +62,10 @@ class ControlError(LooptapError, ValueError):
 
 class ControlConflict(ControlError):
     """A control that somebody else has changed since one looked at it."""
+
+
+class CommandCancelled(ControlError):
+    """A command that somebody has called off before its event came: it is done on no rank."""
 
 
 class NotAgreed(ControlError):

@@ -17,7 +17,7 @@ from looptap.agent.group import Group
 from looptap.cli.earlier import earlier
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
-from looptap.streams.errors import ControlError, EventPassed, InDoubt, NotAgreed
+from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, NotAgreed
 from looptap.testing import pair
 
 # ---------------------------------------------------------------- real ranks
@@ -307,3 +307,70 @@ def test_a_job_without_a_process_group_is_told_so():
     command = m.Command(run._requests.number(), "x", "set", "a", m.msgspec.Raw(b"\x01"), ranks=2)
     with pytest.raises(ControlError, match=r"torch.distributed is not initialized.*ranks=0"):
         run._requests.send(command).result(5)
+
+
+# ---------------------------------------------------------------- called off
+
+
+def test_what_is_called_off_before_its_event_is_done_on_no_rank(both):
+    both.emit(3, 3)
+    both.prepare("x")
+    outcomes = both.agree("x", 5)
+    assert [both.runs[rank].cancel("x").outcome for rank in (0, 1)] == ["cancelled"] * 2
+    for one in outcomes:
+        with pytest.raises(CommandCancelled, match="called off by"):
+            one.result(5)
+    both.emit(4, 4)
+    assert both.values == [{"a": 0}, {"a": 0}]
+    assert [run.commands[-1]["outcome"] for run in both.runs] == ["cancelled"] * 2
+
+
+def test_what_is_called_off_on_one_rank_is_done_on_none_and_nobody_waits_for_it(monkeypatch):
+    both = Ranks(monkeypatch, patience=30.0)
+    both.emit(3, 3)
+    both.prepare("x")
+    outcomes = both.agree("x", 4)
+    first = threading.Thread(target=both.agents[0].emit, args=("batch",))
+    first.start()
+    soon(lambda: both.store.check(["looptap/x/4/in"]))  # it waits for the other rank
+    assert both.runs[1].cancel("x").outcome == "cancelled"
+    first.join(10)
+    assert not first.is_alive()
+    both.agents[1].emit("batch")
+    for one in outcomes:
+        with pytest.raises(CommandCancelled, match="called off"):
+            one.result(5)
+    assert both.runs[0].cancel("x").outcome == "cancelled"
+    assert both.values == [{"a": 0}, {"a": 0}]
+    for agent in both.agents:
+        agent.close()
+
+
+def test_what_is_called_off_before_its_event_is_named_is_not_done_either(both):
+    both.emit(3, 3)
+    both.prepare("x")
+    assert both.runs[0].cancel("x").outcome == "cancelled"
+    first, second = both.agree("x", 5)
+    both.emit(4, 4)
+    with pytest.raises(CommandCancelled, match="called off"):
+        first.result(5)
+    with pytest.raises(NotAgreed, match="not all of 2 ranks"):
+        second.result(5)
+    assert both.values == [{"a": 0}, {"a": 0}]
+
+
+@pytest.mark.timeout(300)
+def test_on_real_ranks_a_command_is_called_off_on_all(directory):
+    with job(directory, PAUSE=0.001) as (children, run):
+        with pytest.raises(looptap.CommandPending) as pending:
+            run.set("lr", 0.5, on="never", timeout=0.3)
+        outcome = run.cancel(pending.value.id)
+        assert (outcome.outcome, set(outcome.ranks)) == ("cancelled", {0, 1})
+        with pytest.raises(CommandCancelled):
+            run.outcome(pending.value.id)
+        late = run.set("lr", 0.02)
+        assert {one.outcome for one in run.cancel(late.id).ranks.values()} == {"done"}
+        run.stop()
+        one, two = ended(directory, children)
+    assert 0.5 not in one["rates"]
+    assert one["rates"] == two["rates"]

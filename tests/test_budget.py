@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 
 import pytest
 
 import looptap
-from looptap.agent.budget import HEADROOM, Budget, Meter
+from looptap.agent.budget import HEADROOM, SWITCH, WATCHED, Budget, Meter, used
 from looptap.testing import pair
 from looptap.visualizers.plots import Plot
 
@@ -119,6 +120,76 @@ def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have(
     assert budget.share() == pytest.approx(0.02)
     budget.io = 1.0
     assert budget.share() == pytest.approx(0.01)
+
+
+def evaluated(costs, events, step, meter):
+    """The numbers of the evaluations of a query that costs ``costs(n)``: wall seconds, on the CPU, and waits."""
+    seen, seconds, now = [], 0.0, 0.0
+    for event in range(1, events + 1):  # as looptap.agent.taps.evaluate has it
+        now += step
+        watched = meter.skip == WATCHED
+        if meter.skip > 0:
+            meter.skip = meter.skip - 1 or WATCHED
+            continue
+        seen.append(event)
+        wall, cpu, waits = costs(len(seen))
+        cost = meter.own(wall, cpu, waits) if watched else wall
+        now, seconds = now + wall, seconds + cost
+        if cost > meter.cheap:
+            meter.charge(cost, step, seconds, len(seen), now)
+        elif watched:
+            meter.calm(now)
+        elif meter.every != 1:
+            meter.forget()
+    return seen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
+@pytest.mark.parametrize("waits", [0, 1], ids=["preempted", "deprived of the lock"])
+def test_that_others_had_the_cpu_or_the_lock_is_no_query_s_fault(waits):
+    def costs(n):  # 15 µs, and in every 4 ms of that somebody else has 4 ms, or in every 6 ms the lock
+        others = n % round((1.2 * SWITCH if waits else 4e-3) / 15e-6) == 0
+        return (4e-3, 15e-6, waits) if others else (15e-6, 15e-6, 0)
+
+    assert len(evaluated(costs, 50_000, 5e-5, Meter(Budget(0.03)))) == 50_000
+
+
+@pytest.mark.parametrize("limits", ["computes", "sleeps", "sleeps now and then"])
+def test_whoever_computes_or_sleeps_is_found_out(limits):
+    def costs(n):
+        match limits:
+            case "computes":
+                return 4e-3, 4e-3, 0
+            case "sleeps":
+                return 4e-3, 1e-5, 1
+        return (60e-3, 1e-5, 1) if n % 1000 == 0 else (2e-6, 2e-6, 0)  # 60 ms in each 1.06 s
+
+    seen = len(evaluated(costs, 10_000, 1e-3, Meter(Budget(0.03))))
+    if limits == "sleeps now and then":
+        assert seen < 10_000
+    else:
+        assert seen * 4e-3 < 0.04 * 10
+
+
+@pytest.mark.parametrize("cost", [3e-5, 1e-4, 1.9e-4])
+def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
+    seen = evaluated(lambda n: (cost, cost, 0), 20_000, 1e-3, Meter(Budget(0.03)))
+    late = [event for event in seen if event > 2_000]  # after it was judged, and watched
+    share = 0.03 * HEADROOM
+    assert len(late) * cost / 18 <= 1.1 * share
+    assert len(late) * cost / 18 >= 0.4 * share
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_the_kernel_tells_how_often_a_thread_has_waited():
+    cpu, waits = used()
+    for _ in range(3):
+        time.sleep(0.001)
+    assert used()[1] - waits >= 3
+    until = time.thread_time() + 0.01
+    while time.thread_time() < until:
+        pass
+    assert used()[0] - cpu >= 0.0099
 
 
 @pytest.mark.parametrize("budget", [0, -1, "3%", True, math.nan])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -342,6 +343,54 @@ def test_watch_moves_on_to_the_next_run_of_the_name_and_says_where(start, comman
     else:
         assert lines[-2:] == ["-- an unknown number of values is missing here --\n", f"-- run {found} --\n"]
         assert f"Waiting for the next run named {name!r}" in err
+
+
+def test_watch_waits_for_a_run_that_has_not_started_and_says_so(start, command, place):
+    watching = command("watch", "comes-late", "step", "--follow", "--count", "3")
+    said = watching.stderr.readline()
+    assert said.startswith("looptap: No run matches 'comes-late'")
+    assert said.endswith("Waiting for it to start; Ctrl-C ends that.\n")
+    start("comes-late")
+    out, err = watching.communicate(timeout=WAIT)
+    assert (watching.returncode, len(out.splitlines())) == (0, 3), err
+
+
+def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run):
+    start("somebody")
+    watching = command("watch", "never", "step", "--follow")
+    assert "No run matches 'never'; alive: " in watching.stderr.readline()
+    watching.send_signal(signal.SIGINT)
+    assert (watching.communicate(timeout=WAIT), watching.returncode) == (("", ""), 0)
+    code, out, err = run("watch", "never", "step", "--follow", "--timeout", "0.3")
+    assert (code, out) == (1, "")
+    assert re.search(r"Waiting for it to start, for 0\.3 s; Ctrl-C.*\.\nlooptap: No run matches 'never'", err), err
+    code, _, err = run("watch", "never.json", "step", "--follow")  # a file is there or not
+    assert (code, "Waiting" in err) == (1, False)
+
+
+LATE = """
+import sys, time, looptap
+agent = looptap.Agent("declares")
+time.sleep(0.5)
+agent.stream("loss", "step, loss", on="batch")
+for step in range(2000):
+    agent.emit("batch", step=step, loss=0.5)
+    time.sleep(0.002)
+"""
+
+
+def test_a_stream_that_a_run_declares_a_little_after_its_start_is_read_from_its_beginning(command, environment):
+    watching = command("watch", "declares", "loss", "--follow", "--count", "2", "--json")
+    assert "Waiting" in watching.stderr.readline()
+    job = subprocess.Popen([sys.executable, "-c", LATE], env=environment)
+    try:
+        out, err = watching.communicate(timeout=WAIT)
+    finally:
+        job.kill()
+        job.wait()
+    assert [json.loads(line)["value"] for line in out.splitlines()[:2]] == [
+        {"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.5}
+    ], err  # fmt: skip
 
 
 def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_goes_on(job, command):

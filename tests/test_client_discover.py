@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
@@ -257,6 +259,25 @@ def test_a_run_that_took_the_place_of_another_is_a_wrong_server(start, directory
 def test_a_run_without_a_listener_has_ended(directory):
     with pytest.raises(RunEnded, match="Nobody listens"):
         attach(announced(directory))
+
+
+def test_who_follows_a_name_waits_for_its_first_run_and_is_told(directory, caplog):
+    with pytest.raises(NoSuchRun):
+        attach("late", follow=True, timeout=0.05)
+    assert "No run matches 'late'" in caplog.text
+    assert "Waiting for it to start, for 0.05 s; Ctrl-C ends that." in caplog.text
+    agents = []
+    starter = threading.Timer(0.1, lambda: agents.append(looptap.Agent("late")))
+    starter.start()
+    with attach("late", follow=True, timeout=math.inf) as run:
+        assert run.name == "late"
+        run.close()
+    starter.join()
+    id = agents[0].run.id
+    agents[0].close()
+    for hopeless in (directory / "none.json", id + ".looptap"):
+        with pytest.raises(looptap.LooptapError):
+            attach(hopeless, follow=True, timeout=math.inf)
 
 
 AGENT = "import looptap, time; a = looptap.Agent('killed'); print('ready', flush=True); time.sleep(60)"

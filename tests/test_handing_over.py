@@ -77,6 +77,32 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
             assert file.stream(f"s{n}").gaps == []
 
 
+def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_is_over(directory, stored, monkeypatch):
+    limits = looptap.Limits(in_flight_bytes=1)  # the least that a client gets: 1 MiB
+    with looptap.Agent("credit", budget=float("inf"), limits=limits) as agent, looptap.attach("credit") as run:
+        confirm, total = run._confirm, 9_000
+        mine = [run.stream("step, text", on="batch") for _ in range(4)]
+        monkeypatch.setattr(run, "_confirm", lambda: None)  # it takes values in, and does not say so
+        for step in range(total):
+            agent.emit("batch", step=step, text="a text")
+            if step == 3000:
+                for n, stream in enumerate(mine):
+                    run.keep(stream, name=f"s{n}")
+            if step == 4000:
+                readers = [run.stream(f"s{n}") for n in range(4)]
+            if not step % 100:
+                time.sleep(0.002)
+        (client,) = agent._service.clients.values()
+        window = agent._service.delivery.window()
+        soon(lambda: client.holds_up(time.monotonic(), window(client)))
+        assert any(stream.records[-1].number < total for stream in (*mine, *readers))
+        monkeypatch.setattr(run, "_confirm", confirm)
+        confirm()
+        for stream in (*mine, *readers):
+            soon(lambda stream=stream: stream.records and stream.records[-1].number == total)
+            assert (stream.gaps, stream.dropped) == ([], 0)
+
+
 def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
     agent, run = pair()
     run.export(run.stream("step, loss", on="batch"), name="loss")

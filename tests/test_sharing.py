@@ -251,6 +251,97 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
             looptap.attach(mine.path, timeout=5)
 
 
+OWN = "step, loss * 100"
+
+
+def test_each_share_shows_its_own_streams_and_what_is_exported_to_all_shows_in_none_of_them(job):
+    agent, run = job
+    mine = run.stream(OWN, on="batch", name="own")
+    first, second, third = run.share(streams=["private"]), run.share(streams=mine), run.share()
+    assert [share.streams for share in (first, second, third)] == [("private",), ("own",), None]
+    assert [share.streams for share in run.shares] == [("private",), ("own",), None]
+    assert {s.name: (s.exported, len(s.shares)) for s in run.streams} == {
+        "loss": (True, 0), "secret": (False, 0), "private": (False, 1), "own": (False, 1)
+    }  # fmt: skip
+    with contextlib.ExitStack() as held:
+        one, two, three = (held.enter_context(looptap.attach(share.path)) for share in (first, second, third))
+        assert [[s.name for s in viewer.streams] for viewer in (one, two, three)] == [["private"], ["own"], ["loss"]]
+        assert [(s.exported, s.shares) for s in one.streams] == [(True, ())]
+        assert [viewer.events() for viewer in (one, two, three)] == [{}, {"batch": 5}, {"batch": 5}]
+        for viewer, there in ((one, "private"), (two, "own"), (three, "loss")):
+            for name in {"loss", "secret", "private", "own"} - {there}:
+                with pytest.raises(QueryError, match=f"no exported stream '{name}'; there are: '{there}'"):
+                    viewer.stream(name)
+        own, private = two.stream("own"), one.stream("private")
+        agent.emit("batch", step=5, loss=2.0)
+        assert own.wait(1) == [(5, 200.0)]
+        run.export("secret", share=first)
+        with pytest.raises(QueryError, match="no share 'none'"):
+            run.export("secret", share="none")
+        with pytest.raises(QueryError, match="made without streams of its own"):
+            run.export("secret", share=third)
+        assert [[s.name for s in viewer.streams] for viewer in (one, two, three)] == [
+            ["secret", "private"], ["own"], ["loss"]
+        ]  # fmt: skip
+        run.export("private", False, share=first)
+        soon(lambda: private.state == "ended")
+        assert private.reason == "it is no longer exported"
+        run.export("own", share=first)
+        also = one.stream("own")
+        mine.close()
+        second.revoke()
+        soon(lambda: own.state == "ended")
+        agent.emit("batch", step=6, loss=1.0)
+        assert also.wait(2)[-1] == (6, 100.0)  # another share shows it
+        run.export("own", False)  # nobody is to see it
+        soon(lambda: also.state == "ended" and "own" not in [s.name for s in run.streams])
+        assert [one.alive, three.alive] == [True, True]
+        with pytest.raises(looptap.RefusedKey, match="has been ended"):
+            looptap.attach(second.path, timeout=5)
+
+
+@pytest.mark.parametrize("ended", ["revoked", "expired", "refused"])
+def test_a_query_that_only_one_share_shows_ends_with_that(job, ended, tmp_path):
+    agent, run = job
+    mine = run.stream(OWN, on="batch", name="own")
+    if ended == "refused":
+        (tmp_path / "there.json").touch()
+        with pytest.raises(looptap.UnsafeFile, match="already something"):
+            run.share(streams=[mine], path=tmp_path / "there.json")
+    else:
+        share = run.share(streams=[mine], expires=0.3 if ended == "expired" else 60)
+    agent.emit("batch", step=5, loss=2.0)
+    assert mine.wait(1) == [(5, 200.0)]
+    mine.close()
+    if ended == "revoked":
+        share.revoke()
+    soon(lambda: not run.shares and "own" not in [s.name for s in run.streams])
+    assert agent._taps.open("batch").queries[0].name == "loss"
+    assert len(agent._taps.open("batch").queries) == 1
+
+
+def test_no_frame_of_a_share_names_what_another_one_shows(job, dial):
+    agent, run = job
+    run.share(streams=["secret"])
+    run.share(streams=run.stream(OWN, on="batch", name="another's"))
+    viewer = dial(run.share(streams=["loss"]).path, hello=False)
+    viewer.send(encode(m.Hello(m.VERSION, "bare")))
+    said, number = [viewer.recv()], 0
+    for request in REQUESTS[1:-1]:
+        if (number := getattr(request, "request", 0)) and not isinstance(request, m.Detach):
+            viewer.send(encode(request))
+            said.append(viewer.recv())
+            while getattr(decode_from_agent(said[-1]), "request", 0) != number:
+                said.append(viewer.recv())
+    agent.emit("hidden", secret=9)
+    agent.emit("batch", step=9, loss=1.0)
+    while not isinstance(decode_from_agent(said[-1]), m.Beat):
+        said.append(viewer.recv())
+    names = (b"hidden", b"private", b"secret", b"another", b"* 100")
+    assert [frame for frame in said if any(name in frame for name in names)] == []
+    assert any(b"loss" in frame for frame in said)
+
+
 def test_a_share_ends_when_its_time_is_over(job):
     agent, run = job
     before = bound()
@@ -609,15 +700,27 @@ def test_the_shell_shows_two_curves_to_a_colleague_and_ends_it(job, capsys, tmp_
     assert (code, "Write 30m, 8h or 2d" in said) == (1, True)
 
 
-def test_the_shell_says_that_earlier_shares_show_what_is_shared_now(job, capsys, tmp_path):
-    def share(stream, number):
-        return looptap_says(capsys, "share", "shared", "--stream", stream, "-o", str(tmp_path / f"{number}.json"))[1]
+def test_in_the_shell_each_share_has_streams_of_its_own(job, capsys, tmp_path):
+    def share(*words):
+        return json.loads(looptap_says(capsys, "share", "shared", *words, "--json")[1])
 
-    assert "earlier" not in share("loss", 1)
-    assert "earlier" not in share("loss", 2)  # which the first shows already
-    said = share("step * 2", 3)
-    assert re.search(r"2 earlier shares \(\w{8}, \w{8}\) from now on show 'step \* 2', too", said), said
-    assert "every share shows it: 'loss', 'step * 2'" in looptap_says(capsys, "share", "shared", "--list")[1]
+    files = [str(tmp_path / f"{number}.json") for number in range(3)]
+    first = share("--stream", "private", "-o", files[0])
+    second = share("--stream", "step * 2", "--name", "double", "-o", files[1])
+    third = share("-o", files[2])
+    assert [one["streams"] for one in (first, second, third)] == [["private"], ["double"], ["loss"]]
+    assert [one["streams"] for one in share("--list")["shares"]] == [["private"], ["double"], None]
+    said = looptap_says(capsys, "share", "shared", "--list")[1].splitlines()
+    assert [re.search(r"shows (.*?); at", line)[1] for line in said] == [
+        "'private'", "'double'", "'loss' (all that is exported)"
+    ]  # fmt: skip
+    code, said = looptap_says(capsys, "watch", files[0], "double")
+    assert (code, "no exported stream 'double'; there are: 'private'" in said) == (1, True), said
+    assert share("--stream", "secret", "--id", first["share"])["streams"] == ["secret", "private"]
+    share("--hide", "private", "--id", first["share"])
+    assert [s["name"] for s in json.loads(looptap_says(capsys, "streams", files[0], "--json")[1])] == ["secret"]
+    code, said = looptap_says(capsys, "share", "shared", "--stream", "secret", "--id", third["share"])
+    assert (code, "without streams of its own" in said) == (1, True), said
 
 
 def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
@@ -648,7 +751,7 @@ def test_the_shell_says_that_what_it_hands_over_fails(job, capsys):
         for words in (("keep", "shared", "losss"), ("share", "shared", "--stream", "losss", "--name", "typo")):
             with pytest.raises(SystemExit):
                 main(list(words))
-            assert re.match("looptap: 'losss' fails so far: no observable 'losss'.*", capsys.readouterr().err)
+            assert re.match("looptap: '(losss|typo)' fails so far: no observable 'losss'.*", capsys.readouterr().err)
     finally:
         over.set()
         thread.join()

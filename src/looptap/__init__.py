@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from looptap.store.stored import StoredStream
     from looptap.streams.control import Control
     from looptap.streams.errors import (
+        CommandCancelled,
         ControlConflict,
         ControlError,
         InDoubt,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "Agent": "agent.agent",
     "BadEndpoint": "protocol.errors",
+    "CommandCancelled": "streams.errors",
     "CommandPending": "client.steering",
     "Control": "streams.control",
     "ControlConflict": "streams.errors",
@@ -131,6 +133,7 @@ _ROOMS = {
 __all__ = [
     "Agent",
     "BadEndpoint",
+    "CommandCancelled",
     "CommandPending",
     "Control",
     "ControlConflict",

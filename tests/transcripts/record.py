@@ -18,6 +18,7 @@ from pathlib import Path
 
 from looptap.client import session
 from looptap.client.run import Run
+from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.streams.errors import QueryError
@@ -53,6 +54,9 @@ def converse(run, happen, sent):
         sent(m.Call)
         happen('emit batch {"step": 7, "loss": 0.5}')
         asking.join(10)
+    with contextlib.suppress(CommandPending):
+        run.call("step", on="never", timeout=0, id="waits")
+    results.append(run.cancel("waits").outcome)
     happen("beat")
     run._transport.send(encode(m.Beat()))
     run._transport.send(encode(m.Got(1)))

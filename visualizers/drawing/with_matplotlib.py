@@ -149,7 +149,8 @@ class Drawing:
         letters = int(width * 72 / (0.55 * SMALL))
         self._frame.set(position=(1 - 0.08 / width, 1 - 0.07 / height), text=frame_words(picture))
         room = int(letters * SMALL / LARGE * 0.95) - (len(frame_words(picture)) + 2 if picture.frame else 0)
-        self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=_cut(shown(picture.title, weight="bold"), room))
+        title = _cut(shown(picture.title, weight="bold"), room)
+        self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
         top = 1 - (self._header - _LINE) / height
         self._guess.set(position=(0.08 / width, top), text=_cut(shown(picture.guess), letters))
         told = list(picture.badges)

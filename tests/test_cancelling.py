@@ -1,0 +1,214 @@
+"""A command whose event does not come is called off: done nowhere, answered once, on record."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import threading
+
+import pytest
+from waiting import soon
+
+import looptap
+from looptap import CommandCancelled, CommandPending, ControlError
+from looptap.cli import main
+from looptap.protocol import messages as m
+from looptap.store.replaying import load
+from looptap.testing import pair
+
+
+def waiting(ask, *arguments, **how):
+    """The id of a command that waits for its event."""
+    with pytest.raises(CommandPending, match=r"To call it off, run\.cancel\('") as pending:
+        ask(*arguments, timeout=0, **how)
+    return pending.value.id
+
+
+def test_what_is_called_off_is_never_done_and_everybody_is_told():
+    agent, run = pair()
+    calls = []
+    agent.trigger("evaluate", lambda: calls.append(1))
+    told = run.stream("commands")
+    id = waiting(run.trigger, "evaluate", on="epoch")
+    other = run._requests.send(m.Command(run._requests.number(), id, "outcome"))  # somebody else waits for it
+    outcome = run.cancel(id)
+    assert (outcome.outcome, outcome.what, outcome.name, outcome.id) == ("cancelled", "trigger", "evaluate", id)
+    assert "called off by" in outcome.error
+    assert run.cancel(id).outcome == "cancelled"
+    with pytest.raises(CommandCancelled, match=r"called off by .*pid.*: nothing is done"):
+        other.result(5)
+    for ask in (lambda: run.outcome(id), lambda: run.trigger("evaluate", on="epoch", id=id)):
+        with pytest.raises(CommandCancelled, match="nothing is done"):
+            ask()
+    assert not agent._taps.by_name["epoch"].commands
+    agent.emit("epoch")
+    assert calls == []
+    (record,) = run.commands
+    assert (record["outcome"], record["event"], record["number"]) == ("cancelled", "", 0)
+    assert [(value.what, value.outcome[:19]) for value in told.values] == [("trigger evaluate", "cancelled: this com")]
+
+
+@pytest.mark.parametrize("what", ["set", "checkpoint", "stop", "pause", "call"])
+def test_each_kind_of_command_can_be_called_off(what):
+    agent, run = pair(may_pause=60)
+    agent.control("a", lambda: 1, lambda value: 1 / 0)
+    agent.checkpoint(lambda: 1 / 0)
+    ask = {"set": ("a", 2), "call": ("1 / 0",)}.get(what, ())
+    id = waiting(getattr(run, what), *ask, on="epoch")
+    assert run.cancel(id).outcome == "cancelled"
+    agent.emit("epoch")
+    assert (agent.stop_requested, run.commands[-1]["outcome"]) == (False, "cancelled")
+
+
+def test_what_has_run_is_too_late_to_call_off_and_its_outcome_is_told():
+    agent, run = pair()
+    agent.trigger("good", lambda: 0.75)
+    agent.trigger("bad", lambda: 1 / 0)
+    good, bad = waiting(run.trigger, "good"), waiting(run.trigger, "bad")
+    agent.emit("batch")
+    assert (run.cancel(good).outcome, run.cancel(good).result) == ("done", 0.75)
+    assert (run.cancel(bad).outcome, run.cancel(bad).error) == ("failed", "ZeroDivisionError: division by zero")
+    with pytest.raises(ControlError, match="no command with the id 'other'"):
+        run.cancel("other")
+    assert [record["outcome"] for record in run.commands] == ["done", "failed"]
+
+
+def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
+    agent, run = pair(limits=looptap.Limits(commands_per_second=100_000))
+    agent.trigger("evaluate", lambda: 1)
+    first = waiting(run.trigger, "evaluate", on="never")
+    for _ in range(1100):
+        id = waiting(run.trigger, "evaluate")
+        agent.emit("batch")
+    assert run.cancel(id).outcome == "done"
+    assert run.cancel(first).outcome == "cancelled"
+    for _ in range(1000):
+        id = waiting(run.trigger, "evaluate", on="never")
+    with pytest.raises(looptap.LimitReached, match=r"1,000 commands wait .* run\.cancel"):
+        run.trigger("evaluate")
+    assert run.cancel(id).outcome == "cancelled"
+    waiting(run.trigger, "evaluate", on="never")
+    assert len(agent._service.steering.commands._outcomes) <= 1001
+
+
+def test_what_has_begun_is_not_called_off(directory):
+    begun, go = threading.Event(), threading.Event()
+    with looptap.Agent("begun") as agent, looptap.attach("begun") as run:
+        agent.trigger("long", lambda: begun.set() or go.wait(20))
+        id = waiting(run.trigger, "long")
+        soon(lambda: run.commands)
+        loop = threading.Thread(target=agent.emit, args=("batch",))
+        loop.start()
+        assert begun.wait(20)
+        with pytest.raises(CommandPending, match=r"not called off within 0\.05 s: it has begun.*run\.outcome"):
+            run.cancel(id, timeout=0.05)
+        go.set()
+        loop.join(20)
+        assert run.cancel(id).outcome == "done"
+
+
+def test_in_a_fast_loop_each_command_is_either_done_once_or_called_off(directory):
+    done, over = [], threading.Event()
+
+    def train():
+        while not over.is_set():
+            agent.emit("batch")
+
+    with looptap.Agent("fast", limits=looptap.Limits(commands_per_second=100_000)) as agent:
+        agent.control("a", lambda: 0, done.append, type=int)
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            with looptap.attach("fast") as run:
+                for n in range(300):
+                    with contextlib.suppress(CommandPending):
+                        run.set("a", n, timeout=0, expected=None, id=f"id{n}")
+                    found = run.cancel(f"id{n}", timeout=20)
+                    assert (n in done) == (found.outcome == "done"), found
+        finally:
+            over.set()
+            thread.join(20)
+    assert len(done) == len(set(done))
+
+
+def test_calling_off_is_kept_in_the_file_and_not_replayed(tmp_path, directory):
+    with looptap.Agent("kept", store=str(tmp_path)) as agent, looptap.attach("kept") as run:
+        agent.trigger("evaluate", lambda: 1)
+        run.cancel(waiting(run.trigger, "evaluate", on="never"))
+        file = agent.stats()["store"]["file"]
+    old = looptap.open(file)
+    (stored,) = old.stream("commands").values
+    assert (stored.what, stored.outcome.startswith("cancelled: this command was called off by ")) == (
+        "trigger evaluate", True
+    )  # fmt: skip
+    saved = old.commands.save(tmp_path / "commands.yaml").read_text()
+    assert "cancelled" in saved
+    assert load(tmp_path / "commands.yaml") == []
+
+
+@pytest.fixture
+def idle(directory):
+    """A job that raises no event."""
+    with looptap.Agent("idle") as agent:
+        agent.control("a", lambda: 1, lambda value: None)
+        yield agent
+
+
+def interrupt(agent):
+    """Press Ctrl-C once a command waits."""
+
+    def press():
+        soon(lambda: agent._service.steering.commands.records)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def test_who_presses_ctrl_c_meanwhile_is_told_how_to_go_on(idle, capsys):
+    thread = interrupt(idle)
+    with looptap.attach("idle") as run:
+        with pytest.raises(KeyboardInterrupt) as pressed:
+            run.set("a", 2)
+        thread.join()
+        (record,) = run.commands
+        (note,) = pressed.value.__notes__
+        assert note == (
+            f"The command (set a) may still be done, at its next event. To ask for its outcome, "
+            f"run.outcome({record['id']!r}): it never runs twice. To call it off, run.cancel({record['id']!r})."
+        )
+        assert run.cancel(record["id"]).outcome == "cancelled"
+
+
+def test_the_shell_calls_off_what_it_has_asked_for(idle, capsys):
+    def here(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return ended.value.code, *capsys.readouterr()
+
+    code, _, err = here("set", "idle", "a", "2", "--timeout", "0.1")
+    id = idle._service.steering.commands.records[-1]["id"]
+    assert (code, f"looptap cancel idle {id}" in err) == (1, True), err
+    assert re.search(rf"set a 2.0  pending  .*  id {id}\n", here("commands", "idle")[1])
+    code, out, _ = here("cancel", "idle", id)
+    assert (code, out) == (0, f"set a: cancelled, {idle._service.steering.commands.records[0]['error']}\n")
+    code, out, _ = here("cancel", "idle", id, "--json")
+    assert (code, json.loads(out)["outcome"]) == (0, "cancelled")
+    code, _, err = here("set", "idle", "a", "2", "--id", id)
+    assert (code, "called off" in err) == (1, True)
+    code, _, err = here("call", "idle", "1", "--timeout", "0.1")
+    id = idle._service.steering.commands.records[-1]["id"]
+    assert (code, f"looptap cancel idle {id}" in err) == (1, True), err
+    idle.emit("batch")
+    assert here("cancel", "idle", id)[::2] == (1, "looptap: Too late to call it off: call 1: 1, at batch 1\n")
+    assert here("cancel", "idle", "none")[0] == 1
+    idle._service.steering.commands.records.clear()
+    thread = interrupt(idle)
+    code, _, err = here("set", "idle", "a", "3")
+    thread.join()
+    id = idle._service.steering.commands.records[-1]["id"]
+    assert (code, f"looptap cancel idle {id}" in err, f"--id {id}" in err) == (130, True, True), err
