@@ -82,7 +82,7 @@ class Count:
 def plot(toolkit: str, seconds: float) -> None:
     """The command `looptap plot points line`, in a process that counts what its window draws."""
     from looptap.cli import main
-    from looptap.visualizers.plots import Cell
+    from looptap.visualizers.cells import Cell
     from looptap.visualizers.window import Window
 
     windows: list[Window] = []

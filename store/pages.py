@@ -74,8 +74,8 @@ class Pages(Buffer):
         """All items."""
         return self.parts_after(0)
 
-    def parts_after(self, number: int) -> list[Batch]:
-        """All items above ``number``."""
+    def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
+        """All items above ``number``; converted as they are read, ``plain`` or not."""
         return list(self.after(number))
 
     def values(self) -> list[Any]:

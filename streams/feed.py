@@ -74,15 +74,11 @@ class Feed:
                 return
             self._miss(batch.first - self._expected)
             self._expected = batch.first + len(batch.values)
-            if self._rows is not None and not batch.flags:
-                batch = batch._replace(values=self._rows(batch.values))
-            elif self._rows is not None:
-                batch = batch.converted(self._rows)
             good = batch.good()
             self._buffer.append(batch)
             self._arrived += len(good)
             if good:
-                self._latest = good[-1]
+                self._latest = good[-1] if self._rows is None else self._rows(good[-1:])[0]
             if len(good) < len(batch.values):
                 self._failed_items(batch)
             wakes = self._notify()

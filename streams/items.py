@@ -6,14 +6,17 @@ Nothing here imports torch; a tensor is recognised by its attributes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
 
 from looptap.streams.errors import QueryError
 from looptap.streams.tensors import full, is_tensor, local
+
+_PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,23 @@ def size_of(item: Any) -> int:
         return int(item.numel()) * int(item.element_size()) + 400
     size = sys.getsizeof(item, 64) + 8
     if isinstance(item, (tuple, list, set, frozenset)):
-        return size + sum(map(size_of, item))
+        return size + _sizes(item)
     if isinstance(item, Mapping):
         return size + sum(map(size_of, item)) + sum(map(size_of, item.values()))
     return size
+
+
+def _sizes(items: Collection[Any]) -> int:
+    """About how many bytes the items hold; of plain ones and of rows of them many at once."""
+    kinds = set(map(type, items))
+    if _PLAIN.issuperset(kinds):
+        return sum(map(sys.getsizeof, items)) + 8 * len(items)
+    if all(issubclass(kind, tuple) for kind in kinds):
+        parts = list(chain.from_iterable(items))
+        if _PLAIN.issuperset(map(type, parts)):
+            sizes = chain(map(sys.getsizeof, items, repeat(64)), map(sys.getsizeof, parts))
+            return sum(sizes) + 8 * (len(items) + len(parts))
+    return sum(map(size_of, items))
 
 
 def too_much(name: str, bounds: Bounds, bound: str) -> QueryError:

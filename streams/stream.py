@@ -179,10 +179,13 @@ class Stream(Feed):
     def __bool__(self) -> bool:
         return True  # a stream without values is still a stream
 
-    def columns(self, after: int = 0) -> Columns:
-        """The kept values whose number is above ``after``, and arrays of their numbers, events and times."""
+    def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
+        """The kept values whose number is above ``after``, and arrays of their numbers, events and times.
+
+        ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
+        """
         with self._changed:
-            parts = self._buffer.parts_after(after)
+            parts = self._buffer.parts_after(after, plain=plain)
         return columns_of(parts)
 
     def to_numpy(self) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path as Outline
 from pictures import pictures
 
 from looptap.visualizers.drawing.limits import fit
@@ -255,6 +256,22 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
 
 
 NOISE = np.random.default_rng(0).normal(size=100_000)
+@pytest.mark.parametrize("shape", ["rising", "falling", "wave", "noise"])
+def test_notes_do_not_lie_on_their_line(shape):
+    x = np.arange(60.0)
+    y = {"rising": x**1.5, "falling": np.exp(-x / 12), "wave": np.sin(x / 8), "noise": np.cumsum(NOISE[:60])}[shape]
+    notes = tuple((i, f"lr 0.{i}") for i in (0, 9, 20, 30, 45, 59))
+    figure = new_figure()
+    drawing = draw(Picture((Line(x, y, name="loss", notes=notes),)), figure)
+    figure.canvas.draw()
+    (mark,) = drawing.views[0].marks
+    corners = mark.line.get_transform().transform(mark.line.get_xydata())
+    assert len(mark.notes) == len(notes)
+    for note in mark.notes:
+        assert note.get_window_extent().width > 10
+        assert not Outline(corners).intersects_bbox(note.get_window_extent(), filled=False)
+
+
 DENSE = {
     "noise": (np.arange(100_000.0), NOISE),
     "gaps": (np.arange(100_000.0), np.where(np.arange(100_000) % 7000, NOISE, np.nan)),
@@ -264,7 +281,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_outline(name):
+def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_areas(name):
     x, y = DENSE[name]
     picked, inked = thinned(y), []
     for kind in (Line2D, QuickLine):
@@ -274,7 +291,7 @@ def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_
         line = axes.add_line(kind(x[picked], y[picked], lw=1.4, color="#ff0000"))
         axes.set(xlim=(x[0], 1.1 * x[-1]), ylim=(np.nanmin(y), np.nanmax(y)))
         inked.append(near(pixels(figure), RED))
-    assert line._outline()
+    assert line._areas(2.0)[0]
     for one, other in (inked, inked[::-1]):
         padded = np.pad(other, 2)
         about = np.any([padded[i : i + 440, j : j + 700] for i in range(5) for j in range(5)], axis=0)
@@ -289,4 +306,4 @@ def test_a_line_whose_strokes_are_seen_is_drawn_stroke_by_stroke():
                  (NOISE[:2000], NOISE[2000:4000])):  # fmt: skip
         line = axes.add_line(QuickLine(x, y))
         axes.set(xlim=(x.min(), x.max()), ylim=(-3, 3))
-        assert line._outline() == []
+        assert line._areas(2.0) == ([], [])

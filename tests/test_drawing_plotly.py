@@ -63,6 +63,18 @@ def test_the_traces_hold_the_data_of_the_marks():
     assert {trace.type for trace in figure.data} == {"scatter", "bar", "heatmap"}  # and none by WebGL
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_notes_stand_off_their_line(log):
+    x = np.arange(60.0)
+    y = np.exp(-x / 6)
+    line = Line(x, y, notes=((0, "first"), (30, "later")))
+    _, notes = figure_of(Picture((line,), y=Axis("loss", log=log))).data
+    assert list(notes.text) == ["first", "later"]
+    assert (notes.x[0], notes.y[0]) != (0.0, 1.0)
+    assert notes.y[1] > y[30] * 1.05
+    assert notes.textposition[1] == "top right"
+
+
 def test_an_update_sets_data_of_the_same_traces_in_one_message():
     widget = go.FigureWidget(figure_of(line(X)))
     before, sent = widget.data[0], []

@@ -36,15 +36,17 @@ QUERIES = {
 
 @pytest.mark.parametrize("form", QUERIES)
 def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loop(directory, stored, form):
-    (query, how), chance, total = QUERIES[form], random.Random(form), 8_000
+    (query, how), chance, total = QUERIES[form], random.Random(form), 0
     with looptap.Agent("fast", budget=float("inf")) as agent, looptap.attach("fast") as run:
-        going = threading.Event()
+        going, handed = threading.Event(), threading.Event()
 
         def loop():
-            for step in range(total):
-                agent.emit("batch", step=step, loss=0.5, text="x")
-                if not step % 100:
-                    time.sleep(0.002)
+            nonlocal total
+            while total < 8_000 or not (handed.is_set() or total > 100_000):  # as long as queries change hands
+                agent.emit("batch", step=total, loss=0.5, text="x")
+                total += 1
+                if not total % 100:
+                    time.sleep(0.002 if total < 8_000 else 0.02)
                     going.set()
 
         streams = [run.stream(query, on="batch", **how) for _ in range(4)]
@@ -57,6 +59,7 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
                 with contextlib.suppress(looptap.LimitReached):  # inside an event that takes long: ask again
                     run.keep(stream, name=f"s{n}")
         readers = [run.stream(f"s{n}") for n in range(4)]
+        handed.set()
         loops.join()
         expected = {"windows": total // 7, "every third": total // 3}.get(form, total)
         for stream, reader in zip(streams, readers, strict=True):

@@ -18,7 +18,7 @@ from looptap.visualizers.notebook.frames import Column, Growing, Sent, frame_of
 from looptap.visualizers.notebook.growing import growing
 from looptap.visualizers.notebook.live import Live
 from looptap.visualizers.notebook.overview import overview, table
-from looptap.visualizers.notebook.pages import GONE, IN_FLIGHT, Pages
+from looptap.visualizers.notebook.pages import ASK, FEWEST, GONE, MOST, PROMPT, Pages
 from looptap.visualizers.notebook.panel import panel
 from looptap.visualizers.notebook.stills import png
 from looptap.visualizers.picture import Images, Line, Picture, Text
@@ -30,23 +30,42 @@ from looptap.visualizers.plots import Plot
 def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
     pages = Pages()
     pages.heard("a", 0, now=0.0)
-    for frame in range(1, IN_FLIGHT + 1):
+    asked = []
+    for frame in range(1, 2 * FEWEST + 2):
         assert pages.ready(frame - 1)
-        pages.sent(frame, now=0.1)
-    assert not pages.ready(IN_FLIGHT)
+        if pages.sent(frame, now=0.1):
+            asked.append(frame)
+    assert asked == [2, 4]
+    assert not pages.ready(5)
     pages.heard("a", 2, now=0.2)
-    assert pages.ready(IN_FLIGHT)
+    assert pages.ready(5)
 
 
 def test_the_slowest_of_two_pages_decides_until_it_is_gone():
     pages = Pages()
     pages.heard("quick", 0, now=0.0)
     pages.heard("slow", 0, now=0.0)
-    pages.sent(1, now=0.0)
-    pages.heard("quick", IN_FLIGHT, now=0.1)
-    assert not pages.ready(IN_FLIGHT)
-    assert pages.there(IN_FLIGHT, now=GONE + 1)
-    assert pages.ready(IN_FLIGHT)
+    asked = [frame for frame in range(1, 11) if pages.sent(frame, now=0.0)]
+    pages.heard("quick", 10, now=0.1)
+    assert asked == [2, 4, 6, 8, 10]
+    assert not pages.ready(10)
+    assert pages.there(10, now=GONE + 1)
+    assert pages.ready(10)
+
+
+def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often():
+    pages = Pages()
+    pages.heard("a", 0, now=0.0)
+    frame, asked, now = 0, [], 0.0
+    for late in [0.01] * 8 + [2 * PROMPT] * 8:
+        while not pages.sent(frame := frame + 1, now):
+            assert pages.ready(frame)
+        asked.append(frame)
+        pages.heard("a", frame, now + late)
+        assert pages.ready(frame)
+    apart = np.diff(asked).tolist()
+    assert apart == [4, 8, 16, *[MOST] * 5, 16, 8, 4, *[FEWEST] * 4]
+    assert pages.sent(frame + 1, now + ASK)
 
 
 def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():

@@ -22,6 +22,7 @@ from looptap.protocol import messages
 from looptap.streams import buffers, pipelines
 from looptap.streams.buffers import ERROR, PARTIAL, TRIGGER, Batch, Gap
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
+from looptap.streams.items import size_of
 from looptap.streams.stream import Stream, stream_of
 from looptap.streams.windows import sliding
 
@@ -122,6 +123,32 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_values():
     stream = fed(batch(range(50)), batch(range(50, 500), first=51), buffer=100)
     assert stream.values == list(range(400, 500))
     assert stream.records[0].number == 401
+
+
+def test_rows_get_the_names_of_their_elements_when_they_are_read_whoever_read_before():
+    stream = fed(batch([(1, 0.5), (2, 0.25)]), fields=("step", "loss"))
+    assert [type(value) for value in stream.columns(plain=True).values] == [tuple, tuple]
+    assert [value.loss for value in stream.values] == [0.5, 0.25]
+    stream._push(batch([(3, 0.125), "an error"], first=3, flags=bytes([0, ERROR])))
+    assert (stream.latest.step, [error.value for error in stream.errors]) == (3, [None])
+    assert [tuple(value) for value in stream.columns(plain=True).values] == [(1, 0.5), (2, 0.25), (3, 0.125)]
+    assert [record.value and record.value.step for record in stream.records] == [1, 2, 3, None]
+    assert [value.loss for value in stream.columns(1).values] == [0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5, 1, True, None, "text", b"bytes", 10**40],
+        [(1, 0.5), (2, "text"), ()],
+        [(1, (2, 3)), (np.zeros(3), 1)],
+        [[1, 2], (3, [4])],
+        [{"a": (1, 2)}, {1}],
+        [],
+    ],
+)
+def test_many_values_take_what_each_takes_alone(values):
+    assert size_of(values) == sys.getsizeof(values) + 8 + sum(map(size_of, values))
 
 
 def test_a_stream_is_bounded_in_bytes_whatever_the_size_of_its_values():

@@ -50,6 +50,8 @@ class Chart:
     mode: ClassVar[Mode] = APPEND
     single: ClassVar[bool] = False
     """Whether a chart of this kind holds one stream only."""
+    plain: ClassVar[bool] = False
+    """Whether rows may come to it as bare tuples, without the names of their elements."""
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from looptap.visualizers.cells import Cell
 from looptap.visualizers.drawing.with_matplotlib import Drawing
-from looptap.visualizers.plots import Cell
 
 
 class Part:

@@ -86,7 +86,7 @@ class Series:
         framed = self.choice.mode == FRAME
         after = max(self.taken, newest - (self.frames.keep if framed else self.points))
         self.passed += after - self.taken
-        new = self.stream.columns(after)
+        new = self.stream.columns(after, plain=self.layer.plain)
         if not len(new.numbers):
             self.taken = newest
             return True

@@ -89,6 +89,9 @@ class PlaneView:
         self.rules.set_segments([[(x, 0), (x, 1)] for x in at])
         self.rules.set_transform(self.axes.get_xaxis_transform())
         moved = self._fit(panel, picture)
+        for artist in self.marks:
+            if isinstance(artist, LineArtist):
+                artist.settle()
         low, high = self.axes.get_xlim()
         across = self.axes.get_xaxis_transform()
         free: list[float] = []  # where words stand, in pixels; the newest command is said first

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import font_manager, rcParams
 from matplotlib.collections import PolyCollection
 
+from looptap.visualizers.drawing.notes import beside
 from looptap.visualizers.drawing.panels import bar_sides, polygons, scale
 from looptap.visualizers.drawing.quick_lines import QuickLine
 from looptap.visualizers.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
@@ -49,6 +50,7 @@ class LineArtist:
         self.line = axes.add_line(QuickLine([], [], **style)) if flat else axes.plot([], [], [], **style)[0]
         self.area = None if mark.filled is None else _area(axes, mark.color, 0.6 * mark.opacity)
         self.notes: list[Any] = []
+        self.places: list[int] = []
         self.set(mark)
 
     @property
@@ -70,9 +72,24 @@ class LineArtist:
             self.area.set_verts(polygons(x, floor, y))
         self._note(mark, x, y)
 
+    def settle(self) -> None:
+        """Put the notes beside the line, once the limits of its axes are known."""
+        shown = [(one, place) for one, place in zip(self.notes, self.places, strict=False) if one.get_text()]
+        if not shown or not isinstance(self.line, QuickLine):
+            return
+        figure = self.axes.get_figure(root=True)
+        points = figure.dpi / 72
+        x, y = self.line.get_transform().transform(self.line.get_xydata()).T
+        wide = [0.58 * SMALL * points * len(one.get_text()) for one, _ in shown]
+        stands = beside(x, y, [place for _, place in shown], wide, 1.2 * SMALL * points, self.axes.bbox.extents)
+        for (one, _), (align, right, up) in zip(shown, stands, strict=True):
+            one.xyann = (right / points, up / points)
+            one.set_ha(align)
+
     def _note(self, mark: Line, x: Numbers, y: Numbers) -> None:
         known = np.isfinite(np.stack([x, y] if mark.z is None else [x, y, mark.z]))
         notes = [(i, text) for i, text in mark.notes if known[:, i].all()]
+        self.places = [i for i, _ in notes]
         while len(self.notes) < len(notes):
             self.notes.append(self._empty(mark))
         for artist, (i, text) in zip(self.notes, notes, strict=False):

@@ -14,6 +14,7 @@ import numpy as np
 
 from looptap.visualizers.colors import COLORS
 from looptap.visualizers.drawing.limits import Limits, span
+from looptap.visualizers.drawing.notes import lifted
 from looptap.visualizers.drawing.panels import (
     Panel,
     arrange,
@@ -129,15 +130,16 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         layout[f"xaxis{n}"].update(names)
     told = {id(mark) for mark in named(panel.marks, picture)}
     layout[f"legend{n}"] = _legend(x, y)
+    size = 900 * (x[1] - x[0]), spot.height * (y[1] - y[0])
     for mark in panel.marks:
         up = picture.right if getattr(mark, "side", "left") == "right" and picture.right else picture.y
         common = {
             "name": escaped(getattr(mark, "name", "")), "showlegend": id(mark) in told, "legend": f"legend{n}",
             "xaxis": f"x{n}", "yaxis": f"y{n}" if up is picture.y else right, "opacity": getattr(mark, "opacity", 1.0),
         }  # fmt: skip
-        traces.extend({**common, **one} for one in _marks(mark, panel, picture.x, up))
+        traces.extend({**common, **one} for one in _marks(mark, panel, picture.x, up, size))
     shown = span(column for mark in panel.marks if (column := getattr(mark, "x", None)) is not None)
-    _rules(picture, shown, 900 * (x[1] - x[0]), {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
+    _rules(picture, shown, size[0], {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
 
 
 def _rules(
@@ -163,7 +165,7 @@ def _rules(
             )  # fmt: skip
 
 
-def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis) -> list[dict[str, Any]]:
+def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]) -> list[dict[str, Any]]:
     """The traces of a mark in the plane; always the same number for the same structure."""
     match mark:
         case Line():
@@ -173,10 +175,10 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis) -> list[dict[str, Any]]:
             alone = not (known[1:] & known[:-1]).any()
             line = {"type": "scatter", "x": _values(across, x), "y": _values(up, y), "line": style,
                     "mode": "markers" if alone else "lines", "marker": {"color": mark.color, "size": 4}}  # fmt: skip
-            places = [i for i, _ in mark.notes]
-            notes = {"type": "scatter", "x": _values(mark.x[places], x), "y": _values(mark.y[places], y),
+            right, height, stands = lifted(mark, x, y, size)
+            notes = {"type": "scatter", "x": _values(right, x), "y": _values(height, y),
                      "mode": "text", "text": [escaped(text) for _, text in mark.notes], "showlegend": False,
-                     "textposition": "top right", "hoverinfo": "skip"}  # fmt: skip
+                     "textposition": stands, "hoverinfo": "skip"}  # fmt: skip
             area = []
             if mark.filled is not None:
                 area = [_area(across, np.full(len(across), mark.filled), up, mark.color, 0.5 * mark.opacity, x, y)]

@@ -36,6 +36,7 @@ class Line(Chart):
     kind: ClassVar[str] = "line"
     family: ClassVar[str] = "xy"
     mode: ClassVar[Mode] = APPEND
+    plain: ClassVar[bool] = True
 
     # ------------------------------------------------------------ taking in
 

@@ -120,7 +120,7 @@ class Canvas(anywidget.AnyWidget):
             full = self._full or blind
             self._full = False
             self._number += 1
-            self._pages.sent(self._number, time.monotonic())
+            ask = self._pages.sent(self._number, time.monotonic())
             message, buffers = self._sent.update(frame, full=full, coarse=blind)
-            message |= {"t": "frame", "n": self._number, "time": made}
+            message |= {"t": "frame", "n": self._number, "time": made, "ask": ask}
         return message, buffers

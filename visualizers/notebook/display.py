@@ -7,13 +7,15 @@ from typing import Any
 import ipywidgets
 
 from looptap.streams.stream import Stream
+from looptap.visualizers.cells import Cell
 from looptap.visualizers.notebook.driver import driver
 from looptap.visualizers.notebook.kernels import answer_anywhere, shell
 from looptap.visualizers.notebook.live import Live
 from looptap.visualizers.notebook.stills import Still
 from looptap.visualizers.picture import Picture
-from looptap.visualizers.plots import Cell, Plot
+from looptap.visualizers.plots import Plot
 
+_GAP, _LEAST = 8, 240  # pixels between charts, and those of a chart: where a row has fewer, it has fewer charts
 _LOOK = 0.2  # seconds between looks at which charts a plot has
 _shown: dict[str, tuple[str, list[PlotView]]] = {}  # by the notebook's cell: its execution, and what that showed
 
@@ -24,7 +26,7 @@ class PlotView:
     def __init__(self, plot: Plot) -> None:
         self.plot = plot
         self.still = Still(self._pictures, lambda: plot.live)
-        self.box = ipywidgets.GridBox(layout=ipywidgets.Layout(width="100%", grid_gap="8px"))
+        self.box = ipywidgets.GridBox(layout=ipywidgets.Layout(width="100%", grid_gap=f"{_GAP}px"))
         self._lives: dict[Cell, Live] = {}
         self._shape = (0, 0)
         self.closed = False
@@ -70,7 +72,8 @@ class PlotView:
         fresh = [live for cell, live in lives.items() if cell not in self._lives]
         self._lives = lives
         self.box.children = [live.canvas for live in lives.values()]
-        self.box.layout.grid_template_columns = f"repeat({columns}, minmax(0, 1fr))"
+        share = f"(100% - {_GAP * (columns - 1)}px) / {columns}"
+        self.box.layout.grid_template_columns = f"repeat(auto-fill, minmax(min(100%, max({_LEAST}px, {share})), 1fr))"
         answer_anywhere(self.box)
         for live in fresh:
             live.start()

@@ -48,7 +48,8 @@ class Driver:
                 threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
     def _run(self) -> None:
-        while (moved := self._next()) is not None:
+        while (found := self._next()) is not None:
+            due, moved = found
             begun = time.monotonic()
             try:
                 pause = moved.step(begun)
@@ -58,11 +59,13 @@ class Driver:
                     log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
                 pause = _AGAIN
             if pause is not None:
+                again = max(due, begun - pause) + pause  # a visit that came late makes no other come late
                 with self._changed:
                     if not any(entry[2] is moved for entry in self._waiting):
-                        heapq.heappush(self._waiting, (begun + pause, next(self._count), moved))
+                        heapq.heappush(self._waiting, (again, next(self._count), moved))
 
-    def _next(self) -> Moved | None:
+    def _next(self) -> tuple[float, Moved] | None:
+        """Whose turn it is, once it is, and since when."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting, _IDLE):
                 self._running = False
@@ -72,7 +75,7 @@ class Driver:
                 due = self._waiting[0][0]
                 if due <= now:
                     pulse.beat(now)
-                    return heapq.heappop(self._waiting)[2]
+                    return due, heapq.heappop(self._waiting)[2]
                 self._changed.wait(due - now)
 
 

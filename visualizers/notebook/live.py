@@ -6,12 +6,12 @@ import contextlib
 import time
 from typing import Any
 
+from looptap.visualizers.cells import Cell
 from looptap.visualizers.notebook.canvas import Canvas
 from looptap.visualizers.notebook.driver import driver
 from looptap.visualizers.notebook.frames import frame_of
 from looptap.visualizers.notebook.growing import growing
 from looptap.visualizers.notebook.kernels import pulse
-from looptap.visualizers.plots import Cell
 
 FASTEST = 1 / 60
 """Seconds between two frames, at least."""

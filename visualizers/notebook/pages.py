@@ -1,15 +1,21 @@
 """`Pages`: the browser pages that show a chart, and whether they can take another frame.
 
-Each page acknowledges a frame once it has drawn it. A page that is slow therefore gets fewer and larger frames, and
-never falls behind; one that says nothing for a while is gone, until it is heard again.
+Each page acknowledges the frames for which it is asked to, once it has drawn them. A page that is slow therefore gets
+fewer and larger frames, and never falls behind; one that says nothing for a while is gone, until it is heard again.
+As long as the answers come at once they are asked for less often. They cost the kernel more than frames do, and a
+browser that has just sent something confirms the next it receives up to 40 ms late, while the server holds frames back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-IN_FLIGHT = 5
-"""Frames that a page may owe: some travel, one is drawn, and not each one is acknowledged."""
+FEWEST, MOST = 2, 32
+"""Frames from one that is to be acknowledged to the next."""
+PROMPT = 0.15
+"""Seconds within which an answer comes at once."""
+ASK = 0.5
+"""Seconds after which the next frame is to be acknowledged, however few there were."""
 GONE = 3.0
 """Seconds after which a page that owes frames counts as gone."""
 _MOST = 16  # pages that are remembered
@@ -27,6 +33,8 @@ class Pages:
 
     def __init__(self) -> None:
         self._pages: dict[str, _Page] = {}
+        self.stride = FEWEST
+        self._asked, self._asked_at = 0, 0.0
 
     def heard(self, page: str, frame: int, now: float, hidden: bool = False) -> None:
         """``page`` has drawn ``frame``, or is there and ready for all frames after it."""
@@ -34,12 +42,19 @@ class Pages:
         if before is None and len(self._pages) >= _MOST:
             del self._pages[next(iter(self._pages))]
         self._pages[page] = _Page(max(frame, before.drawn if before else 0), now, hidden)
+        if before is not None and before.drawn < self._asked <= frame:
+            prompt = now - self._asked_at < PROMPT
+            self.stride = min(MOST, 2 * self.stride) if prompt else max(FEWEST, self.stride // 2)
 
-    def sent(self, frame: int, now: float) -> None:
-        """``frame`` was sent: whoever owed nothing owes it from now on."""
+    def sent(self, frame: int, now: float) -> bool:
+        """``frame`` is sent: whoever owed nothing owes it from now on. Whether it is to be acknowledged."""
         for page in self._pages.values():
             if page.drawn >= frame - 1:
                 page.heard = now
+        if frame - self._asked < self.stride and now - self._asked_at < ASK:
+            return False
+        self._asked, self._asked_at = frame, now
+        return True
 
     def left(self, page: str) -> None:
         """``page`` shows the chart no more."""
@@ -52,8 +67,8 @@ class Pages:
         return bool(self._pages)
 
     def ready(self, frame: int) -> bool:
-        """Whether all pages have drawn up to some frames before ``frame``, the newest one."""
-        return all(frame - page.drawn < IN_FLIGHT for page in self._pages.values())
+        """Whether all pages have drawn what they were asked for, or up to some frames before ``frame``, the newest."""
+        return all(page.drawn >= self._asked or frame - page.drawn <= 2 * self.stride for page in self._pages.values())
 
     @property
     def hidden(self) -> bool:

@@ -81,7 +81,7 @@ class Store {
       this.synced = true;
       this.queue.push([message, buffers]);
     }
-    this.later(message.n);
+    this.later(message.n, message.ask);
   }
   // Frames arrive in pairs where a network holds small ones back: each has its own frame of the screen. No more than
   // one is left waiting: as many come as are shown, so whatever once waits would do so for good, and age the picture.
@@ -116,8 +116,9 @@ class Store {
     return this.columns.get(key)?.sorted ?? true;
   }
   // Draw at the next frame of the screen, then acknowledge: a screen that is slow, or not looked at, gets less.
-  later(n) {
+  later(n, ask) {
     this.newest = n;
+    this.asks ||= ask;
     this.arrived = performance.now();
     const shown = document.visibilityState === "visible" && [...this.views].some((view) => view.visible);
     this.waiting ??= setTimeout(() => this.taken(false), shown ? 500 : 0);
@@ -139,15 +140,17 @@ class Store {
     while (!shown && this.queue.length) this.show();
     this.acknowledge(!shown);
   }
-  // Every second frame, or soon after: what is sent to the kernel costs it more than what it sends.
+  // Where the kernel asks for it, or else a second later: what is sent to the kernel costs it more than what it sends.
   acknowledge(hidden) {
     const send = () => {
       clearTimeout(this.owing);
       this.owing = null;
+      this.asks = false;
+      this.hid = hidden;
       this.model.send({ t: "ack", page: PAGE, n: this.newest, hidden });
     };
-    if (this.owing) send();
-    else this.owing = setTimeout(send, 30);
+    if (this.asks || hidden !== this.hid) send();
+    else this.owing ??= setTimeout(send, 1000);
   }
   draw() {
     this.dirty = false;

@@ -105,6 +105,44 @@ const short = (value, digits = 5) => {
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(Math.min(3, digits)) : String(+value.toPrecision(digits));
 };
 
+// Where a text at a point begins, and its base line: over or under all of the line that is below or above it, or moved
+// beside the point, where that is nearest, inside, and clear of what is `taken`. The kernel does the same for its pictures.
+const BESIDE = [[0, 0], [1, 0], [0.5, 0], [0, 1], [1, -1]];
+const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
+  const px = at.X(xs[index]), py = at.Y(ys[index]), gap = 0.4 * tall, end = at.X(at.x1), begin = at.X(at.x0);
+  const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
+  let best = [px, py - gap], spot = null, cost = Infinity;
+  for (const [share, moved] of BESIDE) {
+    const aside = 2 * gap * moved, from = px - share * wide + aside, to = from + wide;
+    let high = moved ? Infinity : py, low = moved ? -Infinity : py, before = null;
+    const [first, last] = sorted && !at.logx ? span(xs, true, value(from), value(to)) : [0, xs.length];
+    for (let i = first; i < last; i++) {
+      const x = at.X(xs[i]), y = at.Y(ys[i]), known = x - x === 0 && y - y === 0;
+      if (known && before && Math.max(before[0], x) >= from && Math.min(before[0], x) <= to) {
+        const [u, v] = before;
+        for (const edge of [Math.max(from, Math.min(x, u)), Math.min(to, Math.max(x, u))]) {
+          const height = u === x ? y : v + ((edge - u) / (x - u)) * (y - v);
+          high = Math.min(high, height);
+          low = Math.max(low, height);
+        }
+      }
+      before = known ? [x, y] : null;
+    }
+    const above = Math.min(high - gap, py + tall / 2), below = Math.max(low + gap, py - tall / 2) + tall;
+    for (const [foot, more] of [[above, 0], [below, gap]]) {
+      const out = from < begin || to > end || foot - tall < at.top || foot > at.bottom;
+      const meets = taken.some(([a, b, c, d]) => a < to && from < c && b < foot && foot - tall < d);
+      const price = Math.abs(foot - tall / 2 - py) + Math.abs(aside) + more + (out ? 1e6 : 0) + (meets ? 4 * tall : 0);
+      if (!(price < cost)) continue;
+      cost = price;
+      spot = [from, foot - tall, to, foot];
+      best = [from, foot - 0.2 * tall];
+    }
+  }
+  if (spot) taken.push(spot);
+  return best;
+};
+
 const PAINT = {
   line(ctx, store, mark, at) {
     const xs = store.column(mark.x), ys = store.column(mark.y), sorted = store.sorted(mark.x);
@@ -135,6 +173,7 @@ const PAINT = {
       ctx.arc(at.X(xs[from]), at.Y(ys[from]), 3 * at.ratio, 0, 7);
       ctx.fill();
     }
+    const taken = [];
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
       if (mark.filled === null) {
@@ -143,10 +182,10 @@ const PAINT = {
         ctx.arc(px, py, 3 * at.ratio, 0, 7);
         ctx.fill();
       }
-      const room = ctx.measureText(text).width + 5 * at.ratio;
+      const [left, base] = beside(xs, ys, sorted, index, ctx.measureText(text).width, 12 * at.ratio, at, taken);
       ctx.fillStyle = at.ink;
-      ctx.textAlign = px + room > at.X(at.x1) ? "right" : "left";
-      ctx.fillText(text, px + (ctx.textAlign === "left" ? 5 : -5) * at.ratio, py - 5 * at.ratio);
+      ctx.textAlign = "left";
+      ctx.fillText(text, left, base);
     }
   },
   band(ctx, store, mark, at) {

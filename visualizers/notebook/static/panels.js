@@ -71,8 +71,8 @@ class Space extends Sheet {
     [layout.x, layout.y, layout.z].forEach((axis, k) => {
       const where = (along) => [0, 1, 2].map((i) => (i === k ? along : i === 1 && !k ? 1.15 : -1.15));
       says(axis?.title ?? "", ...where(0));
-      says(short(limits[k][0], 3), ...where(-0.9));
-      says(short(limits[k][1], 3), ...where(0.9));
+      says(short(limits[k][0], 3), ...where(-0.78));
+      says(short(limits[k][1], 3), ...where(0.78));
     });
     ctx.textAlign = "left";
     for (const mark of marks) {

@@ -147,7 +147,7 @@ class Plane {
       ctx.globalAlpha = mark.opacity ?? 1;
       PAINT[mark.m](ctx, store, mark, {
         X, Y, ratio, ink, log, x0: u.scales.x.min, x1: u.scales.x.max, y0: scale.min,
-        width: bbox.width, bottom: bbox.top + bbox.height,
+        width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx: layout.x.log,
       });
       ctx.restore();
     }

@@ -1,0 +1,155 @@
+"""`Cell`: the place of one chart in a plot, which is chosen when the first value of its streams comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from looptap.streams.feed import FAILED, LIVE
+from looptap.streams.stream import Stream
+from looptap.visualizers.chart import Chart, IncompatibleStreams, chosen, make
+from looptap.visualizers.picture import Picture, Text
+from looptap.visualizers.runs import Legend, run_of
+
+
+class Cell:
+    """The place of one chart in a plot, and its streams. `chart` is None until the first value comes."""
+
+    def __init__(
+        self, streams: Sequence[Stream], options: dict[str, Any], how: dict[str, Any], legends: dict[int, Legend]
+    ) -> None:
+        self.streams: list[Stream] = list(streams)
+        self.chart: Chart | None = None
+        self._options, self._how, self._legends = options, how, legends
+        self.refused: dict[str, str] = {}
+        """Why a stream is not drawn, by its name."""
+        self._marks: list[Any] = []
+        self._paused = False
+        self.lock = threading.RLock()
+        """Held by each method; who needs the chart's lock besides takes this one first."""
+        self._said: tuple[str, ...] = ()
+        self._begin(strict=True)
+
+    @property
+    def title(self) -> str:
+        """What is written above the chart."""
+        return str(self._options.get("title") or ", ".join(dict.fromkeys(stream.name for stream in self.streams)))
+
+    def add(self, stream: Stream, **how: Any) -> None:
+        """Draw one more stream on this chart; ``how`` is what `Chart.add` takes. Raises IncompatibleStreams."""
+        with self.lock:
+            if self.chart is not None:
+                self.chart.add(stream, **{**self._look(stream), **how})
+                self._mark_commands(stream)
+            if any(one is stream for one in self.streams):
+                return
+            self.streams.append(stream)
+            try:
+                self._begin(strict=True)
+            except IncompatibleStreams:
+                self.streams.remove(stream)
+                raise
+            self._retitle()
+
+    def remove(self, stream: Stream) -> None:
+        """Draw a stream no more."""
+        with self.lock:
+            self.streams[:] = [one for one in self.streams if one is not stream]
+            if self.chart is not None:
+                self.chart.remove(stream)
+            self._retitle()
+
+    def _retitle(self) -> None:
+        if self.chart is not None:
+            self.chart.title = self.title
+
+    def marks(self, source: Any) -> None:
+        """Draw a vertical line for each command of ``source``, as `Chart.marks` does."""
+        self._marks.append(source)
+        if self.chart is not None:
+            self.chart.marks(source)
+
+    def pause(self) -> None:
+        """Let the picture stand; the streams go on."""
+        self._paused = True
+        if self.chart is not None:
+            self.chart.pause()
+
+    def resume(self) -> None:
+        """Let the picture move again."""
+        self._paused = False
+        if self.chart is not None:
+            self.chart.resume()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the picture stands."""
+        return self._paused
+
+    def pull(self) -> bool:
+        """Take in what has arrived; whether the picture has changed."""
+        with self.lock:
+            if self._begin() and self.chart is not None:
+                return self.chart.pull()
+            said = self._waits()
+            changed, self._said = said != self._said, said
+            return changed
+
+    def draw(self) -> Picture:
+        """The picture of now; until the first value comes it says what is waited for."""
+        with self.lock:
+            if self.chart is None:
+                return Picture((Text(self._waits()),), title=self.title)
+            return self.chart.draw()
+
+    def _begin(self, strict: bool = False) -> bool:
+        """Choose the chart by the first stream that has a value. Raises IncompatibleStreams if ``strict``."""
+        if self.chart is not None:
+            return True
+        asked = self._how.get("chart", "")
+        choice = next((found for stream in self.streams if (found := chosen(stream, asked)) is not None), None)
+        if choice is None:
+            return False
+        chart = make(choice, **{**self._options, "title": self.title})
+        ready = [stream for stream in self.streams if stream.first() is not None]
+        for stream in [*ready, *(stream for stream in self.streams if stream not in ready)]:
+            try:
+                chart.add(stream, **self._look(stream))
+            except IncompatibleStreams as error:
+                if strict:
+                    raise
+                self.refused[stream.name] = str(error)
+        chart.refused = self.refused
+        for source in self._marks:
+            chart.marks(source)
+        self.chart = chart
+        for stream in self.streams:
+            self._mark_commands(stream)
+        if self._paused:
+            chart.pause()
+        return True
+
+    def _look(self, stream: Stream) -> dict[str, Any]:
+        legend = self._legends.get(id(stream))
+        return {**self._how, "name": legend.name, "dash": legend.dash} if legend else self._how
+
+    def _mark_commands(self, stream: Stream) -> None:
+        run = run_of(stream)
+        if run is not None and self.chart is not None and hasattr(type(run), "commands"):
+            self.chart.marks(run)
+
+    def _waits(self) -> tuple[str, ...]:
+        """What is waited for, and what is known of why it does not come."""
+        lines = []
+        for stream in self.streams:
+            if stream.state == LIVE:
+                lines.append(f"waiting for the first value of {stream.name!r}")
+            else:
+                reason = f": {stream.reason}" if stream.reason else ""
+                what = "has failed" if stream.state == FAILED else "has ended"
+                lines.append(f"{stream.name!r} {what} without a value{reason}")
+            outlook = stream.outlook()
+            told = [note for note in stream.notes[:3] if note[1:] not in outlook]
+            lines += [part for part in [outlook, *told] if part]
+        return tuple(lines) or ("no stream",)
