@@ -40,6 +40,7 @@ class _Renewal:
     def step(self, now):
         for view in self.views:
             view.plot.pull()
+            view.still._last = b""  # published also if it has not changed: nbclient may have passed over the last one
             view.still.step(now)
         self.done.set()
 
