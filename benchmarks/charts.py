@@ -19,11 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import live_windows  # noqa: E402
-import peer_tensorboard  # noqa: E402
-from lab import ATTACH, BUSY, PATIENCE, SHOTS, beside_a_job, busy, enough, laboratory  # noqa: E402
+import live_windows  # noqa: E402 - once the path is known
+import peer_tensorboard  # noqa: E402 - once the path is known
+from lab import ATTACH, BUSY, PATIENCE, SHOTS, beside_a_job, busy, enough, laboratory  # noqa: E402 - once the path is known
 
-import looptap  # noqa: E402
+import looptap  # noqa: E402 - once the path is known
 
 SECONDS = float(os.environ.get("SECONDS", "10"))
 MOVES = 11

@@ -21,9 +21,9 @@ package = types.ModuleType("tensorwatch")
 package.__path__ = list(spec.submodule_search_locations)
 sys.modules["tensorwatch"] = package
 
-from tensorwatch.stream import Stream  # noqa: E402
-from tensorwatch.watcher import Watcher  # noqa: E402
-from tensorwatch.watcher_client import WatcherClient  # noqa: E402
+from tensorwatch.stream import Stream  # noqa: E402 - once its package stands
+from tensorwatch.watcher import Watcher  # noqa: E402 - once its package stands
+from tensorwatch.watcher_client import WatcherClient  # noqa: E402 - once its package stands
 
 PORT = 7  # added to TensorWatch's own port numbers
 

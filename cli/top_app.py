@@ -85,8 +85,8 @@ class Top(App[None]):
     TITLE = "looptap top"
     ENABLE_COMMAND_PALETTE = False
     # not ClassVar, which ruff would have: textual declares them as variables of the instance
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as textual has them
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]  # noqa: RUF012 - as textual has them
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),

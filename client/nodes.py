@@ -134,8 +134,8 @@ class NodeRelay:
 
 def relay(run: Run, ranks: Sequence[int]) -> int:
     """Carry what a client on stdin and stdout asks of ``ranks``, until it leaves; returns the exit code."""
-    source = open(0, "rb", BUFFER, closefd=False)  # noqa: SIM115
-    sink = open(1, "wb", BUFFER, closefd=False)  # noqa: SIM115
+    source = open(0, "rb", BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
+    sink = open(1, "wb", BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
     writing, over = threading.Lock(), threading.Event()
 
     def send(frame: bytes) -> None:

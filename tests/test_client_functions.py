@@ -134,7 +134,7 @@ def test_a_function_is_its_source():
 
 
 def test_a_lambda_over_several_lines_is_its_source():
-    f = lambda e: (  # noqa: E731
+    f = lambda e: (  # noqa: E731 - a lambda is what is tested
         e.loss + 1
     )
     assert compile_query(QuerySpec(source_of(f))).post(Event)[0] == (0, 5.0)

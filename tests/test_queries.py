@@ -282,7 +282,7 @@ def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
 def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):
     agent, run = job
     calls = []
-    emit = lambda: agent.emit("batch", loss=1.0, norm=looptap.lazy(lambda: calls.append(1) or 2.0))  # noqa: E731
+    emit = lambda: agent.emit("batch", loss=1.0, norm=looptap.lazy(lambda: calls.append(1) or 2.0))  # noqa: E731 - one event
     run.stream("loss", on="batch")
     emit()
     assert not calls

@@ -219,7 +219,7 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         run = attach(f"command:{script}")
         (bridge,) = bridges()
         bridge.kill()
-        sleeping = lambda: [c for c in psutil.Process().children() if c.name() == "sleep"]  # noqa: E731
+        sleeping = lambda: [c for c in psutil.Process().children() if c.name() == "sleep"]  # noqa: E731 - asked for twice, below
         until(sleeping)
         began = time.monotonic()
         run.close()

@@ -204,7 +204,7 @@ def limited(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     place = tmp_path / "limited"
     place.mkdir()
-    lift = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)  # noqa: E731
+    lift = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)  # noqa: E731 - beside what it undoes
     yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, before[1])), lift
     lift()
 

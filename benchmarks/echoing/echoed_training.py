@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     up: float
     down: float
     factor: float
-    expected: dict[float, float] = {}  # noqa: RUF012
+    expected: dict[float, float] = {}  # noqa: RUF012 - nobody changes it
     """For other factors, how many times as many steps a second the loader expects."""
 
 

@@ -61,9 +61,9 @@ def test_streams_of_all_ranks_go_over_to_the_next_attempt_of_torchrun(directory)
                 if attempt < 2:
                     before = run.id
                     os.kill(run.ranks[attempt].info.pid, signal.SIGKILL)  # rank 0, of which run is, and another one
-                    until(lambda: run.id != before and run.state == "live", "the next attempt is reached")  # noqa: B023
+                    until(lambda: run.id != before and run.state == "live", "the next attempt is reached")  # noqa: B023 - at once
                     for stream in after:
-                        until(lambda: len(stream.seams) > attempt, "the stream says so")  # noqa: B023
+                        until(lambda: len(stream.seams) > attempt, "the stream says so")  # noqa: B023 - at once
                         assert stream.seams[-1].new == run.id
                         after[stream] = stream.seams[-1].after
             assert all(stream.state == "live" and stream.dropped == 0 for stream in after)

@@ -48,7 +48,7 @@ def seed_random(text: str) -> None:
 class _Bare:
     """A generator without numbers: what is left of numpy's state is the normal number beside it."""
 
-    state: dict[str, Any] = {"bit_generator": "MT19937", "state": None}  # noqa: RUF012
+    state: dict[str, Any] = {"bit_generator": "MT19937", "state": None}  # noqa: RUF012 - numpy asks for an attribute
 
 
 _GLOBAL: Any = np.random
