@@ -162,5 +162,3 @@ class Sharing:
 
     def _set_alarm(self, link: Link) -> None:
         link.alarm = min((shared.until for shared in self.shares.values()), default=math.inf)
-
-

@@ -180,7 +180,7 @@ def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
     assert len(late) * cost / 18 >= 0.4 * share
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
 def test_the_kernel_tells_how_often_a_thread_has_waited():
     cpu, waits = used()
     for _ in range(3):

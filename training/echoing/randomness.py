@@ -95,7 +95,7 @@ def _exchanges() -> bool:
         one.randn(), other.randn(3)
         _beside(other, _beside(one))
         return hasattr(np.random, "set_bit_generator") and one.randn() == other.randn()
-    except Exception:
+    except Exception:  # whatever another numpy says to it: then its state is read and written as a whole
         return False
 
 
