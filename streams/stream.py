@@ -11,7 +11,7 @@ import contextlib
 import warnings
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from numpy.typing import NDArray
 
@@ -19,7 +19,7 @@ from looptap.streams.buffers import Batch, Gap, Record, Seam
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.feed import ENDED, Feed
 from looptap.streams.follow import Follow
-from looptap.streams.tables import Columns, as_array, as_frame, columns_of
+from looptap.streams.tables import Columns, as_array, as_arrays, as_frame, columns_of
 
 if TYPE_CHECKING:
     import pandas
@@ -48,7 +48,8 @@ class Stream(Feed):
     """Numbered values, the newest of which are kept.
 
     A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a
-    list of what is here. ``len()`` is the length of that list. ``buffer`` bounds the items that are kept and
+    list of what is here, and ``len()`` its length. A live stream grows between two looks at it: `to_numpy`,
+    `to_pandas` and `columns` give several columns of one look. ``buffer`` bounds the items that are kept and
     ``buffer_bytes`` what they take; `forgotten` counts the items that made room for newer ones. `state` is
     live, ended or failed, and `reason` says why.
 
@@ -188,9 +189,26 @@ class Stream(Feed):
             parts = self._buffer.parts_after(after, plain=plain)
         return columns_of(parts)
 
-    def to_numpy(self) -> NDArray[Any]:
-        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects."""
-        return as_array(self.values)
+    @overload
+    def to_numpy(self) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, name: str, /) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
+    def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
+        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
+
+        With names, an array for each, equally long also while the stream grows: fields of the values, or
+        number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
+
+        >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
+        >>> loss.tolist()
+        [0.5, 0.25]
+        """
+        if not names:
+            return as_array(self.values)
+        arrays = as_arrays(self.columns(), self._fields, names)
+        return arrays if len(arrays) > 1 else arrays[0]
 
     def to_pandas(self) -> pandas.DataFrame:
         """The values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.

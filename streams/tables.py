@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,19 +95,33 @@ def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
     return array.dtype.kind in "US" and not all(isinstance(value, str | bytes) for value in values)
 
 
+def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
+    """The columns of these names as arrays. Raises ValueError for a name that the table does not have."""
+    table = {"number": columns.numbers, **_table(columns, fields)}
+    if not columns.values and not fields:  # which names the values will have is not known yet
+        table = dict.fromkeys(names, np.empty(0)) | table
+    for name in names:
+        if name not in table:
+            near = difflib.get_close_matches(name, table, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"There is no column {name!r}; the columns are: {', '.join(table)}.{hint}")
+    return tuple(as_array(column) if isinstance(column := table[name], list) else column for name in names)
+
+
 def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
     """A pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
     import pandas
 
-    about: dict[str, Any] = {
-        "event": columns.events,
-        "rank": columns.ranks,
-        "time": columns.times,
-        "wall": pandas.to_datetime(columns.walls, unit="s", utc=True),
-    }
+    walls = pandas.to_datetime(columns.walls, unit="s", utc=True)
+    table = _table(columns._replace(walls=walls), fields)
+    return pandas.DataFrame(table, index=pandas.Index(columns.numbers, name="number"))
+
+
+def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
+    """Name each column: event, rank, time, wall, with an underscore where a field has that name, and the fields."""
+    about = {"event": columns.events, "rank": columns.ranks, "time": columns.times, "wall": columns.walls}
     parts = _value_columns(columns.values, fields)
-    about = {name + "_" if name in parts else name: column for name, column in about.items()}
-    return pandas.DataFrame({**about, **parts}, index=pandas.Index(columns.numbers, name="number"))
+    return {name + "_" if name in parts else name: column for name, column in about.items()} | parts
 
 
 def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import pickle
 import subprocess
 import sys
@@ -244,6 +245,41 @@ def test_an_array_holds_every_value_whatever_it_is(values):
     assert [v for v in array.tolist()] == values
 
 
+def test_named_columns_of_a_stream_that_grows_are_of_one_look():
+    stream, over = Stream("loss", fields=("step", "loss"), buffer=1000), threading.Event()
+
+    def grow():
+        for n in itertools.takewhile(lambda _: not over.is_set(), itertools.count(1)):
+            stream._push(batch([(n, 1 / n)], first=n))
+
+    in_background(grow)
+    try:
+        stream.wait(1)
+        for _ in range(200):
+            step, loss, number = stream.to_numpy("step", "loss", "number")
+            assert len(step) == len(loss) == len(number)
+            assert (step == number).all()
+            np.testing.assert_array_equal(loss, 1 / step)
+    finally:
+        over.set()
+
+
+def test_a_column_is_a_field_or_what_is_known_of_a_value():
+    rows = fed(batch([(1, 0.5), (2, 0.25)], clock=1e9), fields=("step", "time"))
+    assert rows.to_numpy("time").tolist() == [0.5, 0.25]
+    assert [column.tolist() for column in rows.to_numpy("number", "step", "rank")] == [[1, 2], [1, 2], [0, 0]]
+    assert (rows.to_numpy("wall") - rows.to_numpy("time_")).tolist() == [1e9, 1e9]
+    assert stream_of([1.5, 2.5]).to_numpy("value").tolist() == [1.5, 2.5]
+    assert stream_of([{"a": 1}, {"a": 2}]).to_numpy("a").tolist() == [1, 2]
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(ValueError, match=r"no column 'lss'; .*number, event, rank, time, wall, loss.*mean 'loss'"):
+        stream_of([(1.0,)], fields=("loss",)).to_numpy("lss")
+    first, second = Stream("dicts to come").to_numpy("a", "b")
+    assert len(first) == len(second) == 0
+
+
 def test_tensors_become_arrays_also_those_that_numpy_does_not_know():
     torch = pytest.importorskip("torch")
     stacked = stream_of([torch.ones(2, dtype=torch.bfloat16)] * 3).to_numpy()
@@ -276,7 +312,7 @@ def test_a_frame_of_other_values_has_the_columns_one_would_expect(values, column
 def test_waiting_returns_the_values_when_enough_have_arrived():
     stream = Stream("loss")
     in_background(lambda: [stream._push(batch([n], first=n)) for n in range(1, 6)])
-    assert stream.wait(5, timeout=10)[:5] == [1, 2, 3, 4, 5]
+    assert stream.wait(5, timeout=60)[:5] == [1, 2, 3, 4, 5]
 
 
 def test_waiting_counts_values_that_are_forgotten_already():
@@ -292,7 +328,7 @@ def test_waiting_on_a_stream_that_ends_says_why():
     stream = fed(batch([1]))
     in_background(lambda: stream._finish("failed", "the query failed 100 times."))
     with pytest.raises(StreamEnded, match=r"failed after 1 of 3 values: the query failed 100 times\.$"):
-        stream.wait(3, timeout=10)
+        stream.wait(3, timeout=60)
 
 
 def test_a_for_loop_yields_what_is_here_and_what_comes_until_the_end():
@@ -394,7 +430,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("wait", ["Stream().wait(timeout=None)", "list(Stream())"])
 def test_ctrl_c_ends_a_wait_in_the_main_thread(wait):
     code = CTRL_C.format(wait=wait)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "interrupted\n", done.stderr
 
 
@@ -456,7 +492,7 @@ def test_each_callback_gets_all_values_once_and_in_order_whoever_feeds():
 
     threads = [in_background(feed) for _ in range(8)]
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     soon(lambda: len(seen) == 10_000)
     assert seen == list(range(1, 10_001))
 
@@ -468,7 +504,7 @@ def test_readers_on_many_threads_see_every_value():
         stream._push(batch([n], first=n))
     stream.close()
     for reader in readers:
-        reader.join(30)
+        reader.join(60)
     assert results == [list(range(1, 2001))] * 6
 
 
@@ -579,9 +615,9 @@ def test_derived_streams_can_be_derived_from():
 def test_taking_in_small_values_is_fast_and_builds_no_records():
     batches = [batch([(n, 0.5)] * 512, first=512 * n + 1) for n in range(400)]
     stream = Stream(buffer=100_000)
-    began = time.perf_counter()
+    began = time.thread_time()  # of this thread alone, however busy the machine is
     for one in batches:
         stream._push(one)
-    per_second = 400 * 512 / (time.perf_counter() - began)
-    assert per_second > 50_000  # a tenth of what is promised, for a busy machine
+    per_second = 400 * 512 / (time.thread_time() - began)
+    assert per_second > 50_000  # a tenth of what is promised
     assert stream.arrived == 400 * 512
