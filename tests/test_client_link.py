@@ -371,7 +371,7 @@ def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
     agent.stop()
     soon(lambda: ear.ended)
     assert type(ear.ended[0]) is RunEnded
-    assert not link._thread.is_alive() or link._thread.join(5) is None
+    assert not link._thread.is_alive() or link._thread.join(60) is None
 
 
 def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):

@@ -332,12 +332,12 @@ def test_mutated_messages_raise_nothing_but_the_error_of_messages():
     ],
 )
 def test_absurd_sizes_and_shapes_are_refused_before_memory_is_taken(data):
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(MessageError):
         unpack(data)
     with pytest.raises(MessageError):
         decode_from_client(data)
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began < 1.0
 
 
 def test_deeply_nested_extensions_are_refused_whatever_the_recursion_limit():
@@ -383,7 +383,7 @@ print(seen)
 
 def test_decoding_hostile_bytes_imports_executes_and_opens_nothing(tmp_path):
     source = NOTHING_HAPPENS.format(tests=__file__.rpartition("/")[0])
-    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=100)
+    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=120)
     assert out.stdout.strip() == "[]"
 
 

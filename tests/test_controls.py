@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedulers
+from waiting import soon
 
 import looptap
 from looptap import CommandPending, Control, ControlConflict, ControlError, RemoteError
@@ -44,13 +45,6 @@ def done(agent, run, ask, *arguments, event="batch", **how):
         ask(*arguments, timeout=0, **how)
     agent.emit(event, step=1)
     return run.outcome(pending.value.id)
-
-
-def soon(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 # ---------------------------------------------------------------- declarations
@@ -407,7 +401,7 @@ def loop(tmp_path, monkeypatch):
     """A job with sockets and an I/O thread, whose loop runs in a thread of its own."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    agent = looptap.Agent("loop", may_pause=20.0, limits=looptap.Limits(heartbeat=0.05))
+    agent = looptap.Agent("loop", may_pause=600.0, limits=looptap.Limits(heartbeat=0.05))
     agent.expose(echo=Loader())
     over = threading.Event()
 
@@ -423,7 +417,7 @@ def loop(tmp_path, monkeypatch):
         yield agent, run
     over.set()
     agent.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -432,9 +426,9 @@ def test_a_paused_loop_stands_still_while_its_agent_answers_and_the_pause_is_no_
     steps = run.stream("step, event_dt", on="batch")
     steps.wait(5)
     paused = run.pause()
-    assert (paused.event, paused.result) == ("batch", 20.0)
+    assert (paused.event, paused.result) == ("batch", 600.0)
     soon(lambda: run.paused > 0.3)
-    assert run.silence < 5
+    soon(lambda: run.silence < 5)
     assert run.stacks()["paused"] > 0
     assert "paused for" in repr(run)
     with pytest.raises(CommandPending, match=r"The loop pauses; run\.resume\(\) ends that"):
@@ -445,15 +439,17 @@ def test_a_paused_loop_stands_still_while_its_agent_answers_and_the_pause_is_no_
     soon(lambda: agent.stats()["events"]["batch"] > paused.number + 3)
     steps.wait(5)
     assert agent.stats()["paused_before"] > 0.3
-    longest = max(dt for _, dt in steps.values)
-    assert longest < agent.stats()["paused_before"]
+    records = steps.records
+    assert (steps.dropped, records[-1].event - records[0].event) == (0, len(records) - 1)
+    paused = records[-1].time - records[0].time - sum(record.value[1] for record in records[1:])
+    assert paused == pytest.approx(agent.stats()["paused_before"], abs=1e-3)
     assert [r["what"] for r in run.commands] == ["pause", "set", "resume"]
 
 
 def test_a_pause_ends_by_itself_and_is_refused_beyond_what_the_host_allows(loop):
     agent, run = loop
-    for seconds in (21, 0, -1, "long", float("nan")):
-        with pytest.raises(ControlError, match="this job allows up to 20 s"):
+    for seconds in (601, 0, -1, "long", float("nan")):
+        with pytest.raises(ControlError, match="this job allows up to 600 s"):
             run.pause(seconds)
     at = run.pause(0.1).number
     soon(lambda: agent.stats()["events"]["batch"] > at)
@@ -469,9 +465,7 @@ def test_a_stop_and_the_end_of_the_agent_end_a_pause(loop):
     run.stop()
     assert agent.stop_requested
     run.pause()
-    began = time.monotonic()
-    agent.close()
-    assert time.monotonic() - began < 10
+    agent.close()  # ten minutes earlier; the fixture sees that the loop has ended
 
 
 def test_a_ctrl_c_works_in_a_pause():
@@ -486,7 +480,7 @@ def test_a_ctrl_c_works_in_a_pause():
     presser.start()
     with pytest.raises(KeyboardInterrupt):
         agent.emit("batch")
-    presser.join(10)
+    presser.join(60)
     assert agent.stats()["paused"] == 0
     agent.emit("batch")
     assert agent.stats()["events"] == {"batch": 2}
@@ -502,15 +496,13 @@ def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
     assert agent._service.steering.told() == {"controls": [], "triggers": {}, "checkpoint": False, "may_pause": 3.0}
 
 
-def test_a_set_of_a_living_run_is_answered_within_a_few_steps(loop):
-    _, run = loop
+def test_a_set_of_a_living_run_is_done_within_a_few_steps(loop):
+    agent, run = loop
     took = []
     for n in range(20):
-        began = time.monotonic()
-        run.set("echo.factor", 1 + n % 16)
-        took.append(time.monotonic() - began)
-        time.sleep(0.02)
-    assert sorted(took)[10] < 0.5
+        asked = agent.stats()["events"]["batch"]
+        took.append(run.set("echo.factor", 1 + n % 16).number - asked)
+    assert sorted(took)[10] < 100  # one or two on a quiet machine
 
 
 # ---------------------------------------------------------------- what must not reach the loop

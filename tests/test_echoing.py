@@ -665,7 +665,7 @@ def test_ranks_change_at_the_same_step_and_take_equal_steps():
 
 RANK = """
     import json, signal, sys
-    signal.alarm(100)
+    signal.alarm(300)
     import torch, torch.distributed as dist
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
     from looptap.training.echoing import BEFORE, Echo

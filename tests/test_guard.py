@@ -204,7 +204,7 @@ def test_a_run_that_comes_later_is_guarded_and_one_that_was_killed_ends(director
         finally:
             job.kill()
             job.wait()
-        assert guard.wait(30)
+        assert guard.wait(60)
         assert [f.outcome for f in guard.firings] == ["exit code 0"]
 
 

@@ -183,7 +183,7 @@ def test_while_the_loop_is_long_inside_an_event_nothing_changes_and_a_client_is_
     with looptap.Agent("stuck") as agent, looptap.attach("stuck") as run:
         stream = run.stream("step", on="batch")
         inside, go = threading.Event(), threading.Event()
-        agent.expose(wait=lambda: inside.set() or go.wait(20))
+        agent.expose(wait=lambda: inside.set() or go.wait(60))
         blocker = run.stream("wait() or step", on="batch", budget=float("inf"))
         loop = threading.Thread(target=agent.emit, args=("batch",), kwargs={"step": 1})
         loop.start()

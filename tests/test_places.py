@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.agent import endpoints, loop
@@ -31,13 +32,6 @@ def place(monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(path))
     yield path
     shutil.rmtree(path, ignore_errors=True)
-
-
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.002)
 
 
 def file_of(place):
@@ -182,12 +176,12 @@ def test_a_directory_that_vanishes_comes_back_and_clients_stay_attached(place, m
         with attach("digits") as first:
             stream = first.stream("step", on="batch")
             shutil.rmtree(place)
-            until(lambda: path.exists() and socket_of(path).exists())
+            soon(lambda: path.exists() and socket_of(path).exists())
             assert path.read_bytes() == content
             assert stat.S_IMODE(place.stat().st_mode) == 0o700
             for step in range(3):
                 agent.emit("batch", step=step)
-            assert stream.wait(n=3, timeout=20)
+            assert stream.wait(n=3, timeout=60)
             assert stream.values == [0, 1, 2]
             assert first.state == "live"
             with attach("digits") as second:
@@ -205,11 +199,11 @@ def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on
         path = file_of(inner)
         stream = run.stream("step", on="batch")
         shutil.rmtree(place / "a")
-        until(lambda: "cannot be made again" in caplog.text)
+        soon(lambda: "cannot be made again" in caplog.text)
         agent.emit("batch", step=1)
-        assert stream.wait(n=1, timeout=20)
+        assert stream.wait(n=1, timeout=60)
         (place / "a").mkdir(0o700)
-        until(path.exists)
+        soon(path.exists)
         assert caplog.text.count("cannot be made again") == 1
 
 
@@ -222,7 +216,7 @@ def test_a_directory_that_somebody_else_made_meanwhile_gets_no_socket(place, mon
         made.chmod(0o777)
         place.rename(away)
         made.rename(place)
-        until(lambda: "cannot be made again" in caplog.text)
+        soon(lambda: "cannot be made again" in caplog.text)
         assert list(place.iterdir()) == []
         place.rmdir()
         away.rename(place)
@@ -248,7 +242,7 @@ def test_an_agent_removes_what_long_dead_runs_left_and_nothing_else(place):
             os.utime(ages[name], (time.time() - age,) * 2)
         os.utime(living, (1.0, 1.0))
         with looptap.Agent("newcomer"):
-            until(lambda: not ages["old"].exists())
+            soon(lambda: not ages["old"].exists())
         assert ages["fresh"].exists()
         assert ages["away"].exists()
         assert living.exists()

@@ -145,7 +145,7 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
                 run.set("count", "many")
             live = run.commands.save(directory / "live.yaml").read_text()
         over.set()
-        loop.join(10)
+        loop.join(60)
     (path,) = directory.glob("*.looptap")
     with looptap.open(path) as stored:
         assert stored.commands.save(directory / "stored.yaml").read_text() == live
@@ -217,5 +217,5 @@ def test_a_job_is_replayed_from_the_shell_without_a_change_of_its_code(tmp_path)
     )
     command = [sys.executable, "-m", "looptap.cli", "replay", str(path), sys.executable, "-c", code]
     environment = {**os.environ, "LOOPTAP_DIR": str(tmp_path)}
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert (finished.returncode, finished.stdout) == (0, "steps 3\n"), finished.stderr

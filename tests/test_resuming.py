@@ -132,8 +132,8 @@ def test_what_is_done_anew_is_marked_from_its_first_value_however_busy_the_threa
         agent.stream("loss", "loss", on="batch", keep=True)
         held, go = threading.Event(), threading.Event()
         soon(lambda: agent.emit("batch", loss=1.0) or agent._link.wakes)  # now a flush is due soon
-        agent._link.post(lambda: held.set() or go.wait(20))
-        assert held.wait(20)
+        agent._link.post(lambda: held.set() or go.wait(60))
+        assert held.wait(60)
         time.sleep(0.05)  # it is due
         agent.load_state_dict(state)
         for _ in range(200):

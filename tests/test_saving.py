@@ -88,7 +88,7 @@ def test_a_library_that_is_missing_is_said_with_what_installs_it(suffix, package
         "except ImportError as error: print(error)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / f"a{suffix}"), package]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'" in done.stdout, done
 
 
@@ -102,4 +102,4 @@ def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never
         "assert 'matplotlib.figure' in sys.modules\n"
         "assert not {'matplotlib.pyplot', 'plotly'} & set(sys.modules), 'pyplot'\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=120)

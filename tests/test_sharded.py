@@ -13,7 +13,7 @@ import torch
 
 RANK = """
     import json, signal, sys, warnings
-    signal.alarm(100)
+    signal.alarm(300)
     warnings.simplefilter("ignore")
     import torch, torch.distributed as dist
     from torch import nn

@@ -65,7 +65,7 @@ def test_no_signal_is_handled_by_an_agent_its_queries_or_its_end():
             stream = run.stream("step", on="batch")
             job.stdin.write("go\n")
             job.stdin.flush()
-            assert stream.wait(1, timeout=30) == [1]
+            assert stream.wait(1, timeout=60) == [1]
         job.stdin.write("go\n")
         job.stdin.close()
         assert job.wait(60) == 0, job.stderr.read()
@@ -73,7 +73,7 @@ def test_no_signal_is_handled_by_an_agent_its_queries_or_its_end():
 
 ENDED = """
     import os, signal, sys, time, looptap
-    signal.alarm(60)
+    signal.alarm(300)
     exec(sys.argv[1])
     agent = looptap.Agent("ended", sigterm=sys.argv[2] == "True")
     if sys.argv[3] == "closing":
@@ -111,7 +111,7 @@ def test_with_the_hook_nothing_is_lost_and_the_job_ends_as_without(who, asked):
         stream = run.stream("step, text", on="batch", budget=100.0)
         job.stdin.write("go\n")
         job.stdin.close()
-        assert job.wait(30) == status
+        assert job.wait(60) == status
         assert (job.stdout.read() == "after\n") == (status == 0)
         if asked and reason:
             soon(lambda: stream.state != "live")
@@ -128,7 +128,7 @@ def test_a_sigterm_while_the_agent_closes_waits_for_its_goodbye():
         stream = run.stream("step, text", on="batch", budget=100.0)
         job.stdin.write("go\n")
         job.stdin.close()
-        assert job.wait(30) == -signal.SIGTERM
+        assert job.wait(60) == -signal.SIGTERM
         soon(lambda: stream.state != "live")
         assert stream.arrived == 1000
         assert stream.state == "ended"

@@ -10,6 +10,7 @@ import tracemalloc
 
 import pytest
 import torch
+from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
@@ -20,14 +21,6 @@ from looptap.cli import main
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.testing import pair
-
-
-def soon(condition, seconds=20.0):
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -276,7 +269,7 @@ def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_wri
     for number in range(1, 30_001):
         ring.put(number, 0.0, number, 64)
     over.set()
-    thread.join(20)
+    thread.join(60)
     assert seen == sorted(set(seen))
     assert len(seen) + reader.dropped == 30_000
 

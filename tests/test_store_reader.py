@@ -165,7 +165,7 @@ def keeping(path, *arguments):
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not path.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -179,7 +179,7 @@ def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
     path = tmp_path / "live.looptap"
     with keeping(path), looptap.open(path) as run:
         assert run.alive
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not run.streams:
             assert time.monotonic() < deadline
             time.sleep(0.01)

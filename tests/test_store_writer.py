@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.store import places, writer
@@ -54,13 +55,6 @@ def made(tmp_path):
 def batch(first, values, flags=b"", nbytes=0):
     count = len(values)
     return Batch(first, array("q", range(count)), array("d", range(count)), list(values), 1e9, flags, nbytes=nbytes)
-
-
-def until(condition, what, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 def same(a, b):
@@ -104,7 +98,7 @@ def test_what_sqlite_cannot_take_is_refused_counted_and_told_and_the_next_values
     stream = kept.stream("s")
     for number in range(1, 10):
         kept.append(stream, batch(number, [number])._replace(rank=2**80 if number in (4, 5) else 0))
-    until(lambda: kept.stats()["dropped"] + kept.stats()["kept"] == 9, "it did not go on")
+    soon(lambda: kept.stats()["dropped"] + kept.stats()["kept"] == 9, told="it did not go on")
     assert kept.stats()["dropped"] == 2
     assert "OverflowError" in kept.stats()["reason"]
     assert not kept.close(10)
@@ -151,7 +145,7 @@ def test_facts_and_commands_are_kept(made):
 def test_a_closed_file_is_one_ordinary_file(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    until(lambda: kept.stats()["kept"], "nothing was kept")
+    soon(lambda: kept.stats()["kept"], told="nothing was kept")
     assert kept.close(10)
     assert os.listdir(kept.path.parent) == [kept.path.name]
 
@@ -159,7 +153,7 @@ def test_a_closed_file_is_one_ordinary_file(made):
 def test_a_value_is_committed_without_more_to_come(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    until(lambda: kept.stats()["kept"] == 1, "one value alone was not committed")
+    soon(lambda: kept.stats()["kept"] == 1, told="one value alone was not committed")
     with looptap.open(kept.path) as run:
         assert run.stream("s").values == [1]
         assert run.alive
@@ -169,7 +163,7 @@ def test_another_runs_file_is_never_written_into(made, tmp_path):
     (tmp_path / "run.looptap").write_text("precious")
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    until(lambda: kept.stats()["state"] == "paused", "it did not stop")
+    soon(lambda: kept.stats()["state"] == "paused", told="it did not stop")
     assert "exists already" in kept.stats()["reason"]
     assert not kept.close(10)
     assert (tmp_path / "run.looptap").read_text() == "precious"
@@ -215,17 +209,17 @@ def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request)
     kept = made(place / "run.looptap", limit=200_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, range(100), nbytes=100))
-    until(lambda: kept.stats()["kept"] == 100, "nothing was kept before the disk was full")
+    soon(lambda: kept.stats()["kept"] == 100, told="nothing was kept before the disk was full")
     fill()
     first, accepted = 101, 100
     while not kept.stats()["dropped"]:
         accepted += 100 * kept.append(stream, batch(first, [float(n) for n in range(100)], nbytes=100))
         first += 100
-    until(lambda: kept.stats()["state"] == "paused", "it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
     assert "disk" in kept.stats()["reason"]
     assert kept.stats()["waiting_bytes"] <= 200_000
     free()
-    until(lambda: kept.stats()["kept"] == accepted, "it did not resume")
+    soon(lambda: kept.stats()["kept"] == accepted, told="it did not resume")
     assert kept.append(stream, batch(first, [7]))
     assert kept.close(10)
     stats = kept.stats()
@@ -263,7 +257,7 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
     kept = made(limit=1_000_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
-    assert slow.waits.wait(30)
+    assert slow.waits.wait(60)
     longest, handed = 0.0, 1
     for _ in range(5000):
         more = batch(handed + 1, [1.0] * 10, nbytes=100)
@@ -276,14 +270,14 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
     assert stats["waiting_bytes"] <= 1_000_000
     assert stats["kept"] == 0
     slow.go.set()
-    until(lambda: kept.stats()["kept"] + kept.stats()["dropped"] == handed, "it did not go on")
+    soon(lambda: kept.stats()["kept"] + kept.stats()["dropped"] == handed, told="it did not go on")
     assert kept.stats()["dropped"] == stats["dropped"] > 0
 
 
 def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    assert slow.waits.wait(30)
+    assert slow.waits.wait(60)
     begun = time.monotonic()
     assert not kept.close(0.1)
     assert time.monotonic() - begun < 2
@@ -293,10 +287,10 @@ def test_a_place_that_cannot_be_written_is_told_and_tried_again(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1]))
-    until(lambda: kept.stats()["state"] == "paused", "it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
     assert "runs" in kept.stats()["reason"]
     (tmp_path / "runs").unlink()
-    until(lambda: kept.stats()["kept"] == 1, "it did not resume")
+    soon(lambda: kept.stats()["kept"] == 1, told="it did not resume")
     assert kept.stats()["state"] == "keeping"
 
 
@@ -304,7 +298,7 @@ def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1, 2]))
-    until(lambda: kept.stats()["state"] == "paused", "it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
     assert not kept.close(10)
     assert kept.stats()["dropped"] == 2
     assert kept.stats()["state"] == "closed"
@@ -350,7 +344,7 @@ assert kept.close(10)
 @pytest.mark.parametrize("arguments", [[], ["locked"]])
 def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
     command = [sys.executable, "-c", FORKED, str(tmp_path / "run.looptap"), *arguments]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=120)
     with looptap.open(tmp_path / "run.looptap") as run:
         assert run.stream("s").values == [1, 2]
 
@@ -360,11 +354,11 @@ def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made,
     kept = made()
     stream = kept.stream("s")
     kept.append(stream, batch(1, [1]))
-    until(lambda: kept.stats()["kept"] == 1, "nothing was kept")
+    soon(lambda: kept.stats()["kept"] == 1, told="nothing was kept")
     assert not [name for name in os.listdir(kept.path.parent) if name.endswith(("-wal", "-shm"))]
     with looptap.open(kept.path) as run:
         kept.append(stream, batch(2, [2]))
-        assert run.stream("s").wait(2, timeout=30) == [1, 2]
+        assert run.stream("s").wait(2, timeout=60) == [1, 2]
 
 
 MOUNTS = "/dev/sda1 / ext4 rw 0 0\nnas:/home /net/my\\040home nfs4 rw 0 0\n//win/c /net/my\\040home/c cifs rw 0 0\n"

@@ -27,7 +27,7 @@ from looptap.cli.facts import Facts
 from looptap.cli.top_app import StreamView, Top
 from looptap.cli.top_views import commands
 
-WAIT = 20.0
+WAIT = 60.0
 JOB = """
 import threading, sys, looptap
 agent = looptap.Agent("small")
@@ -64,7 +64,7 @@ def job(directory):
         yield agent
         over.set()
         agent._service.steering.pause.resume()
-        thread.join(10)
+        thread.join(60)
 
 
 def shown(app):
@@ -249,7 +249,7 @@ def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(
 
     def sees(*texts):
         try:
-            soon(lambda: all(text in screen() for text in texts), 40)
+            soon(lambda: all(text in screen() for text in texts))
         except AssertionError:
             raise AssertionError(f"not all of {texts} came:\n{screen()}") from None
 

@@ -125,7 +125,7 @@ class Player:
         self.go_on()
 
     def sent(self, kind):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while type(self.last) is not kind:
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -105,7 +105,7 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     code = """
         import looptap, signal, sys, torch
-        signal.alarm(60)  # in case nobody is left to interrupt it
+        signal.alarm(300)  # in case nobody is left to interrupt it
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()
@@ -136,18 +136,18 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
             streams = [run.stream(q, on="batch", every=n, buffer=100) for n, q in enumerate(queries, 1)]
             child.stdin.write("go\n")
             child.stdin.flush()
-            streams[0].wait(1, timeout=20)
+            streams[0].wait(1, timeout=60)
             for n in range(1, 51):
                 time.sleep(random.random() / 100)
                 child.send_signal(signal.SIGINT)
                 assert child.stdout.readline() == f"{n}\n"
             assert child.stdout.readline() == "unharmed\n"
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while streams[0].state == "live" and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert streams[0].latest[0] == -1
             assert streams[0].arrived + streams[0].dropped == streams[0].records[-1].number
-        assert child.wait(20) == 0
+        assert child.wait(60) == 0
 
 
 # ---------------------------------------------------------------- S19: the loop's state
@@ -327,7 +327,7 @@ def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(tmp_path,
     with looptap.attach("blocked") as run:
         stream = run.stream("step", on="batch")
         release = threading.Event()
-        agent._link.post(lambda: release.wait(10))
+        agent._link.post(lambda: release.wait(60))
         agent.emit("batch", step=0)
         times = []
         for step in range(1, 5000):
@@ -336,7 +336,7 @@ def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(tmp_path,
             times.append(time.perf_counter() - started)
         release.set()
         agent.emit("batch", step=5000)
-        stream.wait(1000, timeout=10)
+        stream.wait(1000, timeout=60)
         agent.close()
         deadline = time.monotonic() + 5
         while stream.state == "live" and time.monotonic() < deadline:
@@ -397,7 +397,7 @@ def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(tmp_path
             os._exit(0 if "inert" in repr(agent) else 1)
         assert os.waitpid(child, 0)[1] == 0
         agent.emit("batch", step=1)
-        assert stream.wait(1, timeout=10) == [1]
+        assert stream.wait(1, timeout=60) == [1]
 
 
 def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypatch):
@@ -418,7 +418,7 @@ def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypa
             loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=2, multiprocessing_context="fork")
             for batch in loader:
                 agent.emit("batch", n=len(batch))
-        assert stream.wait(8, timeout=10) == [8] * 8
+        assert stream.wait(8, timeout=60) == [8] * 8
 
 
 @pytest.mark.parametrize("ours", ["cpu", None])

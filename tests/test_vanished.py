@@ -58,8 +58,8 @@ def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_j
         with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
             assert client.stdout.readline() == "in\n"
             busy, release = threading.Event(), threading.Event()
-            agent._link.post(lambda: (busy.set(), release.wait(20)))  # as when the loop keeps the interpreter lock
-            assert busy.wait(20)
+            agent._link.post(lambda: (busy.set(), release.wait(60)))  # as when the loop keeps the interpreter lock
+            assert busy.wait(60)
             client.stdin.write("go\n")
             client.stdin.flush()
             assert client.stdout.readline() == "sent\n"
@@ -67,13 +67,13 @@ def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_j
             time.sleep(pause)
             client.stdin.write("die\n")
             client.stdin.close()
-            client.wait(20)
+            client.wait(60)
         time.sleep(pause)
         release.set()
         with looptap.attach("flooded") as run:
             stream = run.stream("step", on="batch")
             agent.emit("batch", step=2)
-            assert stream.wait(1, timeout=10) == [2]
+            assert stream.wait(1, timeout=60) == [2]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
@@ -89,7 +89,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
             assert client.stdout.readline() == "attached\n"
             assert len(agent.stats()["queries"]) == 3
             os.kill(client.pid, how)
-            deadline = time.monotonic() + 30 * agent.limits.heartbeat_timeout
+            deadline = time.monotonic() + 60 * agent.limits.heartbeat_timeout
             while agent.stats()["queries"]:
                 agent.emit("batch", step=1)
                 assert time.monotonic() < deadline
@@ -98,7 +98,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
             with looptap.attach("vanishing") as run:  # and somebody else may come
                 stream = run.stream("step", on="batch")
                 agent.emit("batch", step=2)
-                assert stream.wait(1, timeout=10) == [2]
+                assert stream.wait(1, timeout=60) == [2]
             if how == signal.SIGSTOP:  # who comes to again is taken up again
                 client.send_signal(signal.SIGCONT)
                 while len(agent.stats()["queries"]) < 3:

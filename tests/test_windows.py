@@ -122,7 +122,7 @@ def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, 
     assert np.ptp(before[:, 0]) > 150, "the line goes up and down"
     soon(lambda: not np.array_equal(line(screen), before))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert f"in a window ({toolkit.title()})" in err

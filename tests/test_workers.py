@@ -33,7 +33,7 @@ LOADING = """
             return torch.tensor("inert" in repr(self.agent) and multiprocessing.parent_process() is not None)
 
     if __name__ == "__main__":
-        signal.alarm(100)
+        signal.alarm(300)
         method, workers, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
         with looptap.Agent("loading") as agent:
             print("ready", flush=True)
@@ -74,8 +74,8 @@ def test_an_agent_in_a_worker_is_inert_and_the_stream_goes_on(method, workers, e
             job.stdin.write("go\n")
             job.stdin.flush()
             assert job.stdout.readline() == f"{{'batch': {4 * epochs}, 'epoch': {epochs}}}\n"
-            assert stream.wait(4 * epochs, timeout=20) == [2] * (4 * epochs)
-            assert sums.wait(epochs, timeout=20) == [8] * epochs
+            assert stream.wait(4 * epochs, timeout=60) == [2] * (4 * epochs)
+            assert sums.wait(epochs, timeout=60) == [8] * epochs
             job.stdin.write("end\n")
             job.stdin.close()
         assert job.wait(60) == 0
@@ -84,10 +84,10 @@ def test_an_agent_in_a_worker_is_inert_and_the_stream_goes_on(method, workers, e
 ORPHANING = """
     import os, signal, sys, time, looptap
     agent = looptap.Agent("orphaning", listen=sys.argv[1] or None)
-    signal.alarm(60)
+    signal.alarm(300)
     child = os.fork()
     if not child:
-        signal.alarm(60)
+        signal.alarm(300)
         time.sleep(60)
         os._exit(0)
     print(child, flush=True)
@@ -107,9 +107,9 @@ def test_a_killed_job_is_told_dead_at_once_although_a_worker_lives_on(listen, tm
         try:
             with looptap.attach("orphaning") as run:
                 stream = run.stream("event_number", on="batch")
-                stream.wait(1, timeout=20)
+                stream.wait(1, timeout=60)
                 job.kill()
-                job.wait(20)
+                job.wait(60)
                 killed = time.monotonic()
                 while stream.state == "live":  # the worker's copies of its sockets do not keep its clients
                     assert time.monotonic() - killed < 10

@@ -66,7 +66,7 @@ def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell
     book.run(1)
     book.charts(1)
     book.grows()
-    soon(lambda: book.inked(BLUE) > 100, 30)
+    soon(lambda: book.inked(BLUE) > 100)
     busy(lab, book, 2)
     for _ in range(3):
         book.grows()
@@ -88,7 +88,7 @@ def test_a_control_reaches_the_job_while_a_cell_runs(lab, opened, job):
     slider.focus()
     slider.press("ArrowRight")
     begun = time.monotonic()
-    soon(lambda: job.controls["echo.factor"].value == before + 1, 30)
+    soon(lambda: job.controls["echo.factor"].value == before + 1)
     took = time.monotonic() - begun
     said = f"set echo.factor: {before} → {before + 1}"
     book.wait(f"document.body.textContent.includes({json.dumps(said)})")
@@ -114,7 +114,7 @@ def test_streams_come_and_go_while_a_chart_lives(opened):
     book.charts(1)
     book.run(2)
     book.wait("document.querySelectorAll('.looptap .legend span').length === 2")
-    soon(lambda: book.inked([255, 127, 14]) > 100, 30)
+    soon(lambda: book.inked([255, 127, 14]) > 100)
     book.run(3)
     book.charts(2)
     book.run(4)
@@ -131,7 +131,7 @@ def test_a_chart_comes_back_after_a_reload_and_on_a_second_page(lab, opened):
     book.charts(1)
     book.grows(by=50)
     before = book.last()
-    soon(lambda: book.page.evaluate(SAVED), 30)  # a still that is renewed makes it dirty again
+    soon(lambda: book.page.evaluate(SAVED))  # a still that is renewed makes it dirty again
     book.page.reload()
     book.wait("window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel")
     book.charts(1)
@@ -162,7 +162,7 @@ def test_a_saved_notebook_with_ten_charts_is_small_and_opens_with_the_last_pictu
         "cell.toJSON().outputs.some((output) => output.data?.['image/png'])).length === 10"  # fmt: skip
     book.wait(pictures, timeout=2 * PATIENCE)
     assert book.page.locator(".jp-OutputArea-output img:visible").count() == 0
-    soon(lambda: book.page.evaluate(SAVED), 30)  # a still that is renewed makes it dirty again
+    soon(lambda: book.page.evaluate(SAVED))  # a still that is renewed makes it dirty again
     size = (lab.root / book.name).stat().st_size
     assert size < 1_000_000
     book.page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
@@ -238,15 +238,15 @@ def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_k
         book.page.mouse.down()
         book.page.mouse.move(x + whole["width"] * 0.2, y, steps=5)
         book.page.mouse.up()
-        soon(lambda: run.controls["echo.factor"].value > 1, 30)
+        soon(lambda: run.controls["echo.factor"].value > 1)
         turned = run.controls["echo.factor"].value
         assert 11 < turned < 16  # a fifth of the way from 1 to 64
         assert turned % 0.5 == 0
         done = run.commands[-1]
         book.wait(f"document.body.textContent.includes('set echo.factor: 1.0 → {turned}, at batch {done['number']}')")
-        soon(lambda: waiting.latest[1] > done["number"] + 64 and waiting.latest[0] < before / 2, 30)
+        soon(lambda: waiting.latest[1] > done["number"] + 64 and waiting.latest[0] < before / 2)
         handle.press("ArrowLeft")
-        soon(lambda: run.controls["echo.factor"].value == turned - 0.5, 30)
+        soon(lambda: run.controls["echo.factor"].value == turned - 0.5)
         run.set("echo.factor", 5.7, expected=None)  # between two steps of the slider, which leaves it there
         book.wait("document.body.textContent.includes('now 5.7')")
         book.shot("echo-panel")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from far_host import NAME, far_host
-from rank_jobs import LOOP, until
+from rank_jobs import LOOP
+from waiting import soon
 
 import looptap
 from looptap.protocol.errors import LinkError, NoSuchRun
@@ -60,7 +61,7 @@ def reached(ranks):
         run.close()
         return None
 
-    run = until(complete, "all ranks are there")
+    run = soon(complete, told="all ranks are there")
     assert list(run.ranks) == list(range(ranks))
     return run
 
@@ -90,16 +91,16 @@ def test_the_ranks_of_a_torchrun_job_on_another_host_are_asked_and_changed_as_he
                 ours, theirs = ({r.event: r.value for r in complete(stream)} for stream in (direct, relayed))
                 return [(ours[event], theirs[event]) for event in ours.keys() & theirs.keys()]
 
-            until(lambda: len(common()) >= 5 and len(complete(mean)) >= 100, "values of all ranks come by both ways")
+            soon(lambda: len(common()) >= 5 and len(complete(mean)) >= 100, told="values of all ranks by both ways")
             assert all(ours == theirs and ours.v1 == 80 for ours, theirs in common())
             assert all(r.value == ((r.event - 1) % 100, 1.5) for r in complete(mean))
             assert run.call("rank", ranks="all") == {0: 0, 1: 1, 2: 2, 3: 3}
             skew = run.skew()
-            until(lambda: complete(skew), "events of all ranks come")
+            soon(lambda: complete(skew), told="events of all ranks come")
             assert skew.latest.uncertainty == 0.0  # one host, one clock, wherever we are
             assert sorted(run.stacks(ranks="all")) == [0, 1, 2, 3]
             assert run.stop().event
-            until(lambda: run.state == "ended", "the job ends")
+            soon(lambda: run.state == "ended", told="the job ends")
         assert job.wait(60) == 0
     finally:
         job.kill()
@@ -116,18 +117,18 @@ def test_a_rank_on_another_host_that_is_killed_is_told_and_the_rest_goes_on(far)
         with reached(3) as run:
             stream = run.stream("step", ranks="all", combine="list")
             relayed = run.stream("len(events)", combine="merge", relay=True, window=20)
-            until(lambda: complete(stream) and relayed.latest == 60, "values of all ranks come")
+            soon(lambda: complete(stream) and relayed.latest == 60, told="values of all ranks come")
             began = time.monotonic()
             subprocess.run(["ssh", NAME, f"kill -9 {run.ranks[2].info.pid}"], check=True)
-            until(lambda: 2 in stream.gone, "the death is told")
+            soon(lambda: 2 in stream.gone, told="the death is told")
             print(f"the death of a rank was told after {time.monotonic() - began:.1f} s: {stream.gone[2]}")
             assert "process" in stream.gone[2]
-            until(lambda: stream.latest == [0, 0] and relayed.latest == 40, "the others go on")
+            soon(lambda: stream.latest == [0, 0] and relayed.latest == 40, told="the others go on")
             assert run.ranks.missing == (2,)
             with pytest.raises(NoSuchRun, match=r"rank 2 of .* cannot be reached.*ranks=\[0, 1\]"):
                 run.call("rank", ranks="all")
             assert run.call("rank", ranks=1) == 1
-            until(lambda: any("lacks rank 2" in note for note in relayed.notes), "the relay says which rank is gone")
+            soon(lambda: any("lacks rank 2" in note for note in relayed.notes), told="the relay says who is gone")
     finally:
         for job in jobs:
             job.kill()
@@ -144,11 +145,11 @@ def test_a_relay_starts_on_the_host_of_the_ranks_where_both_hosts_share_the_dire
     told = f"LOOPTAP_DIR={shared} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 TORCHELASTIC_RUN_ID=none"
     jobs = [there(f"RANK={rank} {told} exec {far}/far/python {far}/job.py") for rank in range(2)]
     try:
-        until(lambda: any(not found.missing for found in looptap.runs()), "both ranks are there")
+        soon(lambda: any(not found.missing for found in looptap.runs()), told="both ranks are there")
         with looptap.attach("many") as run:
             relayed = run.stream("len(events)", combine="merge", relay=True, window=20)
             assert "ranks 0-1 by a relay" in relayed.notes
-            until(lambda: relayed.latest == 40, "values of both ranks come")
+            soon(lambda: relayed.latest == 40, told="values of both ranks come")
             (part,) = relayed.parts.values()
             assert part.run._transport._command[-2] == NAME
     finally:

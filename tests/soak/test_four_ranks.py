@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rank_jobs import ranks, started, until
+from rank_jobs import ranks, started
+from waiting import soon
 
 from looptap.client.discover import attach
 
@@ -26,7 +27,7 @@ def test_four_ranks_are_asked_as_one(uneven, directory):
             def complete(stream):
                 return [record for record in stream.records if not record.partial]
 
-            until(lambda: min(map(len, map(complete, (merged, single)))) >= 20, "twenty epochs of all ranks come")
+            soon(lambda: min(map(len, map(complete, (merged, single)))) >= 20, told="twenty epochs of all ranks come")
             by_event = {record.event: record.value for record in complete(single)}
             for record in complete(merged):
                 if record.event not in by_event:
@@ -38,4 +39,4 @@ def test_four_ranks_are_asked_as_one(uneven, directory):
             assert len(skew) > 20
             assert merged.dropped == single.dropped == 0
             children[3].kill()
-            until(lambda: 3 in merged.gone, "the death of a rank is told")
+            soon(lambda: 3 in merged.gone, told="the death of a rank is told")

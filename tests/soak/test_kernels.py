@@ -46,13 +46,13 @@ def test_what_works_while_a_cell_runs(version, aside, tmp_path):
         slider.focus()
         slider.press("ArrowRight")
         if aside:
-            soon(lambda: job.controls["echo.factor"].value == before + 1, 30)
+            soon(lambda: job.controls["echo.factor"].value == before + 1)
         else:
             assert WAITS in book.page.content()
             book.grows(by=50)
             assert job.controls["echo.factor"].value == before
         enough(lab)
-        soon(lambda: job.controls["echo.factor"].value == before + 1, 30)
+        soon(lambda: job.controls["echo.factor"].value == before + 1)
         book.grows()
         book.shot(f"kernel-{version}")
         book.close()

@@ -92,7 +92,7 @@ def visit(run, steps):
         soon(lambda wanted=10 * count: run.events()["batch"] >= wanted or not run.alive)
         if not run.alive or 10 * count > steps - 30:
             for death in deaths:
-                death.join(30)
+                death.join(60)
             return sum(killed)
 
 

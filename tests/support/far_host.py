@@ -63,7 +63,7 @@ def far_host(place: Path) -> Iterator[Path]:
             ["ip", "netns", "exec", SPACE, *apart, "sh", "-ec", inside], stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while subprocess.run([near / "ssh", NAME, "true"], capture_output=True).returncode:
             assert time.monotonic() < deadline, "the other host has no sshd"
             time.sleep(0.05)

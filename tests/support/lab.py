@@ -60,7 +60,7 @@ def laboratory(root, chromium, *, python=sys.executable, extra=None):
     finally:
         server.terminate()
         try:
-            server.wait(20)
+            server.wait(60)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+
+from waiting import soon
 
 LOOP = """
 import os, sys, time
@@ -70,15 +71,6 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
             child.wait()
 
 
-def until(condition, what, timeout=60.0):
-    """Wait until it is so; an AssertionError says what never came."""
-    deadline = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"within {timeout:g} s it never came that {what}"
-        time.sleep(0.01)
-    return found
-
-
 def started(directory, count, name="many") -> Iterator[object]:
     """The one run of that name with agents on ``count`` ranks."""
     from looptap.client.discover import runs
@@ -87,4 +79,4 @@ def started(directory, count, name="many") -> Iterator[object]:
         found = [run for run in runs(directory) if run.name == name and run.alive]
         return found[0] if found and len(found[0].members) == count and not found[0].missing else None
 
-    return until(complete, f"{count} ranks announce themselves")
+    return soon(complete, 120, told=f"{count} ranks announce themselves")

@@ -53,7 +53,7 @@ def converse(run, happen, sent):
         asking.start()
         sent(m.Call)
         happen('emit batch {"step": 7, "loss": 0.5}')
-        asking.join(10)
+        asking.join(60)
     with contextlib.suppress(CommandPending):
         run.call("step", on="never", timeout=0, id="waits")
     results.append(run.cancel("waits").outcome)
@@ -135,7 +135,7 @@ def record():
 
     def sent(kind):
         tag = encode_tag(kind)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not any(line.startswith("> ") and tag in line for line in lines[-3:]):
             assert time.monotonic() < deadline
             time.sleep(0.001)

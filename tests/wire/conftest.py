@@ -6,20 +6,20 @@ import contextlib
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
+from waiting import soon
 
 from looptap.agent.gate import Sent
 from looptap.agent.link import Link
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 
-WAIT = 10.0
+WAIT = 60.0
 """Seconds until a test gives up on a condition."""
 
 FAILED = (
@@ -180,10 +180,4 @@ def wire(directory: Path) -> Iterator[Wire]:
 def until() -> Callable[..., None]:
     """Wait until a condition holds; fail when ``seconds`` have passed."""
 
-    def wait(condition: Callable[[], object], seconds: float = WAIT) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true"
-            time.sleep(0.002)
-
-    return wait
+    return soon
