@@ -94,6 +94,8 @@ class Outcome:
     """Bytes of the result."""
     kept: bool = False
     """Whether it was handed to who keeps commands."""
+    overdue: float = 0.0
+    """Seconds that it has run, once they are many."""
     command: Callable[[Event], Then | None] | None = None
     """What waits for its event."""
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)

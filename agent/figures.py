@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from looptap.agent import loopstate
 from looptap.agent.served import Client
 from looptap.agent.stacks import stacks
+from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ class Figures:
             case "stats":
                 return self.stats()
             case "stacks":
-                return {"threads": stacks(), "events": self._service.pulse.ages(), "paused": steering.pause.seconds()}
+                pulse = self._service.pulse
+                events, inside = pulse.report(), pulse.as_info()
+                paused = steering.pause.seconds()
+                return {"threads": stacks(), "events": events, "paused": paused, "age": pulse.age(), "inside": inside}
             case "controls":
                 return steering.told()
             case "commands":
@@ -47,6 +51,14 @@ class Figures:
         shown = {one.query.on for one in self._service.standing.seen(self._service.sharing.sight(client))}
         return {name: count for name, count in counts.items() if name in shown}
 
+    def beat(self, client: Client, confirm: bool = False) -> m.Beat:
+        """A sign of life for a client: how far the loop is, and for how long it has not moved."""
+        pulse, events = self._service.pulse, self.events(client)
+        idle = pulse.idle()
+        ages = {name: age for name, age in pulse.ages().items() if name in events}
+        inside = "" if client.viewer or not pulse.inside else str(pulse.inside[0])
+        return m.Beat(events, idle, self._service.steering.pause.seconds(), confirm, ages, inside)
+
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
         service = self._service
@@ -54,6 +66,9 @@ class Figures:
         return {
             "run": service.run.id,
             "events": service.taps.counts(),
+            "idle": service.pulse.idle(),
+            "ages": service.pulse.ages(),
+            "inside": service.pulse.as_info(),
             "clients": service.guests.stats(),
             "shares": len(service.sharing.shares),
             "queries": [s.stats() for s in streams if s.reader is None],

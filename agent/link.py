@@ -53,10 +53,6 @@ CLOSING = 0.5
 class Brain(Protocol):
     """What decides what to send; all of it is called on the I/O thread."""
 
-    @property
-    def has_clients(self) -> bool:
-        """Whether beats are wanted."""
-
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of an authenticated peer; may call `Link.send`."""
 
@@ -70,7 +66,7 @@ class Brain(Protocol):
         """Have what comes next ring the bell; False if something is there to be flushed already."""
 
     def beat(self) -> None:
-        """Send a sign of life."""
+        """See whether the loop moves, and send each client a sign of life."""
 
     def alarmed(self) -> None:
         """Do what is due at `Link.alarm`, and set that anew."""

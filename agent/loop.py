@@ -1,7 +1,7 @@
 """What the I/O thread does over and over, and how it shares the interpreter with the training thread.
 
 Guarantees
-- With nobody attached and nothing to send it sleeps without a timer.
+- With no client and nothing to send it wakes once a heartbeat, to see whether the loop moves.
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
 - Messages received and values sent take turns: a flood of either cannot keep the other waiting.
 
@@ -63,7 +63,7 @@ class Loop:
         self._due: float | None = None  # when to flush; None while cold
         self._why = _Why.RUNG
         self._retry = 0.0
-        self._next_beat: float | None = None
+        self._next_beat = time.monotonic() + link.limits.heartbeat
         self._next_look = time.monotonic() + LOOK
         self._next_touch = time.monotonic() + FRESH
 
@@ -99,7 +99,7 @@ class Loop:
             self._warm_up(now)
         elif self._due is not None and now >= self._due:
             self._flush()
-        if self._next_beat is not None and now >= self._next_beat:
+        if now >= self._next_beat:
             self._next_beat = now + self._link.limits.heartbeat
             self._brain.beat()
         if now >= self._link.alarm:
@@ -117,10 +117,6 @@ class Loop:
 
     def _patience(self) -> int:
         """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
-        if not self._brain.has_clients:
-            self._next_beat = None
-        elif self._next_beat is None:
-            self._next_beat = time.monotonic() + self._link.limits.heartbeat
         times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
         return max(0, int((min([*times, self._link.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
 

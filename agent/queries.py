@@ -71,6 +71,8 @@ class AttachedQuery:
         self.places = places
         """What it reads of events of other types."""
         self.suspended = False
+        self.overdue = 0.0
+        """Seconds that its present evaluation has taken, once they are many."""
         self._in_a_row = 0
         self._close_asked = False
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
@@ -251,7 +253,8 @@ class AttachedQuery:
     def remarks(self) -> list[str]:
         """What whoever reads the stream should know of it at present."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
-        return [text for text in (self.limitation(), self.warning, *problems) if text]
+        overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
+        return [text for text in (overdue * bool(self.overdue), self.limitation(), self.warning, *problems) if text]
 
     def limitation(self) -> str:
         """How the budget limits this query, in words; empty if it does not."""

@@ -65,11 +65,11 @@ class Service:
         self.farewell = "the run ended"
         self.refused = 0
         self.io_seconds = 0.0
-        self.pulse = Pulse(taps)
         self._cpu, self._beaten = 0.0, time.monotonic()
         self.lineage = Lineage()
         self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
         self._streams = self.delivery.streams
+        self.pulse = Pulse(taps, self._owner)
         self._outcomes: deque[Outcome] = deque()
         self.steering = Steering(self.queries, taps, groups, limits, self._finished)
         self.sharing = Sharing(run, limits, self.standing, self.dismiss)
@@ -79,11 +79,6 @@ class Service:
         self.figures = Figures(self)
 
     # ------------------------------------------------------------ what the link calls
-
-    @property
-    def has_clients(self) -> bool:
-        """Whether anybody is there to send a beat to."""
-        return bool(self.clients)
 
     def linger(self) -> float:
         """Seconds to wait for more values before a flush; large ones gain nothing from company."""
@@ -148,7 +143,7 @@ class Service:
         return not self.post.rung
 
     def beat(self) -> None:
-        """A sign of life to every client, and what the streams cost."""
+        """See whether the loop moves; give every client a sign of life, and say what its streams cost."""
         now = time.monotonic()
         cpu = time.thread_time() + (0.0 if self.keeper is None else self.keeper.writer.stats()["seconds"])
         for peer in silent(self.clients, self.limits, now, self._beaten):
@@ -156,6 +151,9 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
+        self.pulse.beat()
+        if not self.clients:  # nobody waits for what is quiet
+            return
         self._give_sign()
         for peer, client in list(self.clients.items()):
             if client.away and self.guests.given_up(client):
@@ -166,10 +164,13 @@ class Service:
         self.flush()
 
     def _give_sign(self, confirm: bool = False) -> None:
-        idle, paused = self.pulse.idle(), self.steering.pause.seconds()
         for peer, client in list(self.clients.items()):
             if not client.away:
-                self._reply(peer, m.Beat(self.figures.events(client), idle, paused, confirm))
+                self._reply(peer, self.figures.beat(client, confirm))
+
+    def _owner(self, query: object) -> str:
+        """The client that asked a query, empty if the job declared it."""
+        return next((s.client.name for s in list(self._streams) if s.query is query and s.reader is None), "")
 
     def ask_for_confirmation(self) -> None:
         """Have all clients say what has reached them; see `confirmed`."""
@@ -226,7 +227,9 @@ class Service:
             return
         for stream in [s for n, s in client.streams.items() if n not in hello.streams and client.token]:
             self.delivery.remove(stream)
-        self._reply(peer, m.Welcome(m.VERSION, self.run, role, self.figures.events(client), tuple(client.streams)))
+        beat = self.figures.beat(client)
+        streams = tuple(client.streams)
+        self._reply(peer, m.Welcome(m.VERSION, self.run, role, beat.events, streams, beat.idle, beat.ages))
         if client.streams:
             self.post.wake()
 

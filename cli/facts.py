@@ -29,6 +29,8 @@ class EventRate:
     name: str
     count: int
     rate: float | None = None
+    idle: float = 0.0
+    """Seconds since the last."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Facts:
     """Seconds since the agent was last heard."""
     paused: float = 0.0
     """Seconds for which the loop has paused."""
+    inside: str = ""
+    """The query or command that the loop has been inside of for long."""
     events: tuple[EventRate, ...] = ()
     queries: int = 0
     share: float = 0.0
@@ -130,7 +134,9 @@ class Watcher:
 
     def _events(self, seen: Facts) -> Facts:
         """What a viewer knows of the events: those that exported streams are on."""
-        return replace(seen, events=tuple(EventRate(*event) for event in self.run.events().items()))
+        ages = self.run.ages()
+        events = tuple(EventRate(*event, idle=ages.get(event[0], 0.0)) for event in self.run.events().items())
+        return replace(seen, events=events)
 
     def _rates(self, told: Any) -> tuple[EventRate, ...]:
         now, events = time.monotonic(), told if isinstance(told, dict) else {}
@@ -139,9 +145,11 @@ class Watcher:
         if run != self.run.id:
             before = {}
         self._counts = (self.run.id, now, counts)
-        span = now - then
+        span, ages = now - then, self.run.ages()
         return tuple(
-            EventRate(name, count, (count - before[name]) / span if name in before and span > 0 else None)
+            EventRate(
+                name, count, (count - before[name]) / span if name in before and span > 0 else None, ages.get(name, 0.0)
+            )
             for name, count in counts.items()
         )
 
@@ -174,6 +182,7 @@ def _own(run: Run) -> dict[str, Any]:
     return {
         "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "size": info.ranks, "role": run.role,
         "state": run.state, "reason": run.reason, "idle": run.idle, "silence": run.silence, "paused": run.paused,
+        "inside": run.inside,
     }  # fmt: skip
 
 

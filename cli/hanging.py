@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from looptap.cli.formats import json_of
+from looptap.cli.formats import json_of, printable
 from looptap.cli.start import DONE, complain
 from looptap.client.discover import attach
 from looptap.streams.errors import LooptapError
+from looptap.streams.lengths import duration
 
 
 def stacks(name: str, ranks: str | list[int] | None = None, *, timeout: float, as_json: bool) -> int:
@@ -31,6 +32,10 @@ def stacks(name: str, ranks: str | list[int] | None = None, *, timeout: float, a
 def _show(answer: dict[str, Any], name: str) -> None:
     for event, seen in answer["events"].items():
         print(f"{event}: {seen['count']:,} events, none for {seen['idle']:.1f} s")
+    if not answer["events"]:
+        print(f"no event in the {duration(answer['age'])} since it started")
+    for one in answer["inside"]:
+        print(f"the loop waits for {printable(str(one['text']))}")
     if answer.get("paused"):
         print(f"paused for {answer['paused']:.1f} s; looptap resume {name} ends that")
     for thread in answer["threads"]:

@@ -16,6 +16,7 @@ from looptap.cli.standing import described, plain
 from looptap.client.discover import RunListing, find, runs
 from looptap.client.jobs import numbered, spans
 from looptap.client.run import Run
+from looptap.client.vitals import moving
 from looptap.protocol.connections import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
@@ -64,13 +65,13 @@ def _report(listed: RunListing) -> dict[str, Any]:
     try:
         with listed.attach(PATIENCE) as run:
             if run.role == VIEWER:
-                return {**report, "state": ALIVE, "idle": run.idle, "events": run.events(), "streams": _shown(run)}
+                known = {"idle": run.idle, "ages": run.ages(), "events": run.events()}
+                return {**report, **known, "state": ALIVE, "streams": _shown(run)}
             stats = run.stats(PATIENCE)
-            idle = run.idle
     except LooptapError as error:
         return {**report, "state": SILENT, "problem": str(error)}
     others = len(stats["clients"]) - 1  # this process is one of them
-    return {**report, **stats, "clients": others, "idle": idle, "state": ALIVE}
+    return {**report, **stats, "clients": others, "state": ALIVE}
 
 
 def _member(listed: RunListing) -> dict[str, Any]:
@@ -123,8 +124,9 @@ def _lines(report: dict[str, Any]) -> Iterator[Text]:
     if state == SILENT:
         yield _fact("answer", report["problem"])
         return
-    counts = ", ".join(f"{count:,} {name}" for name, count in report["events"].items() if count)
-    yield _fact("events", f"{counts}, the last {duration(report['idle'])} ago" if counts else "none yet")
+    yield _fact("events", moving(report["events"], report["ages"], report["idle"]))
+    for one in report.get("inside", ()):
+        yield _fact("inside", Text(printable(str(one["text"])), "red"))
     if report.get("paused"):
         yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
     if report["role"] == VIEWER:

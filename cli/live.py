@@ -51,7 +51,8 @@ class LiveView:
         parts = list(self._parts.values())
         run = parts[0].tail.stream.run
         events = ", ".join(f"{name} {count:,}" for name, count in run.events().items() if count) or "no event yet"
-        link = (f"  {run.state}: {printable(run.reason)}", "red") if run.state in ("lost", "failed") else ("", "")
+        wrong = run.state in ("lost", "silent", "failed")
+        link = (f"  {run.state}: {printable(run.reason)}", "red") if wrong else ("", "")
         yield Text.assemble((printable(run.id), "bold"), f"  {printable(events)}", link)
         for part in parts:
             yield from part.draw(options.max_width)

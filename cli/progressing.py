@@ -16,6 +16,7 @@ from typer import Option
 from looptap.cli.names import Name
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
+from looptap.streams.lengths import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from looptap.client.run import Run
     from looptap.streams.stream import Record
 
+_STILL_SECONDS = 5.0  # without an event that are worth a word
 _WAIT = 3.0  # seconds after which is said what is waited for
 
 
@@ -91,7 +93,7 @@ def _looked(
     run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: View | None
 ) -> str:
     """Show what comes until the run ends; what is wrong, if something is."""
-    number, looks, begun, asked, shown = 0, 0, False, time.monotonic(), -math.inf
+    number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
     exported = run.role == VIEWER  # a stream that looks as often as it likes
     while True:
         over = stream.state != "live"  # before the look: what came before the end is seen
@@ -119,6 +121,11 @@ def _looked(
             return ""
         if stream.error_count or stream.traceback:
             return _nothing(run, name, stream)
+        still, before = _still(run), still
+        if view is not None:
+            view.still = still
+        elif still and not before:
+            print(f"looptap: {still}", file=sys.stderr, flush=True)
         if not begun and time.monotonic() - asked > _WAIT:
             begun = True
             waiting = f"waiting for an event {stream.on!r} of {run.id}"
@@ -127,6 +134,17 @@ def _looked(
             else:
                 print(f"looptap: {waiting}", file=sys.stderr, flush=True)
         time.sleep(0.05)
+
+
+def _still(run: Run) -> str:
+    """That the loop does not move, and why if that is known; empty while it moves."""
+    if run.state != "live":
+        return run.reason
+    if run.paused or run.idle <= _STILL_SECONDS:
+        return ""
+    if run.inside:
+        return f"the loop waits for {run.inside}"
+    return f"no event for {duration(run.idle)}; looptap stacks {run.name} shows where the loop is"
 
 
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
@@ -155,13 +173,17 @@ class View:
         self.run = run
         self.report: Mapping[str, Any] | None = None
         self.at = 0.0
-        self.waiting = self.over = ""
+        self.waiting = self.over = self.still = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
+        from looptap.cli.formats import printable
+
         width = options.max_width
         yield Text.assemble((self.run, "bold"), f"  {self.over or self.waiting * (self.report is None)}".rstrip())
+        if self.still and not self.over:
+            yield Text(printable(self.still), "red", overflow="ellipsis", no_wrap=True)
         if self.report is None:
             return
         yield Text(banded(self.report, max(10, min(60, width - 2))), "green")

@@ -44,7 +44,9 @@ def heading(seen: Facts) -> Text:
         line.append(f"  for {duration(seen.paused)}")
     elif seen.silence > _STILL:
         line.append(f"  no sign of life for {duration(seen.silence)}", "red")
-    elif seen.events and seen.idle > _STILL:
+    elif seen.inside:
+        line.append(f"  inside {printable(seen.inside)}", "red")
+    elif seen.idle > _STILL:
         line.append(f"  no event for {duration(seen.idle)}", "yellow")
     return line.append(f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
 
@@ -55,9 +57,11 @@ def vitals(seen: Facts) -> Iterator[Text]:
     for index, event in enumerate(seen.events[:8]):
         rate = "" if event.rate is None else f" ({_rate(event.rate)})"
         events.append(f"{', ' * bool(index)}{printable(event.name)} {event.count:,}", "").append(rate, "cyan")
+        if event.idle > _STILL and not event.rate:
+            events.append(f", the last {duration(event.idle)} ago", "yellow")
     if len(seen.events) > 8:
         events.append(f" and {len(seen.events) - 8} more types")
-    yield events if seen.events else events.append("none yet", "")
+    yield events if seen.events else events.append(f"none in the {duration(seen.idle)} since it started", "")
     if seen.progress is not None:
         head, *more = said(seen.progress)
         text = "; ".join([head, *more])

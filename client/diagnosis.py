@@ -17,6 +17,9 @@ from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey,
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
 _MECHANISM = slice(12, 32)
 
+UNANSWERED = "accepts the connection but does not answer"
+"""What `no_answer` says of an agent whose handshake does not end."""
+
 
 def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:
     """Why the connection to ``endpoint`` failed, from the monitor's (event, value) pairs; None if it has not.
@@ -34,7 +37,7 @@ def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None
             return _not_looptap(endpoint)
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             if value == errno.EAGAIN:  # the handshake took too long
-                return no_answer(endpoint, "accepts the connection but does not answer")
+                return no_answer(endpoint, UNANSWERED)
             return _wrong_server(endpoint) if _speaks_curve(endpoint) else _not_looptap(endpoint)
         if event == zmq.EVENT_CONNECTED:
             connected = True

@@ -115,6 +115,11 @@ class RunListing:
                 f"{paths[0]} is private to the job, or was emptied. Start jobs where that is so with LOOPTAP_DIR, a "
                 "short path that both sides see and only you can read, or with looptap.Agent(..., listen='tcp')."
             )
+        if self.alive and isinstance(error, NoAnswer):
+            return NoAnswer(
+                f"{error} Its process {self.pid} is there: it is stopped, or a call in it, such as a query, keeps the "
+                "interpreter for itself. A client that was attached before says which query that may be (run.reason)."
+            )
         return error
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from looptap.client.discover import RunListing
 from looptap.client.guard_rules import Rule
 from looptap.client.run import Run
-from looptap.client.session import LOST
+from looptap.client.session import OPEN
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import FAILED, LIVE
@@ -140,7 +140,7 @@ class StreamJudge:
             self.over = True
             lost = [gap.missing for gap in self.stream.gaps if gap.after >= self._number]
             yield from self._missed(None, sum(filter(None, lost)), None in lost)
-            if self.stream.state == FAILED and self.run.state in (LIVE, LOST):  # else the run has ended
+            if self.stream.state == FAILED and self.run.state in OPEN:  # else the run has ended
                 yield News(None, self.stream.reason, "problem")
 
     def _judge(self, record: Record) -> Iterator[News]:
@@ -205,12 +205,12 @@ class StallJudge:
 
     def look(self) -> Iterator[News]:
         """What is new since the last look."""
-        self.over = self.run.state not in (LIVE, LOST)
+        self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
             self.judged, self._told = self.judged + 1, False
             if not self.run.paused and self.run.idle > self.rule.quiet:
                 yield News(None, round(self.run.idle, 1))
-        elif self.run.state == LOST and self.run.silence > self.rule.quiet and not self._told:
+        elif not self.over and self.run.silence > self.rule.quiet and not self._told:
             self._told = True
             yield News(None, f"whether it stands still is not known: {self.run.reason}", "problem")
 
@@ -238,7 +238,7 @@ class Watch:
     @property
     def over(self) -> bool:
         """Whether the run has ended, and all that came of it has been judged."""
-        return self.run.state not in (LIVE, LOST) and all(judge.over for _, judge in self.judges)
+        return self.run.state not in OPEN and all(judge.over for _, judge in self.judges)
 
 
 def _judge(rule: Rule, run: Run, siblings: Siblings | None) -> Judge:

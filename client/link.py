@@ -21,7 +21,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from looptap.client.context import Context, shared_context
-from looptap.client.diagnosis import diagnose, no_answer
+from looptap.client.diagnosis import UNANSWERED, diagnose, no_answer
 from looptap.client.transport import Receiver, Route
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
@@ -192,7 +192,7 @@ class Link:
     def _establish(self, connection: _Connection, dial: float) -> LinkError | None:
         """Wait ``dial`` seconds for the connection and for the handshake; the error if it fails."""
         began = time.monotonic()
-        deadline = began + self._limits.handshake + 1.0
+        deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
         poller = zmq.Poller()
         poller.register(connection.monitor, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
@@ -207,8 +207,12 @@ class Link:
             seen = connection.seen()
             if any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in seen):
                 return None
+            if any(event == zmq.EVENT_CONNECTED for event, _ in seen):
+                connected_at = time.monotonic()
             if (error := diagnose(connection.endpoint, connection.history)) is not None:
-                return error
+                # A wrong key is refused at once. Hung up on later than that, the agent has let the handshake expire.
+                late = time.monotonic() - connected_at > self._limits.handshake / 2
+                return no_answer(connection.endpoint, UNANSWERED) if late and isinstance(error, WrongServer) else error
         return None
 
     def _serve(self, connection: _Connection) -> None:

@@ -98,7 +98,7 @@ class NodeRelay:
 
     def beat(self) -> None:
         """A sign of life, and how the streams are."""
-        self._tell(m.Beat(self._run.events(), self._run.idle))
+        self._tell(m.Beat(self._run.events(), self._run.idle, ages=self._run.ages()))
         for number, stream in list(self._streams.items()):
             lacks = [f"event or window {a.event} lacks {numbered(a.ranks)}" for a in stream.absent[-1:]]
             self._tell(m.Status(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from looptap.client.jobs import numbered
 from looptap.client.nodes import NodeLink
+from looptap.client.session import OPEN
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError, QueryError
@@ -224,7 +225,7 @@ class Ranks(Mapping[int, "Run"]):
     def _known(self) -> dict[int, bool | None]:
         run = self._run()
         known = self._siblings.known(run.info)
-        known.setdefault(run.info.rank, run.state in ("live", "lost"))
+        known.setdefault(run.info.rank, run.state in OPEN)
         for rank, sibling in [(run.info.rank, run), *self._reached.items()]:
             if known.get(rank, True) is None and sibling.state in ("ended", "failed"):
                 known[rank] = False

@@ -6,9 +6,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from looptap.protocol import messages as m
-from looptap.protocol.codec import encode
 from looptap.protocol.errors import LinkError
-from looptap.streams.feed import FAILED, LIVE
+from looptap.streams.feed import FAILED
 
 if TYPE_CHECKING:
     from looptap.client.session import Session
@@ -19,7 +18,6 @@ class WeakReceiver:
 
     def __init__(self, run: Session) -> None:
         self._run = weakref.ref(run)
-        self._beat = encode(m.Beat())
 
     def on_frame(self, frame: bytes) -> None:
         """A frame of the agent."""
@@ -27,10 +25,9 @@ class WeakReceiver:
             run._on_frame(frame)
 
     def on_tick(self) -> None:
-        """A second has passed: give a sign of life."""
-        if (run := self._run()) is not None and run.state == LIVE:
-            run._transport.send(self._beat)
-            run._sweep()
+        """A second has passed."""
+        if (run := self._run()) is not None:
+            run._on_tick()
 
     def on_lost(self, error: LinkError) -> None:
         """The link is down."""

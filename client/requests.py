@@ -52,10 +52,10 @@ class _Asked:
 
 
 class Requests:
-    """Numbers requests, sends them with ``send``, and hands each its answer."""
+    """Numbers requests, sends them with ``send``, and hands each its answer; ``outlook`` says why one may not come."""
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[bytes], None], outlook: Callable[[], str] = str) -> None:
+        self._send, self._outlook = send, outlook
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Asked] = {}
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Requests:
                 with contextlib.suppress(FutureTimeout):
                     return answer.result(max(0.0, min(left, _TICK)))
                 if left <= 0:
-                    raise NoAnswer(f"{what} was not answered within {timeout:g} s.")
+                    raise NoAnswer(f"{what} was not answered within {timeout:g} s.{self._outlook()}")
         except BaseException:
             self.forget(answer)
             raise

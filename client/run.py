@@ -13,10 +13,11 @@ from looptap.client.live import LiveStream
 from looptap.client.overranks import over_ranks, skew
 from looptap.client.ranks import ALL, Alone, Ranks
 from looptap.client.rankstream import PATIENCE, RankStream
-from looptap.client.session import _SILENT, LOST
+from looptap.client.session import OPEN
 from looptap.client.sharing import Sharing
 from looptap.client.standing import StandingStream, standing_streams
 from looptap.client.steering import Told, Which
+from looptap.client.vitals import QUIET_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NotAllowed
 from looptap.protocol.keys import VIEWER
@@ -31,8 +32,9 @@ _HISTORY = 1.0  # seconds that reading a standing stream waits for what is held 
 class Run(Sharing):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
-    `state` is live, lost (the link is down and being restored, or the next run is waited for), ended or failed, and
-    `reason` says why. `idle` tells for how long the loop has raised no event, `silence` for how long its agent, which
+    `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
+    and the agent has not answered for 5 s: `reason` names the query that may be why), ended or failed, and `reason`
+    says why. `idle` is for how long the loop has raised no event, `silence` for how long its agent, which
     has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
     All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
     together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
@@ -62,7 +64,7 @@ class Run(Sharing):
 
     @property
     def alive(self) -> bool:
-        """Whether the link is up; see `idle` for whether the loop moves."""
+        """True if the link is up and the agent answers; see `idle` for whether the loop moves."""
         return self.state == LIVE
 
     @property
@@ -88,11 +90,20 @@ class Run(Sharing):
     @property
     def paused(self) -> float:
         """For how many seconds the loop has paused, as the newest beat of the agent tells; 0 if it does not."""
-        return self._paused
+        return self._vitals.paused
+
+    @property
+    def inside(self) -> str:
+        """The query or command that the loop has been inside of for more than 5 s, with its client; else empty."""
+        return self._vitals.inside
 
     def events(self) -> dict[str, int]:
         """How many events of each type there were, as the newest beat of the agent tells: to about a second."""
-        return dict(self._events)
+        return dict(self._vitals.events)
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last event of each type, by the agent's own clock, to about a second."""
+        return self._vitals.ages()
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
@@ -104,10 +115,11 @@ class Run(Sharing):
 
         ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
         traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
-        new one came (``idle``), as far back as somebody has been attached. Raises NoAnswer after ``timeout`` s: a call
-        in C that keeps the interpreter lock, or a stopped process, answers nobody. ``paused`` is for how many seconds
-        the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict of that by rank; in the place of one
-        that does not answer is the error.
+        new one came (``idle``), by the agent's own clock; ``age`` is for how many seconds the agent has been there, and
+        ``inside`` lists the queries and commands that the loop has been inside of for more than 5 s. Raises NoAnswer
+        after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, answers nobody.
+        ``paused`` is for how many seconds the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict
+        of that by rank; in the place of one that does not answer is the error.
         """
         if ranks is not None:
             return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
@@ -115,17 +127,12 @@ class Run(Sharing):
         return answer
 
     def __repr__(self) -> str:
-        events = list(self._events.items())
-        counts = ", ".join(f"{count:,} {name[:40]}" for name, count in events[:8]) or "no events"
-        if len(events) > 8:
-            counts += f" and {len(events) - 8:,} more types"
-        state = f"{self.state}: {self.reason}" if self.reason else self.state
-        facts = [state, counts]
+        facts = [f"{self.state}: {self.reason}" if self.reason else self.state, self._vitals.moving()]
         if self.paused:
             facts.append(f"paused for {self.paused:.0f} s")
-        elif self._events and self.alive:
-            facts.append(f"the last {self.idle:.1f} s ago")
-        if self.state in (LIVE, LOST) and self.silence > _SILENT:
+        elif self.inside:
+            facts.append(f"inside {self.inside}")
+        if self.state in OPEN and self.silence > QUIET_SECONDS:
             facts.append(f"no sign of life for {self.silence:.0f} s")
         where = f"{self.info.host}, pid {self.info.pid}"
         rank = f", rank {self.info.rank} of {self.info.ranks}" if self.info.ranks > 1 else ""
@@ -219,6 +226,7 @@ class Run(Sharing):
         """Have the agent attach the query of a stream."""
         attach = stream._attach
         self._streams[attach.stream] = weakref.ref(stream)
+        self._vitals.asked(stream.text)
         try:
             # A new link attaches all streams anew.
             answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
@@ -268,6 +276,7 @@ class Run(Sharing):
         """
         _all_named("call(function", unnamed)
         id, code = id or os.urandom(16).hex(), code_of(function)
+        self._vitals.asked(name_of(function))
 
         def message(run: Run, count: int) -> m.Call:
             return m.Call(run._requests.number(), id, code, on, checkpoint, count)

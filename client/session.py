@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import secrets
 import threading
 import time
@@ -19,6 +20,7 @@ from looptap.client.callbacks import Callbacks
 from looptap.client.receiver import WeakReceiver
 from looptap.client.requests import Requests
 from looptap.client.transport import Transport
+from looptap.client.vitals import QUIET_SECONDS, Vitals
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
@@ -38,14 +40,18 @@ from looptap.streams.feed import ENDED, FAILED, LIVE
 if TYPE_CHECKING:
     from looptap.client.live import LiveStream
 
-_EVENTS = 10_000  # types of events that an agent may name
 _ACKNOWLEDGE = 262_144  # bytes of values after which the agent is told that they were taken in
+_BEAT = encode(m.Beat())
 _NAME = 1000  # characters of a run's id, name or host
-_SILENT = 2.5  # seconds without a beat, of which one comes each second, that are worth a word
-_STILL = 5.0  # seconds without an event that are
+
+log = logging.getLogger("looptap")
 
 LOST = "lost"
 """The state of a run whose link is down, or that waits for the next of its name, beside those of a stream."""
+SILENT = "silent"
+"""The state of a run whose link is up, and whose agent has not answered for five seconds."""
+OPEN = (LIVE, LOST, SILENT)
+"""The states of a run that may go on."""
 
 
 class Session:
@@ -54,7 +60,7 @@ class Session:
     def __init__(
         self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
     ) -> None:
-        self.state, self.reason = LIVE, ""
+        self._state, self._reason = LIVE, ""
         self.losses = 0
         """How often the link was lost."""
         self.refused_messages = 0
@@ -64,11 +70,9 @@ class Session:
         self.info: m.RunInfo
         """What the run says of itself: id, name, host, pid, rank, versions."""
         self._expected, self._follow = run, follow
-        self._events: dict[str, int] = {}
-        self._idle = self._paused = 0.0
-        self._heard = self._beaten = time.monotonic()  # the last frame, the last beat
+        self._vitals = Vitals()
         self._transport = transport
-        self._requests = Requests(self._send)
+        self._requests = Requests(self._send, lambda: self._outlook(""))
         self._callbacks = Callbacks()
         self._streams: dict[int, weakref.ref[LiveStream]] = {}
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
@@ -115,13 +119,26 @@ class Session:
 
     @property
     def idle(self) -> float:
-        """Seconds since the loop's last event, as the newest beat of the agent tells: to about a second."""
-        return self._idle + (time.monotonic() - self._beaten)
+        """Seconds since the loop's last event, by the agent's own clock, to about a second.
+
+        Before the first event: since the agent began.
+        """
+        return self._vitals.idle
 
     @property
     def silence(self) -> float:
         """Seconds since the agent gave a sign of life; it gives one each second, also while the loop stands still."""
-        return time.monotonic() - self._heard
+        return self._vitals.silence
+
+    @property
+    def state(self) -> str:
+        """live, lost, silent, ended or failed."""
+        return SILENT if self._state == LIVE and self._vitals.silent else self._state
+
+    @property
+    def reason(self) -> str:
+        """Why the run is in its state; empty while it is live."""
+        return self._no_answer() if self.state == SILENT else self._reason
 
     def close(self) -> None:
         """Detach all streams and hang up; the job goes on."""
@@ -133,8 +150,8 @@ class Session:
     # ------------------------------------------------------------ for its streams
 
     def _send(self, frame: bytes) -> None:
-        if self.state == LOST:  # nothing may overtake the hello over the next link
-            raise LinkError(self.reason)
+        if self._state == LOST:  # nothing may overtake the hello over the next link
+            raise LinkError(self._reason)
         self._sweep()
         self._transport.send(frame)
 
@@ -149,7 +166,7 @@ class Session:
 
     def _detach(self, stream: int) -> None:
         """Tell the agent that nobody wants the stream."""
-        if self.state == LIVE:
+        if self._state == LIVE:
             self._transport.send(encode(m.Detach(self._requests.number(), stream)))
 
     def _in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
@@ -166,29 +183,32 @@ class Session:
         return [(number, stream) for number, stream in found if stream is not None]
 
     def _outlook(self, on: str) -> str:
-        if self.state == LOST:
-            return f" {self.reason}"
-        if self.silence > _SILENT:
-            return f" {_silent(self.silence)}"
-        if self._paused:
-            return " The loop pauses; run.resume() ends that."
-        if not on:
-            return ""
-        count = self._events.get(on, 0)
-        if not count:
-            seen = ", ".join(map(repr, self._events)) or "none"
-            return f" The run has raised no {on!r} event yet; event types so far: {seen}."
-        still = " The agent answers, but the loop stands still: run.stacks() tells where." if self.idle > _STILL else ""
-        return f" The run has raised {count:,} {on!r} events, its last event {self.idle:.0f} s ago.{still}"
+        if self._state == LOST:
+            return f" {self._reason}"
+        if self.state == SILENT:
+            return f" {self._no_answer()}"
+        return f" {_silent(self.silence)}" if self.silence > QUIET_SECONDS else self._vitals.outlook(on)
+
+    def _no_answer(self) -> str:
+        own = sorted((s for _, s in self._living() if s.standing is None), key=lambda s: s.cost.share, reverse=True)
+        return self._vitals.no_answer([stream.text for stream in own])
 
     # ------------------------------------------------------------ on the transport's thread
+
+    def _on_tick(self) -> None:
+        """A second has passed: give a sign of life, and see whether the agent has given one."""
+        if self._state == LIVE:
+            self._transport.send(_BEAT)
+            self._sweep()
+            if self._vitals.tick():
+                log.warning("looptap: %s: %s", self.info.id, self.reason)
 
     def _on_frame(self, frame: bytes) -> None:
         message = None
         try:
             message = decode_from_agent(frame)
             self._handlers[type(message)](message)
-            self._heard = time.monotonic()
+            self._vitals.hear()
         except MessageError:
             self.refused_messages += 1
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
@@ -227,14 +247,11 @@ class Session:
             stream._status(message)
 
     def _on_beat(self, message: m.Beat) -> None:
-        if len(message.events) > _EVENTS:
-            raise MessageError(f"A beat that names {len(message.events)} types of events.")
+        self._vitals.beat(message)
         early, self._early = self._early, []
         for stream in early:
             if (living := stream()) is not None:
                 self._attach_again(living)
-        self._events = message.events
-        self._idle, self._paused, self._beaten = max(0.0, message.idle), max(0.0, message.paused), time.monotonic()
         if message.confirm:
             self._confirm()
 
@@ -253,7 +270,7 @@ class Session:
         before = self.info if self._welcomed.is_set() else None
         self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
-        self._on_beat(m.Beat(message.events, self._idle))
+        self._on_beat(m.Beat(message.events, message.idle, ages=message.ages))
         self._welcomed.set()
         if before is not None:
             self._resume(message.streams, None if before.id == message.run.id else (before.id, message.run.id))
@@ -276,7 +293,7 @@ class Session:
 
     def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
         """The link is new: attach anew, perhaps to another run, what the agent has not ``served`` on; ask again."""
-        self.reason, self.state = "", LIVE
+        self._reason, self._state = "", LIVE
         living = dict(self._living())
         for number in served:
             if number not in living:
@@ -292,11 +309,11 @@ class Session:
         answer.add_done_callback(_Verdict(stream))
 
     def _on_lost(self, error: LinkError) -> None:
-        if self.state in (LIVE, LOST):
-            self.losses += self.state == LIVE
+        if self._state in (LIVE, LOST):
+            self.losses += self._state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
-            silent = f"{_silent(self.silence)} " if self.silence > _SILENT and not over else ""
-            self.reason, self.state = silent + str(error), LOST
+            silent = f"{_silent(self.silence)} " if self.silence > QUIET_SECONDS and not over else ""
+            self._reason, self._state = silent + str(error), LOST
             self._requests.interrupt(error, everything=over)
 
     def _on_back(self) -> None:
@@ -314,11 +331,11 @@ class Session:
 
     def _over(self, state: str, error: LinkError, reason: str = "") -> None:
         """There will be nothing more: end the streams, and whoever waits."""
-        if self.state not in (LIVE, LOST):
+        if self._state not in (LIVE, LOST):
             return
-        self.reason, self.state = reason or str(error), state
+        self._reason, self._state = reason or str(error), state
         for number, stream in self._living():
-            stream._finish(state, self.reason)
+            stream._finish(state, self._reason)
             self._forget(number)
         if not self._welcomed.is_set():
             self._refuse(error)

@@ -204,6 +204,7 @@ class Steering(Session):
         ranks: Which = ALL, **how: Any,
     ) -> Outcome:  # fmt: skip
         id = id or os.urandom(16).hex()
+        self._vitals.asked(f"{what} {name}".strip())
         try:
             packed = msgspec.Raw(pack(_plain(value)))
         except SnapshotError:

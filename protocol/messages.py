@@ -256,7 +256,7 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class Welcome(Message, tag="welcome", frozen=True):
     """The answer to `Hello`: the run, the client's role, the events seen so far with their counts.
 
-    ``streams`` have gone on while the link was down.
+    ``streams`` have gone on while the link was down; ``idle`` and ``ages`` are those of `Beat`.
     """
 
     version: tuple[int, int]
@@ -264,6 +264,8 @@ class Welcome(Message, tag="welcome", frozen=True):
     role: str
     events: dict[str, int] = {}
     streams: tuple[int, ...] = ()
+    idle: float = 0.0
+    ages: dict[str, float] = {}
 
 
 class Refused(Message, tag="refused", frozen=True):
@@ -339,13 +341,16 @@ class Status(Message, tag="status", frozen=True):
 class Beat(Message, tag="beat", frozen=True):
     """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began.
 
-    With ``confirm`` it is answered at once with `Got`.
+    With ``confirm`` it is answered at once with `Got`. ``ages`` are the seconds since the last event of each type;
+    ``inside`` names the query or command that the loop has been inside of for long.
     """
 
     events: dict[str, int] = {}
     idle: float = 0.0
     paused: float = 0.0
     confirm: bool = False
+    ages: dict[str, float] = {}
+    inside: str = ""
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):

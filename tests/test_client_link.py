@@ -57,8 +57,6 @@ class Ear:
 class Echo:
     """A brain that sends back what it gets, as soon as there is room."""
 
-    has_clients = False
-
     def __init__(self):
         self.waiting = []
 

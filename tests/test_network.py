@@ -197,7 +197,7 @@ def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(dire
 
 
 def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(directory, monkeypatch):
-    for name, seconds in (("session._STILL", 0.8), ("session._SILENT", 0.6), ("run._SILENT", 0.6)):
+    for name, seconds in (("vitals.STILL_SECONDS", 0.8), ("session.QUIET_SECONDS", 0.6), ("run.QUIET_SECONDS", 0.6)):
         monkeypatch.setattr(f"looptap.client.{name}", seconds)
     with far_away(directory, Limits(heartbeat=0.1, heartbeat_timeout=2.0)) as (job, run, proxy):
         stream = run.stream("step", on="batch")

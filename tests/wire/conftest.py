@@ -45,10 +45,6 @@ class Echo:
         self.echoes = True
         self.link: Link
 
-    @property
-    def has_clients(self) -> bool:
-        return bool(self.peers)
-
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         self.peers[peer] = role
         self.heard.append((role, frame))

@@ -154,7 +154,6 @@ from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
 class Brain:
-    has_clients = False
     peers = set()
     flushes = 0
     def receive(self, peer, role, frame): self.peers.add(peer); link.send(peer, b"pid %d" % os.getpid())

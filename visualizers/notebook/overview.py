@@ -11,6 +11,7 @@ import ipywidgets
 
 from looptap.client.estimates import Estimates, over_by_now, said
 from looptap.client.run import Run
+from looptap.client.vitals import moving
 from looptap.streams.errors import LooptapError
 from looptap.visualizers import schemas
 from looptap.visualizers.notebook.display import PlotView
@@ -67,7 +68,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
         self._facts.value = "".join(parts)
-        return EVERY if self.run.state in ("live", "lost") else None
+        return EVERY if self.run.state not in ("ended", "failed") else None
 
     def _rates(self, stats: dict[str, Any]) -> str:
         (then, before), now = self._before, time.monotonic()
@@ -157,7 +158,9 @@ def _head(run: Run) -> str:
     if run.paused:
         facts.append(f"paused for {run.paused:.0f} s")
     elif run.alive:
-        facts.append(f"the last event {run.idle:.0f} s ago")
+        facts.append(moving(run.events(), run.ages(), run.idle))
+        if run.inside:
+            facts.append(f"inside {run.inside}")
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
 
 

@@ -98,7 +98,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
         nothing = "This run has declared nothing that can be changed." if not self.rows and not reason else ""
         self._head.value = f"<b>{html.escape(run.name)}</b> {html.escape(reason or nothing)}"
         self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
-        return EVERY if run.state in ("live", "lost") else None
+        return EVERY if run.state not in ("ended", "failed") else None
 
     def _is_there(self, row: Row, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
         return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, told))

@@ -1,0 +1,135 @@
+"""How a job is, as far as its client knows: the newest heartbeat of the agent, and for how long there was none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from looptap.protocol import messages as m
+from looptap.protocol.errors import MessageError
+from looptap.streams.lengths import duration
+
+EVENT_TYPES = 10_000
+"""Types of events that an agent may name."""
+QUIET_SECONDS = 2.5
+"""Seconds without a heartbeat, of which one comes each second, that are worth a word."""
+STILL_SECONDS = 5.0
+"""Seconds without an event that are."""
+SILENT_TICKS = 5
+"""Seconds without an answer after which a run whose link is up counts as silent. They are counted one by one, so that
+a client that was stopped itself takes no agent for silent."""
+_NAME = 500  # characters of what an agent says it is inside of
+
+
+class Vitals:
+    """What the heartbeats of one agent say; times are as of now."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, int] = {}
+        self.paused = 0.0
+        self.inside = ""
+        """The query or command that the loop has been inside of for long, with its client."""
+        self._idle, self._ages = 0.0, dict[str, float]()
+        self._heard = self.beaten = time.monotonic()  # the last frame, the last beat
+        self._unheard = 0  # ticks since the last frame
+        self._asked = "", 0.0  # the query or command that was asked last, and when
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the loop's last event; since the agent began, if there was none."""
+        return self._idle + (time.monotonic() - self.beaten)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last frame of the agent."""
+        return time.monotonic() - self._heard
+
+    @property
+    def silent(self) -> bool:
+        """True if the agent does not answer, although the link to it is up."""
+        return self._unheard >= SILENT_TICKS
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last event of each type."""
+        passed = time.monotonic() - self.beaten
+        return {name: self._ages.get(name, self._idle) + passed for name in self.events}
+
+    def hear(self) -> None:
+        """Note a frame of the agent."""
+        self._heard, self._unheard = time.monotonic(), 0
+
+    def tick(self) -> bool:
+        """Note that a second has passed; True if the agent has just become silent."""
+        self._unheard += 1
+        return self._unheard == SILENT_TICKS
+
+    def beat(self, beat: m.Beat) -> None:
+        """Take in a heartbeat. Raises MessageError for one that cannot be."""
+        if max(len(beat.events), len(beat.ages)) > EVENT_TYPES:
+            raise MessageError(f"A beat that names {len(beat.events)} types of events.")
+        self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_NAME]
+        self._idle, self.paused, self.beaten = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
+
+    def asked(self, what: str) -> None:
+        """Note a query or command that the job will run."""
+        self._asked = what, time.monotonic()
+
+    def moving(self) -> str:
+        """How far the loop is, in words."""
+        return moving(self.events, self.ages(), self.idle)
+
+    def outlook(self, on: str) -> str:
+        """What is known of why no value of a query on ``on`` comes, as sentences; empty if nothing is."""
+        if self.paused:
+            return " The loop pauses; run.resume() ends that."
+        if self.inside:
+            return f" The loop waits for {self.inside}."
+        if not on:
+            return ""
+        if count := self.events.get(on, 0):
+            idle, still = self.idle, ""
+            if idle > STILL_SECONDS:
+                still = " The agent answers, but the loop stands still: run.stacks() tells where."
+            return f" The run has raised {count:,} {on!r} events, its last event {idle:.0f} s ago.{still}"
+        seen = ", ".join(map(repr, self.events)) or f"none in the {self.idle:.0f} s since it started"
+        return f" The run has raised no {on!r} event yet; event types so far: {seen}."
+
+    def no_answer(self, queries: Sequence[str]) -> str:
+        """That the agent does not answer over a link that is up, and why that may be.
+
+        ``queries`` are those of this client, the most expensive first.
+        """
+        return (
+            f"No answer for {self.silence:.0f} s, though the link is up: the job's process is stopped, or one call in "
+            "it keeps the interpreter for itself, or its agent is inside a query that does not end. "
+            f"{self._suspects(list(queries))}"
+        )
+
+    def _suspects(self, queries: list[str]) -> str:
+        asked, when = self._asked
+        if self.inside:
+            return f"The last query known to be running is {self.inside}."
+        if asked and when > self.beaten - QUIET_SECONDS:  # since then no heartbeat has said that it returns
+            queries.insert(0, asked)
+        if not queries:
+            return "This client has asked no query of it."
+        first, *others = [repr(query[:60]) for query in dict.fromkeys(queries)][:4]
+        more = f"; others are {', '.join(others)}" if others else ""
+        return f"The last query known to be running is {first}{more}."
+
+
+def moving(events: Mapping[str, int], ages: Mapping[str, float], idle: float) -> str:
+    """How many events of each type there were, and how long ago the last of each.
+
+    >>> moving({"batch": 1200, "epoch": 3}, {"batch": 24.0, "epoch": 120.0}, 24.0)
+    '1,200 batch, the last 24 s ago; 3 epoch, the last 2 min ago'
+    >>> moving({}, {}, 24.0)
+    'no event in the 24 s since it started'
+    """
+    seen = [
+        f"{count:,} {name[:40]}, the last {duration(ages.get(name, idle))} ago"
+        for name, count in list(events.items())[:8]
+        if count
+    ]
+    more = f"; and {len(events) - 8:,} more types" if len(events) > 8 else ""
+    return "; ".join(seen) + more if seen else f"no event in the {duration(idle)} since it started"

@@ -1,0 +1,258 @@
+"""A loop that hangs, and a query that does not come back, are seen from outside, and by their names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from waiting import soon
+
+import looptap
+
+PATIENCE = 90.0
+HEAD = """
+import logging, os, re, signal, sys, threading, time
+import looptap
+from looptap.agent import pulse
+logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+signal.alarm(200)
+"""
+QUICK = "pulse.LONG_SECONDS = 1.0\nlimits = looptap.Limits(heartbeat=0.1)\n"
+HOLDS_GIL = "sum(map(int, itertools.repeat(1, 4 * 10**9)))"
+HANGS = {
+    "sleeps": "time.sleep(200)",
+    "waits for a lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+}
+
+
+@contextlib.contextmanager
+def job(code, *, quick=True):
+    """A job in a process of its own; it has said that it is ready."""
+    source = HEAD + (QUICK if quick else "limits = looptap.Limits()\n") + textwrap.dedent(code)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-u", "-c", source], **pipes) as child:
+        heard: list[str] = []
+        reader = threading.Thread(target=lambda: heard.extend(iter(child.stderr.readline, "")), daemon=True)
+        try:
+            assert child.stdout.readline() == "ready\n", child.stderr.read()
+            child.heard = heard
+            reader.start()
+            yield child
+        finally:
+            child.kill()
+            child.wait()
+            reader.join(10)
+
+
+def cli(*words):
+    """What a command of the shell prints, from a process of its own."""
+    command = [sys.executable, "-m", "looptap.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+
+def ls():
+    (report,) = json.loads(cli("ls", "--json"))
+    return report
+
+
+@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.usefixtures("directory")
+def test_a_loop_that_hangs_from_its_first_second_is_known_to_do_so_by_who_comes_later(hang):
+    code = f"""
+        with looptap.Agent("hangs", limits=limits) as agent:
+            agent.emit("batch", step=0)
+            agent.emit("epoch", epoch=0)
+            print("ready")
+            {HANGS[hang]}
+    """
+    with job(code):
+        began = time.monotonic()
+        seen = []
+        while len(seen) < 3:  # each look is a client of its own, the first that the job ever sees
+            soon(lambda: time.monotonic() - began > 1.0 * (len(seen) + 1), PATIENCE)
+            passed = time.monotonic() - began
+            with looptap.attach("hangs", timeout=PATIENCE) as run:
+                seen.append((passed, run.idle, run.ages(), run.stacks(PATIENCE)["events"], run.events()))
+        for passed, idle, ages, events, counts in seen:
+            assert counts == {"batch": 1, "epoch": 1}
+            for age in (idle, *ages.values(), *(one["idle"] for one in events.values())):
+                assert age > passed - 0.5  # a beat is 0.1 s here
+        report = ls()
+        assert report["idle"] > time.monotonic() - began - PATIENCE
+        assert report["idle"] >= seen[-1][0] - 0.5
+        assert set(report["ages"]) == {"batch", "epoch"}
+        assert "1 batch, the last" in cli("ls")
+        assert "0 s ago" not in cli("ls")
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_job_that_hangs_before_its_first_event_says_so():
+    code = """
+        with looptap.Agent("early", limits=limits) as agent:
+            print("ready")
+            time.sleep(200)
+    """
+    with job(code):
+        began = time.monotonic()
+        soon(lambda: time.monotonic() - began > 1.5, PATIENCE)
+        with looptap.attach("early", timeout=PATIENCE) as run:
+            assert run.idle > 1.0
+            assert run.ages() == {}
+            assert "no event in the" in repr(run)
+            assert run.stacks(PATIENCE)["age"] > 1.0
+            with pytest.raises(looptap.StreamTimeout, match=r"none in the \d+ s since it started"):
+                run.stream("step").wait(1, timeout=0.1)
+        assert "no event in the" in cli("ls")
+        assert "since it started" in cli("ls")
+        assert "no event in the" in cli("stacks", "early")
+
+
+@pytest.mark.usefixtures("directory")
+def test_of_several_types_each_has_its_own_age():
+    code = """
+        with looptap.Agent("both", limits=limits) as agent:
+            agent.emit("epoch", epoch=0)
+            print("ready")
+            while True:
+                agent.emit("batch", step=0)
+                time.sleep(0.01)
+    """
+    with job(code), looptap.attach("both", timeout=PATIENCE) as run:
+        soon(lambda: run.ages()["epoch"] > 1.0 > run.ages()["batch"], PATIENCE)
+        assert run.idle < run.ages()["epoch"]
+        assert "epoch: 1 events, none for 0.0 s" not in cli("stacks", "both")
+
+
+def test_progress_says_that_the_loop_does_not_move(directory, monkeypatch):
+    code = """
+        from looptap.training.progress import Progress
+        with looptap.Agent("still", limits=limits) as agent:
+            agent.emit("batch", step=0)
+            print("ready")
+            time.sleep(200)
+    """
+    with job(code):
+        command = [sys.executable, "-m", "looptap.cli", "progress", "still"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as child:
+            assert child.stderr is not None
+            lines = []
+            while not any("no event for" in line for line in lines):
+                lines.append(child.stderr.readline())
+                assert lines[-1], lines
+            child.kill()
+    assert any("looptap stacks still" in line for line in lines)
+
+
+# ---------------------------------------------------------------- queries that do not come back
+
+LOOP = """
+    agent = looptap.Agent("stuck", limits=limits)
+    agent.expose(model=object())
+    agent.emit("batch", step=0, loss=0.5)
+    print("ready")
+    step = 0
+    while True:
+        step += 1
+        agent.emit("batch", step=step, loss=0.5)
+        time.sleep(0.01)
+"""
+
+
+def _sleeps(e):
+    import time
+
+    time.sleep(100)
+    return e.step
+
+
+QUERIES = {
+    "a function that sleeps": _sleeps,
+    "pure Python": "sum(i for i in range(10**12)) + len(str(model))",
+}
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.usefixtures("directory")
+def test_a_query_that_does_not_come_back_is_named_to_its_client_to_ls_and_in_the_log(kind):
+    query = QUERIES[kind]
+    name = "_sleeps" if callable(query) else query
+    with job(LOOP) as child, looptap.attach("stuck", timeout=PATIENCE) as run:
+        stream = run.stream(query, timeout=PATIENCE)
+        soon(lambda: name in run.inside, PATIENCE, told=lambda: repr(run))
+        soon(lambda: any("one evaluation has taken" in note for note in stream.notes), PATIENCE)
+        assert name in stream.outlook()
+        assert run.state == "live"  # the agent answers
+        (told,) = run.stats(PATIENCE)["inside"]
+        assert (told["kind"], told["name"], told["on"]) == ("query", name, "batch")
+        assert told["seconds"] >= 1.0
+        assert run.info.host
+        assert [one["name"] for one in run.stacks(PATIENCE)["inside"]] == [name]
+        assert name in "".join(cli("ls").split("\n"))
+        assert [one["name"] for one in ls()["inside"]] == [name]
+        soon(lambda: any(name in line for line in child.heard), PATIENCE)
+        assert sum(name in line for line in child.heard) == 1  # once, not at each beat
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_command_that_does_not_come_back_is_named(directory):
+    with job(LOOP), looptap.attach("stuck", timeout=PATIENCE) as run:
+        with pytest.raises(looptap.CommandPending):
+            run.call(_sleeps, timeout=0.5)
+        soon(lambda: "_sleeps" in run.inside, PATIENCE, told=lambda: repr(run))
+        assert ls()["inside"][0]["kind"] == "command call"
+
+
+@pytest.mark.usefixtures("directory")
+def test_what_was_named_is_named_no_more_when_it_returns():
+    def slow(e):
+        import os
+        import time
+
+        while not os.path.exists(e.go):
+            time.sleep(0.01)
+        return e.step
+
+    code = LOOP.replace("step=step,", "step=step, go=os.environ['LOOPTAP_DIR'] + '/go',")
+    import os
+    from pathlib import Path
+
+    with job(code), looptap.attach("stuck", timeout=PATIENCE) as run:
+        stream = run.stream(slow, timeout=PATIENCE, budget=float("inf"))
+        soon(lambda: run.inside, PATIENCE)
+        Path(os.environ["LOOPTAP_DIR"], "go").touch()
+        soon(lambda: not run.inside, PATIENCE)
+        stream.wait(3, PATIENCE)
+        soon(lambda: not any("one evaluation has taken" in note for note in stream.notes), PATIENCE)
+
+
+SILENCING = {
+    "a call in C that keeps the GIL": ("9**9**8 * step", {}),
+    "arithmetic on the I/O thread": ("sum(i for i in range(10**12 if step > %d else 1)) + step", {}),
+    "a recorder's condition": ("step", {"when": "sum(i for i in range(10**12)) + step > 3", "before": 1}),
+}
+
+
+@pytest.mark.parametrize("kind", SILENCING)
+@pytest.mark.usefixtures("directory")
+def test_where_the_agent_cannot_answer_its_client_says_so_and_names_the_query(kind, monkeypatch, caplog):
+    query, how = SILENCING[kind]
+    with job(LOOP), looptap.attach("stuck", timeout=PATIENCE) as run:
+        query = query.replace("%d", str(run.events()["batch"] + 200))  # not the first event, which waits for no thread
+        stream = run.stream(query, timeout=PATIENCE, **how)
+        soon(lambda: run.state == "silent", PATIENCE, told=lambda: repr(run))
+        assert repr(query) in run.reason
+        assert "No answer for" in run.reason
+        assert not run.alive
+        assert stream.state == "live"  # it may go on
+        assert any(query in record.message for record in caplog.records)
+        with pytest.raises(looptap.NoAnswer, match=r"No answer for \d+ s"):
+            run.stats(timeout=0.1)
+        report = ls()
+        assert report["state"] == "silent"
+        assert "keeps the interpreter" in report["problem"]
