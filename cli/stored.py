@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from rich.text import Text
 from looptap.cli.formats import json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.store.errors import StoreError
-from looptap.store.places import SUFFIX, store_path
+from looptap.store.places import kept, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stored import StoredCommands, StoredStream
@@ -44,8 +45,7 @@ def show(file: str | None, as_json: bool) -> int:
 
 def _list(as_json: bool) -> int:
     folder = store_path(".").parent
-    files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda file: file.stat().st_mtime, reverse=True)
-    found = [_told(file) for file in files]
+    found = [_told(file) for file in kept()]
     if as_json:
         print(json_of(found))
         return DONE
@@ -90,7 +90,7 @@ def export(file: str, name: str, to: str, output: str | None) -> int:
         stream = run.stream(name)
         suffix = "" if to == "tensorboard" else f".{to}"
         place = Path(output) if output else Path(re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stream.name}") + suffix)
-        if output is None and suffix and place.exists():
+        if output is None and suffix and os.path.lexists(place):
             return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
         write = {"csv": stream.to_csv, "parquet": stream.to_parquet, "tensorboard": stream.to_tensorboard}[to]
         count = write(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import io
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from looptap.client.guard_watch import News, Siblings, Watch
 from looptap.client.remote import is_remote
 from looptap.protocol.connections import Known
 from looptap.protocol.errors import NoSuchRun, RunEnded
+from looptap.protocol.regular import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.feed import FAILED
 
@@ -64,7 +66,8 @@ class Guard:
         self._siblings = {i: Siblings(rule) for i, rule in enumerate(self.rules) if rule.compared is not None}
         self._lock = threading.Lock()
         self._firings: list[Firing] = []
-        self._record = open(record, "a", encoding="utf-8") if record is not None else None  # noqa: SIM115 until close
+        opened = None if record is None else open_for_writing(record, append=True)
+        self._record = None if opened is None else io.TextIOWrapper(opened, encoding="utf-8")
         self._watches: dict[str, Watch] = {}
         self._past: dict[str, list[Watched]] = {}  # by run that has ended
         self._arriving: dict[str, Future[Watch]] = {}

@@ -258,10 +258,12 @@ def _read_private(path: Path) -> bytes:
         if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
             raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {path}") from None
         raise
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(descriptor)
+        option = "-r " if stat.S_ISDIR(about.st_mode) else ""
+        raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {option}{path}")
     with open(descriptor, "rb") as stream:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {path}")
         if not _is_ours(about):
             raise UnsafeFile(
                 f"{path} belongs to user {about.st_uid}, not to you. If you trust its content, copy it: "

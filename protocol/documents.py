@@ -8,15 +8,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from looptap.protocol.regular import read_regular
 from looptap.streams.errors import LooptapError
 
 WIDE = 1_000_000
 """Characters of a line, so that an entry has one."""
+MAX_BYTES = 16_777_216
+"""Bytes of a file that is read."""
+MAX_NODES = 2_000_000
+"""Values of a file, those behind an alias counted wherever they are named."""
+MAX_DIGITS = 4_300
+"""Characters of a number: what Python turns into an integer without asking."""
 
 
 class Document:
@@ -28,9 +34,10 @@ class Document:
     def __init__(self, path: str | os.PathLike[str], error: Callable[[str], LooptapError]) -> None:
         self.path = os.fspath(path)
         try:
-            loader = _Loader(Path(path).read_text(encoding="utf-8"))
+            loader = _Loader(read_regular(path, MAX_BYTES).decode("utf-8"))
             try:
                 self._node = loader.get_single_node()
+                _check_size(self._node)
                 self.value: Any = None if self._node is None else loader.construct_document(self._node)
             finally:
                 loader.dispose()
@@ -40,7 +47,8 @@ class Document:
             problem = f"this is no YAML: {wrong.problem or wrong.context}.{_hint(wrong)}"
             raise error(f"{self.path}{place}: {problem}") from None
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as wrong:
-            raise error(f"{self.path} cannot be read: {' '.join(str(wrong).split())}") from None
+            why = getattr(wrong, "strerror", None) or str(wrong)
+            raise error(f"{self.path} cannot be read: {' '.join(why.split())}.") from None
 
     def where(self, *keys: str | int) -> str:
         """The file, and the line of what ``keys`` lead to from the top."""
@@ -66,6 +74,26 @@ def entries(records: list[dict[str, Any]]) -> str:
     )
 
 
+def _check_size(top: Any) -> None:
+    """Raise ValueError for a document that aliases make larger than its text, or endless."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = MAX_NODES + 1  # what contains itself is larger than anything
+            sizes[id(node)] = min(1 + sum(map(size, _parts(node))), MAX_NODES + 1)
+        return sizes[id(node)]
+
+    if size(top) > MAX_NODES:
+        raise ValueError(f"with its aliases written out it has more than {MAX_NODES:,} values")
+
+
+def _parts(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
 def _hint(wrong: yaml.MarkedYAMLError) -> str:
     if "\\t" in str(wrong.problem):
         return " Indent with spaces."
@@ -78,11 +106,20 @@ class _Loader(yaml.SafeLoader):
     """The safe loader, which makes numbers, texts, lists and dicts and nothing else."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = [name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)]
-        twice = next((at for i, (at, _) in enumerate(node.value) if at.value in names[:i]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice.value!r} stands there twice", twice.start_mark)
+        names: set[str] = set()
+        for name, _ in node.value:
+            if isinstance(name, yaml.ScalarNode):
+                if name.value in names:
+                    problem = f"{name.value!r:.200} stands there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, name.start_mark)
+                names.add(name.value)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: Any) -> Any:
+        if len(node.value) > MAX_DIGITS:
+            problem = f"a number of more than {MAX_DIGITS:,} digits"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_yaml_int(node)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -90,6 +127,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _OURS = ("bool", "float", "timestamp", "merge")
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag.rpartition(":")[2] not in _OURS]

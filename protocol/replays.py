@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from looptap.protocol.regular import open_for_writing
 from looptap.streams.errors import ControlError
 
 REPLAYED = ("set", "trigger", "checkpoint", "stop", "call")
@@ -41,9 +43,14 @@ def _says(name: str, value: Any) -> bool:
 def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
     """Write the commands of a run to ``path``, which is replaced as a whole."""
     target = Path(path)
-    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    beside.write_text(text_of(records, run), encoding="utf-8")
-    return beside.replace(target)
+    beside = target.with_name(f"{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open_for_writing(beside, new=True) as file:
+            file.write(text_of(records, run).encode())
+        return beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

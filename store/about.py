@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from looptap.protocol.processes import Process
+from looptap.protocol.regular import read_regular
+
+_LONGEST = 16_777_216  # bytes of git's list of references
 
 
 def about() -> dict[str, Any]:
@@ -45,14 +49,23 @@ def git_commit(folder: Path) -> str:
 
 def _head(git: Path) -> str:
     if git.is_file():  # a worktree or a submodule
-        git = git.parent / git.read_text().partition("gitdir:")[2].strip()
-    head = (git / "HEAD").read_text().strip()
+        git = git.parent / _text(git).partition("gitdir:")[2].strip()
+    head = _text(git / "HEAD")
     if not head.startswith("ref:"):
-        return head
+        return _commit(head)
     name = head.removeprefix("ref:").strip()
     common = git / "commondir"
-    shared = git / common.read_text().strip() if common.exists() else git
+    shared = git / _text(common) if common.exists() else git
     if (shared / name).exists():
-        return (shared / name).read_text().strip()
-    packed = (shared / "packed-refs").read_text() if (shared / "packed-refs").exists() else ""
-    return next((line.split()[0] for line in packed.splitlines() if line.endswith(f" {name}")), "")
+        return _commit(_text(shared / name))
+    packed = _text(shared / "packed-refs") if (shared / "packed-refs").exists() else ""
+    return _commit(next((line.split()[0] for line in packed.splitlines() if line.endswith(f" {name}")), ""))
+
+
+def _text(path: Path) -> str:
+    """What a file of git says. The folder may be anybody's: a fifo in it must not stop the writer."""
+    return read_regular(path, _LONGEST).decode().strip()
+
+
+def _commit(text: str) -> str:
+    return text if re.fullmatch("[0-9a-f]{40,64}", text) else ""

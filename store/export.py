@@ -9,9 +9,11 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from looptap.protocol.regular import open_for_writing
 from looptap.store.errors import StoreError
 from looptap.store.records import Scalar, write
 from looptap.streams.buffers import Record
@@ -28,7 +30,7 @@ def to_csv(stream: Stream, path: Path) -> int:
     What is no number and no text is written as JSON. The columns of dicts are the keys of the first. Returns how many.
     """
     count, columns = 0, None
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="surrogateescape", newline="") as file:
         table = csv.writer(file)
         for record in _values(stream):
             if columns is None:
@@ -61,7 +63,8 @@ def to_parquet(stream: Stream, path: Path) -> int:
     }
     for index, name in enumerate(columns):
         table[name] = _one_type([row[index] for row in elements])
-    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    with open_for_writing(path) as file:
+        pyarrow.parquet.write_table(pyarrow.table(table), file)
     return len(records)
 
 

@@ -13,6 +13,8 @@ from looptap.streams.buffers import ERROR, Batch, Buffer, Convert, Record
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""
 
+LARGEST = 1 << 62
+"""The highest number of an item, and of an event: what is above comes from no run."""
 PAGE = 4096
 """Items that are read at a time."""
 _CLOCK_JITTER = 1e-3
@@ -27,6 +29,8 @@ class Pages(Buffer):
         super().__init__(1, 1)
         self.end = first - 1
         self._select, self._stream = select, stream
+        self._ahead: tuple[int, int, list[tuple[Any, ...]]] = (0, 0, [])
+        """A position, and the rows after it that were read already, with the index of the first."""
         self._convert: Convert | None = None
         self.count = self.failed = 0
         """How many items there are, and how many of them are errors, as of the last `look`."""
@@ -38,6 +42,9 @@ class Pages(Buffer):
             "SELECT count(*), count(nullif(flags & ?, 0)), max(number) FROM items WHERE stream = ? AND number > ?",
             (ERROR, self._stream, before),
         )
+        last = before if last is None else last
+        if not isinstance(last, int) or last > LARGEST:
+            raise StoreError(f"A stored value has the number {last!r:.40}: the file is damaged.")
         gaps: list[tuple[int, int]] = []
         if count and last - before != count:
             gaps = [
@@ -48,7 +55,7 @@ class Pages(Buffer):
                     (before, self._stream, before),
                 )
             ]
-        self.end = last or before
+        self.end = last
         self.count += count
         self.failed += failed
         return count, failed, gaps
@@ -63,12 +70,17 @@ class Pages(Buffer):
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
         """Up to ``limit`` items that lie together, and the position after them."""
-        within = (self._stream, position, self.end, limit)
-        rows = self._select(f"{_ITEMS} AND number <= ? ORDER BY number LIMIT ?", within)
+        known, begin, rows = self._ahead
+        if known != position or begin >= len(rows):
+            within = (self._stream, position, self.end, limit)
+            begin, rows = 0, self._select(f"{_ITEMS} AND number <= ? ORDER BY number LIMIT ?", within)
         if not rows:
             return None, max(position, self.end)
-        batch = self._batch(rows)
-        return batch, batch.first + len(batch.values) - 1
+        end = min(_together(rows, begin), begin + limit)
+        batch = self._batch(rows[begin:end])
+        position = batch.first + len(batch.values) - 1
+        self._ahead = (position, end, rows if end < len(rows) else [])
+        return batch, position
 
     def parts(self) -> list[Batch]:
         """All items."""
@@ -102,14 +114,16 @@ class Pages(Buffer):
         self._convert = convert
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
-        """The first of the rows that make a batch."""
+        """The rows as a batch."""
         try:
-            return self._made(rows[: _together(rows)])
+            return self._made(rows)
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None
 
     def _made(self, rows: list[tuple[Any, ...]]) -> Batch:
         numbers, events, times, walls, ranks, flags, values, packed = zip(*rows, strict=True)
+        if type(numbers[0]) is not int:
+            raise ValueError(f"the number {numbers[0]!r:.40}")
         batch = Batch(
             first=numbers[0],
             events=array("q", events),
@@ -122,11 +136,15 @@ class Pages(Buffer):
         return batch if self._convert is None else batch.converted(self._convert)
 
 
-def _together(rows: list[tuple[Any, ...]]) -> int:
-    """How many of the rows, from the first on, follow each other, on one rank and by one clock."""
-    first, _, time, wall, rank, *_ = rows[0]
-    clock = wall - time
-    for index, row in enumerate(rows):
-        if row[0] != first + index or row[4] != rank or abs(row[3] - row[2] - clock) > _CLOCK_JITTER:
-            return index
+def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
+    """The end of the rows that follow each other from ``begin`` on, on one rank and by one clock."""
+    first, _, time, wall, rank, *_ = rows[begin]
+    try:
+        clock = wall - time
+        for index in range(begin, len(rows)):
+            row = rows[index]
+            if row[0] != first + index - begin or row[4] != rank or abs(row[3] - row[2] - clock) > _CLOCK_JITTER:
+                return index
+    except TypeError as error:
+        raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None
     return len(rows)

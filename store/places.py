@@ -34,10 +34,18 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
 def kept(pattern: str = "*") -> list[Path]:
     """The files of the runs that are stored here, whose names without the suffix fit ``pattern``; the newest first."""
     try:
-        found = store_path(".").parent.glob(f"{pattern}{SUFFIX}")
-        return sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)
+        found = [(_changed(one), one) for one in store_path(".").parent.glob(f"{pattern}{SUFFIX}")]
     except OSError:
         return []
+    return [one for _, one in sorted(found, reverse=True)]
+
+
+def _changed(path: Path) -> float:
+    """When a file was last written to, in seconds since 1970; 0 if it is gone, or a link to nothing."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_local(path: Path, mounts: str | None = None) -> bool:

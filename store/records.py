@@ -7,6 +7,8 @@ simple_value = 2 (float) or tensor = 8.
 
 from __future__ import annotations
 
+import math
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple
@@ -101,7 +103,7 @@ class Damaged(ValueError):
 
 
 _MOST = 1 << 30  # bytes of a record
-_CHECKED = 65_536  # bytes of a record up to which its CRC is computed, at 80 ns a byte; larger ones are no scalars
+_CHECKED = 65_536  # bytes of a record up to which it is read, its CRC taken at 80 ns a byte; larger ones are no scalars
 
 
 def read(file: IO[bytes]) -> Iterator[Scalar]:
@@ -110,11 +112,12 @@ def read(file: IO[bytes]) -> Iterator[Scalar]:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MOST:
             raise Damaged("the length of a record is damaged")
+        if length > _CHECKED:
+            file.seek(length + 4, os.SEEK_CUR)
+            continue
         data, tail = file.read(length), file.read(4)
         if len(data) < length or len(tail) < 4:
             return
-        if length > _CHECKED:
-            continue
         if struct.unpack("<I", tail)[0] != masked_crc(data):
             raise Damaged("a record is damaged")
         yield from _scalars(data)
@@ -129,6 +132,8 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
             step = value - (1 << 64) if value >> 63 else value
         elif field == 5 and isinstance(value, bytes):
             summaries.append(value)
+    if not math.isfinite(wall):
+        raise Damaged(f"an event has the time {wall}")
     for summary in summaries:
         for field, value in _fields(summary):
             if field == 1 and isinstance(value, bytes):
@@ -195,6 +200,6 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value & 0xFFFFFFFFFFFFFFFF, at
         if shift > 63:
             raise Damaged("a number of an event is too long")

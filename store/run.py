@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sqlite3
 import threading
 import time
 import weakref
@@ -12,20 +11,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from looptap.protocol.processes import Process
 from looptap.store.commands import Commands
+from looptap.store.database import Database
 from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
 from looptap.store.jobs import COMMANDS
-from looptap.store.stored import Declared, StoredCommands, StoredStream, command_of
+from looptap.store.stored import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.feed import ENDED, LIVE
 
 LOOK = 0.1
 """Seconds between looks at a file that is still being written."""
+MAX_STREAMS = 10_000
+"""Streams of a file."""
 SILENT = 3600.0
 """Seconds without anything new after which a process of another machine is taken for dead."""
 DEAD = 2.0
 """Seconds without anything new after which it is asked whether the process that writes still lives."""
+
+_LATEST = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
 class StoredRun:
@@ -36,11 +42,11 @@ class StoredRun:
     manager, or by dropping it together with its streams.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, database: Database, path: Path) -> None:
         self.path = path
         self.state, self.reason = LIVE, ""
-        self._connection: sqlite3.Connection | None = connection
-        weakref.finalize(self, connection.close)
+        self._database: Database | None = database
+        weakref.finalize(self, database.close)
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
         self._commands: StoredCommands | None = None
@@ -85,7 +91,7 @@ class StoredRun:
 
     def _time(self, name: str) -> float | None:
         found = self.metadata.get(name)
-        return float(found) if isinstance(found, int | float) else None
+        return float(found) if isinstance(found, int | float) and abs(found) < _LATEST else None
 
     def events(self) -> dict[str, int]:
         """The highest number of an event of each type of which the file tells."""
@@ -94,10 +100,11 @@ class StoredRun:
             "FROM streams UNION ALL SELECT event, number FROM commands"
         )
         rewound = self.metadata.get("rewound")
-        again = rewound.items() if isinstance(rewound, dict) else ()
+        spans = rewound.items() if isinstance(rewound, dict) else ()
+        again = [(name, span[-1]) for name, span in spans if isinstance(span, list | tuple) and span]
         found: dict[str, int] = {}
-        for name, number in [*rows, *((name, span[-1]) for name, span in again)]:
-            if name and isinstance(number, int):
+        for name, number in [*rows, *again]:
+            if name and isinstance(name, str) and isinstance(number, int):
                 found[name] = max(number, found.get(name, 0))
         return found
 
@@ -105,12 +112,15 @@ class StoredRun:
     def streams(self) -> list[StoredStream]:
         """The streams that were kept."""
         rows = self._select(
-            f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id'
+            f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id LIMIT ?',
+            (MAX_STREAMS + 1,),
         )
+        if len(rows) > MAX_STREAMS:
+            raise StoreError(f"{self.path} has more than {MAX_STREAMS:,} streams: looptap has not made it.")
         with self._lock:
             for row in rows:
                 if row[0] not in self._streams:
-                    self._streams[row[0]] = stream = StoredStream(Declared(*row), self._select)
+                    self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select)
                     stream.run = self
                     stream.stumbled(self._errors_of(stream))
                     if self.state != LIVE:
@@ -166,7 +176,7 @@ class StoredRun:
         return commands
 
     def __repr__(self) -> str:
-        ((count,),) = self._select("SELECT count(*) FROM streams") if self._connection else ((0,),)
+        count = len(self._select("SELECT id FROM streams")) if self._database else 0
         state = f"{self.state}: {self.reason}" if self.reason else self.state
         return f"<StoredRun {self.name!r} ({self.id}): {state}; {count:,} stream{'s' * (count != 1)}; {self.path}>"
 
@@ -178,12 +188,9 @@ class StoredRun:
 
     def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
-            if self._connection is None:
+            if self._database is None:
                 raise StoreError(f"The stored run {self.path} is closed.")
-            try:
-                return self._connection.execute(sql, parameters).fetchall()
-            except sqlite3.Error as error:
-                raise StoreError(f"{self.path} cannot be read: {error}.") from None
+            return self._database.select(sql, parameters)
 
     def look(self) -> bool:
         """Find what was written since the last look; False if there is nothing new."""
@@ -192,7 +199,7 @@ class StoredRun:
             if seen == self._seen:
                 return False
             self._seen, self._moved = seen, time.monotonic()
-            self.metadata = {key: fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
+            self.metadata = {str(key): fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
             streams = self._looked_at()
         for stream in streams:
             stream.look()
@@ -205,8 +212,8 @@ class StoredRun:
     def _judge(self) -> None:
         """End a run whose process is gone."""
         try:
-            writing = Process(*self.metadata["process"]).alive()
-        except (KeyError, TypeError):
+            writing = Process(*msgspec.convert(self.metadata["process"], tuple[str, str, str, str, int, str])).alive()
+        except (KeyError, TypeError, ValueError):
             writing = None
         if writing is False and not self.look():
             self._finish("its process ended without closing the file")
@@ -238,9 +245,9 @@ class StoredRun:
         """Close the file; what was read stays where it is, and streams yield no more."""
         self._finish("closed")
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            database, self._database = self._database, None
+        if database is not None:
+            database.close()
 
     def __enter__(self) -> StoredRun:
         return self

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
 
@@ -11,6 +15,11 @@ APPLICATION = int.from_bytes(b"ltap", "big")
 """SQLite's application_id of a stored run."""
 VERSION = 1
 """The version of the tables, SQLite's user_version. A file of an older one opens for ever."""
+
+Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
+"""Runs one SQL query over a file."""
+
+_LATER = {("streams", "first"), ("commands", "asked")}  # columns that a file of an older looptap lacks
 
 TABLES = f"""
 CREATE TABLE run (
@@ -65,10 +74,10 @@ def create(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
 
 
-def check(connection: sqlite3.Connection, path: Path | str) -> None:
-    """Raise StoreError unless the file behind ``connection`` is a stored run of a version that is understood here."""
-    ((application,),) = connection.execute("PRAGMA application_id")
-    ((version,),) = connection.execute("PRAGMA user_version")
+def check(select: Select, path: Path | str) -> None:
+    """Raise StoreError unless the file behind ``select`` is a stored run of a version that is understood here."""
+    ((application,),) = select("PRAGMA application_id")
+    ((version,),) = select("PRAGMA user_version")
     if application != APPLICATION:
         raise StoreError(f"{path} is an SQLite database, but no run that looptap has stored.")
     if version > VERSION:
@@ -78,3 +87,34 @@ def check(connection: sqlite3.Connection, path: Path | str) -> None:
         )
     if version < 1:
         raise StoreError(f"{path} has the version {version} of a stored run, which there never was: it is damaged.")
+    _check_tables(select, path)
+
+
+def _check_tables(select: Select, path: Path | str) -> None:
+    """Raise StoreError unless what is read is in plain tables: a view or a generated column computes, without end."""
+    rows = select("SELECT type, name, rootpage FROM sqlite_schema WHERE type <> 'index'")
+    made = {str(name).lower(): (kind, page) for kind, name, page in rows}
+    for name, (kind, page) in made.items():
+        if kind == "trigger" or (kind == "table" and not page):
+            what = "a trigger" if kind == "trigger" else "a virtual table"
+            raise StoreError(f"{path} has {what}, {name!r:.60}, and no run that looptap has stored has one.")
+    for name, columns in _columns().items():
+        if name not in made:
+            raise StoreError(f"{path} is damaged: no such table: {name}.")
+        if made[name][0] != "table":
+            raise StoreError(f"{path} has a {made[name][0]} in place of the table {name}: looptap has not made it.")
+        found = {column: hidden for _, column, *_, hidden in select(f"PRAGMA table_xinfo({name})")}
+        missing = [one for one in columns if one not in found and (name, one) not in _LATER]
+        computed = [one for one, hidden in found.items() if hidden]
+        if missing or computed:
+            what = f"lacks the column {missing[0]}" if missing else f"computes the column {computed[0]!r:.60}"
+            raise StoreError(f"{path} is damaged: its table {name} {what}.")
+
+
+@cache
+def _columns() -> dict[str, list[str]]:
+    """The columns of each table, as SQLite reads `TABLES`."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(TABLES)
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in names}

@@ -12,7 +12,7 @@ from looptap.store import export
 from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
 from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
-from looptap.store.pages import Pages, Select
+from looptap.store.pages import LARGEST, Pages, Select
 from looptap.streams.buffers import Batch
 from looptap.streams.feed import LIVE
 from looptap.streams.stream import Gap, Stream
@@ -133,9 +133,23 @@ class StoredCommands(Kept):
             self._push(Batch(self._expected, events, times, [value], command.wall - command.time))
 
 
+def declared_of(row: tuple[Any, ...]) -> Declared:
+    """The stream that a row of the table tells of. Raises StoreError for what cannot be read."""
+    try:
+        declared = msgspec.convert(row, Declared)
+    except ValueError as error:
+        raise StoreError(f"A stored stream cannot be read ({error}): the file is damaged.") from None
+    if not 0 < declared.first < LARGEST:
+        raise StoreError(f"The stream {declared.name!r:.60} begins with item {declared.first:,}: the file is damaged.")
+    return declared
+
+
 def command_of(row: tuple[Any, ...]) -> Command:
     """The command that a row of the table tells of. Raises StoreError for what cannot be read."""
-    command = Command(*row)
+    try:
+        command = msgspec.convert(row, Command)
+    except ValueError as error:
+        raise StoreError(f"A stored command cannot be read ({error}): the file is damaged.") from None
     return command._replace(old=fact_of(command.old), new=fact_of(command.new), asked=fact_of(command.asked))
 
 

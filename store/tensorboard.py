@@ -7,11 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from looptap.protocol.regular import open_regular
 from looptap.store.errors import StoreError
 from looptap.store.items import fact, stored
 from looptap.store.records import Damaged, Scalar, read
 from looptap.store.schema import create
 
+MAX_CURVES = 10_000
+"""Tags of a directory."""
 _MARK = ".tfevents."
 
 
@@ -59,17 +62,19 @@ def imported(directory: Path) -> sqlite3.Connection:
 def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> Iterator[tuple[object, ...]]:
     """The rows of the table of items; ``streams`` gets the number of each name's stream, and of its last item."""
     for path in files:
-        folder = path.parent.relative_to(directory).as_posix()
+        folder = os.fsencode(path.parent.relative_to(directory)).decode(errors="replace")
         for scalar in _scalars(path):
             name = scalar.tag if folder == "." else f"{folder}/{scalar.tag}"
             place = streams.setdefault(name, [len(streams) + 1, 0])
+            if len(streams) > MAX_CURVES:
+                raise StoreError(f"{directory} has more than {MAX_CURVES:,} curves; name a folder below it.")
             place[1] += 1
             yield (place[0], place[1], scalar.step, scalar.wall, scalar.wall, *stored(scalar.value))
 
 
 def _scalars(path: Path) -> Iterator[Scalar]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield from read(file)
     except Damaged as error:
         raise StoreError(f"{path} is no event file of TensorBoard, or is damaged: {error}.") from None

@@ -254,7 +254,7 @@ class Writer:
             local = is_local(self.path.parent)
             connection.execute(f"PRAGMA journal_mode = {'WAL' if local else 'TRUNCATE'}")
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if local else 'FULL'}")
-            check(connection, self.path)
+            check(lambda sql: connection.execute(sql).fetchall(), self.path)
         except BaseException:
             connection.close()
             raise
