@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.helpers import HELPERS
+from looptap.streams.probing import probe
 from looptap.streams.reducers import REDUCERS
 
 _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
@@ -43,7 +44,7 @@ def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     space.update({"math": math, "statistics": statistics, "itertools": itertools, "functools": functools})
     space.update({"operator": operator, "collections": collections, "heapq": heapq, "np": np, "numpy": np})
     space.update({name: spec.plain for name, spec in REDUCERS.items()})
-    space.update({"accumulate": itertools.accumulate, "ema": ema, **HELPERS, **(extra or {})})
+    space.update({"accumulate": itertools.accumulate, "ema": ema, "probe": probe, **HELPERS, **(extra or {})})
     if "torch" in sys.modules:
         space["torch"] = sys.modules["torch"]
     return space

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         StreamTimeout,
     )
     from looptap.streams.events import lazy
+    from looptap.streams.probing import probe, probing
     from looptap.streams.stream import Gap, Record, Stream, stream_of
     from looptap.streams.windows import seconds, sliding
     from looptap.visualizers.chart import IncompatibleStreams
@@ -124,6 +125,8 @@ _ROOMS = {
     "overview": "visualizers.notebook.overview",
     "panel": "visualizers.notebook.panel",
     "plot": "visualizers.plots",
+    "probe": "streams.probing",
+    "probing": "streams.probing",
     "runs": "client.discover",
     "seconds": "streams.windows",
     "sliding": "streams.windows",
@@ -188,6 +191,8 @@ __all__ = [
     "overview",
     "panel",
     "plot",
+    "probe",
+    "probing",
     "runs",
     "seconds",
     "sliding",

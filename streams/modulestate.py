@@ -1,0 +1,327 @@
+"""The modules of a torch model, working on copies of what a forward pass may change, and put back afterwards.
+
+The originals are set aside and not written to: no version counter moves, and a pending backward pass finds what it
+saved. One call of C puts all modules back: no Ctrl-C comes between them.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from looptap.streams.errors import QueryError
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Bytes of a model's buffers that are copied; those beyond are only watched."""
+MOST_ITEMS = 1000
+"""Items of a container that a module holds, up to which it is copied."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_STRUCTURE = ("_parameters", "_buffers", "_modules")
+_IMMUTABLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+
+
+class Kind(NamedTuple):
+    """What the class of a module says of it."""
+
+    wraps: str = ""
+    """The attribute of a wrapper that is the module inside."""
+    sharded: bool = False
+    script: bool = False
+    builtin: bool = False
+    """Whether the class is torch's own: in evaluation mode its forward pass changes nothing."""
+
+
+@lru_cache(maxsize=1024)
+def kind_of(cls: type) -> Kind:
+    """Return what a class says of its modules."""
+    classes = [c for c in cls.__mro__ if c is not object]
+    names = {c.__name__ for c in classes}
+    if "OptimizedModule" in names:
+        return Kind(wraps="_orig_mod")
+    if names & {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine"}:
+        return Kind(wraps="module")
+    return Kind(
+        sharded=bool(names & {"FullyShardedDataParallel", "FSDPModule"}),
+        script="ScriptModule" in names,
+        builtin=all(c.__module__.startswith("torch.nn.") for c in classes),
+    )
+
+
+def unwrapped(module: Any) -> Any:
+    """Return the module inside `torch.compile`, `DistributedDataParallel` and the like."""
+    while (name := kind_of(module.__class__).wraps) and (inner := getattr(module, name, None)) is not None:
+        module = inner
+    return module
+
+
+class ModuleState:
+    """The state of all modules of a model: `swap_in` has them work on copies, `put_back` ends that.
+
+    Copied are buffers and, of modules of the user's own classes, tensors, plain containers and generators of random
+    numbers that they hold; any other attribute is put back by reference, and so are hooks and training flags. With
+    ``asking`` the modules are in evaluation mode, without the user's hooks (unless ``hooks``) and without wrappers;
+    otherwise they run as they are. With ``gradient`` parameters are aliases, whose gradients are their own.
+
+    To make one changes nothing. Raises QueryError for a model that cannot be asked.
+    """
+
+    def __init__(self, model: Any, *, asking: bool = False, gradient: bool = False, hooks: bool = False) -> None:
+        self._torch: Any = sys.modules["torch"]
+        self.model = unwrapped(model) if asking else model
+        self._asking, self._gradient, self._hooks = asking, gradient, hooks or not asking
+        self._copies: dict[int, Any] = {}  # by the id of the original, which lives as long as `_saved`
+        self._bytes = 0
+        self._dicts: list[dict[str, Any]] = []
+        self._works: list[dict[str, Any]] = []
+        self._saved: list[dict[str, Any]] = []
+        self._whole: list[tuple[dict[str, Any], dict[str, Any]]] = []  # those of which all attributes are saved
+        self._scripts: list[tuple[Any, bool]] = []
+        self._path = ""
+        self._watched: list[Any] = []
+        self._with_gradients: list[Any] = []
+        self._named: list[tuple[str, dict[str, Any]]] = []
+        for path, module, kind in self._modules():
+            self._prepare(path, module, kind)
+        if not self._hooks:
+            everywhere = vars(self._torch.nn.modules.module)
+            self._change(everywhere, _hookless(everywhere, _GLOBAL_HOOKS), whole=False)
+        self._before, self._gradients = self._look(), self._look_at_gradients()
+
+    def swap_in(self) -> None:
+        """Have the modules work on copies."""
+        deque(map(dict.update, self._dicts, self._works), 0)
+        if self._asking:
+            for module, _ in self._scripts:
+                module.training = False
+
+    def put_back(self) -> None:
+        """Put everything back; may be called again after an interrupt."""
+        deque(map(dict.update, self._dicts, self._saved), 0)
+        for attributes, saved in self._whole:
+            if len(attributes) > len(saved):
+                for name in [name for name in attributes if name not in saved]:
+                    attributes.pop(name, None)
+        for module, flag in self._scripts:
+            module.training = flag
+
+    def changed(self) -> str:
+        """Return the name of the first tensor that was changed in place all the same; empty if there is none."""
+        for tensor, before, now in zip(self._watched, self._before, self._look(), strict=True):
+            if before != now:
+                return self._name(tensor)
+        for (tensor, grad, version), (_, grad_now, version_now) in zip(
+            self._gradients, self._look_at_gradients(), strict=True
+        ):
+            if grad is not grad_now or version != version_now:
+                return f"{self._name(tensor)}.grad"
+        return ""
+
+    def devices(self) -> set[Any]:
+        """Return the devices on which the model has parameters or buffers."""
+        return {tensor.device for tensor in (*self.model.parameters(), *self.model.buffers())}
+
+    # ------------------------------------------------------------ what is changed in which module
+
+    def _modules(self) -> Iterator[tuple[str, Any, Kind]]:
+        """Each module once, with its path and kind."""
+        waiting: list[tuple[str, Any]] = [("", self.model)]
+        seen: set[int] = set()
+        while waiting:
+            path, module = waiting.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                kind = kind_of(module.__class__)
+                yield path, module, kind
+                if not kind.script:
+                    for name, child in reversed(module._modules.items()):
+                        if child is not None:
+                            inside = unwrapped(child) if self._asking else child
+                            waiting.append((f"{path}.{name}" if path else name, inside))
+
+    def _prepare(self, path: str, module: Any, kind: Kind) -> None:
+        if kind.script:
+            self._scripts += [(each, each.training) for each in module.modules()]
+            self._watch(path, dict(module.named_parameters()), dict(module.named_buffers()))
+            return
+        attributes = module.__dict__
+        parameters, buffers = attributes["_parameters"], attributes["_buffers"]
+        work = {} if self._hooks else _hookless(attributes, _HOOKS)
+        if self._asking:
+            self._admit(path, module, kind)
+            if attributes["training"]:
+                work["training"] = False
+            if attributes.get("_compiled_call_impl") is not None:
+                work["_compiled_call_impl"] = None
+            for name, child in attributes["_modules"].items():
+                if kind_of(child.__class__).wraps:
+                    work.setdefault("_modules", attributes["_modules"].copy())[name] = unwrapped(child)
+        whole = not kind.builtin or "forward" in attributes
+        for name in _HOOKS:
+            if attributes[name] and (name not in work or work[name]):
+                whole = True  # such a hook of torch's own computes a weight, which it sets
+        if self._gradient:
+            work["_parameters"] = {name: self._alias(one) for name, one in parameters.items()}
+        if buffers and (whole or not self._asking):
+            self._path = f"{path}." if path else ""
+            work["_buffers"] = {name: self._copy(one, name) for name, one in buffers.items()}
+            buffers = {}
+        if parameters or buffers:
+            self._watch(path, parameters, buffers)
+        if whole or self._gradient:
+            self._hold(attributes, work)
+        if whole:
+            for name in _STRUCTURE:
+                work.setdefault(name, attributes[name].copy())
+        self._change(attributes, work, whole or not self._asking)
+
+    def _hold(self, attributes: dict[str, Any], work: dict[str, Any]) -> None:
+        """Have the module work on copies of what it holds itself."""
+        structure = _structure()
+        for name, value in attributes.items():
+            if name not in structure and name not in work:
+                copied = self._copy(value, name)
+                if copied is not value:
+                    work[name] = copied
+
+    def _change(self, attributes: dict[str, Any], work: dict[str, Any], whole: bool) -> None:
+        if work or whole:
+            saved = attributes.copy() if whole else {name: attributes[name] for name in work}
+            self._dicts.append(attributes)
+            self._works.append(work)
+            self._saved.append(saved)
+            if whole:
+                self._whole.append((attributes, saved))
+
+    def _admit(self, path: str, module: Any, kind: Kind) -> None:
+        """Raise QueryError if the module cannot run by itself, or not yet."""
+        plain, reason = self._torch.nn.Parameter, ""
+        if kind.sharded:
+            reason = f"{type(module).__name__} holds a shard of its parameters"
+        for name, parameter in module._parameters.items():
+            if type(parameter) is plain or parameter is None:
+                continue
+            if self._torch.nn.parameter.is_lazy(parameter):
+                raise _refused(path, f"the first forward pass of the loop has yet to make {name!r}: ask after that")
+            if hasattr(parameter, "to_local"):
+                reason = f"{name!r} is sharded"
+        if reason:
+            raise _refused(path, f"{reason}, and to gather it all ranks would have to meet")
+
+    # ------------------------------------------------------------ copies
+
+    def _alias(self, parameter: Any) -> Any:
+        """The same numbers with a gradient of their own."""
+        if parameter is None:
+            return None
+        alias = self._copies.get(id(parameter))
+        if alias is None:
+            alias = self._copies[id(parameter)] = parameter.detach().requires_grad_(parameter.requires_grad)
+        return alias
+
+    def _copy(self, value: Any, name: str) -> Any:
+        """A copy of what a module may change in place; anything else as it is."""
+        kind = type(value)
+        if kind in _IMMUTABLE:
+            return value
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known
+        if kind in _CONTAINERS:
+            return self._container(value, name) if len(value) <= MOST_ITEMS else value
+        if kind is tuple and len(value) <= MOST_ITEMS:
+            items = tuple(self._copy(item, name) for item in value)
+            return items if any(map(operator.is_not, items, value)) else value
+        if isinstance(value, self._torch.nn.Parameter):
+            return self._alias(value) if self._gradient else value
+        if isinstance(value, self._torch.Tensor):
+            return self._tensor(value, name)
+        if kind in _GENERATORS:
+            made: Any = copy.deepcopy(value)
+        elif kind is self._torch.Generator:
+            made = self._torch.Generator(device=value.device)
+            made.set_state(value.get_state())
+        else:
+            return value
+        self._copies[id(value)] = made
+        return made
+
+    def _container(self, value: Any, name: str) -> Any:
+        made = self._copies[id(value)] = copy.copy(value)
+        if isinstance(value, dict):
+            for key, item in value.items():
+                made[key] = self._copy(item, name)
+        elif not isinstance(value, set):
+            for place, item in enumerate(value):
+                made[place] = self._copy(item, name)
+        return made
+
+    def _tensor(self, tensor: Any, name: str) -> Any:
+        if self._bytes + tensor.nbytes > MOST_BYTES:
+            self._watch(self._path, {}, {name: tensor})
+            return tensor
+        self._bytes += tensor.nbytes
+        made = self._copies[id(tensor)] = tensor.detach().clone()
+        return made
+
+    # ------------------------------------------------------------ what is only watched
+
+    def _watch(self, path: str, parameters: dict[str, Any], others: dict[str, Any]) -> None:
+        own = [one for one in parameters.values() if one is not None]
+        self._with_gradients += own
+        self._watched += own
+        self._watched += [one for one in others.values() if one is not None]
+        self._named += [(path, parameters), (path, others)]
+
+    def _look(self) -> list[int]:
+        try:
+            return [tensor._version for tensor in self._watched]
+        except RuntimeError:  # those made in inference mode have no versions
+            self._watched = [tensor for tensor in self._watched if not tensor.is_inference()]
+            return [tensor._version for tensor in self._watched]
+
+    def _look_at_gradients(self) -> list[tuple[Any, Any, int]]:
+        grads = [(one, one.grad) for one in self._with_gradients if one.is_leaf]
+        return [(one, grad, 0 if grad is None else grad._version) for one, grad in grads]
+
+    def _name(self, tensor: Any) -> str:
+        found = (f"{path}.{n}" if path else n for path, named in self._named for n, t in named.items() if t is tensor)
+        return next(found, "state")
+
+
+@lru_cache(maxsize=1)
+def _structure() -> frozenset[str]:
+    """The attributes that every module has."""
+    return frozenset(vars(sys.modules["torch"].nn.Module()))
+
+
+def _hookless(attributes: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the hooks ``names`` that are not empty, without the user's; torch's own compute weights."""
+    work = {}
+    for name in names:
+        hooks = attributes[name]
+        if hooks:
+            kept = OrderedDict((key, hook) for key, hook in hooks.items() if _of_torch(hook))
+            if len(kept) < len(hooks):
+                work[name] = kept
+    return work
+
+
+def _of_torch(hook: Any) -> bool:
+    rooms = [getattr(hook, "__module__", None), *(cls.__module__ for cls in type(hook).__mro__)]
+    return any(isinstance(room, str) and room.startswith("torch.nn.") for room in rooms)
+
+
+def _refused(path: str, reason: str) -> QueryError:
+    return QueryError(f"the model cannot be asked: {f'in {path!r} ' if path else ''}{reason}.")
