@@ -49,8 +49,8 @@ class Attachments:
 
     def attach(self, client: Client, ask: m.Attach | m.Read) -> dict[str, Any]:
         """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
-        limits, streams = self._limits, self._delivery.streams
-        alike = sum(stream.client.viewer == client.viewer for stream in streams)
+        limits, clients = self._limits, self._delivery.guests.clients.values()
+        alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
         for held, bound, which in (
             (len(client.streams), limits.streams_per_client, "streams_per_client"),
             (alike, limits.streams, "streams"),
@@ -72,10 +72,9 @@ class Attachments:
         outbox = Outbox(self._post, self._limits.outbox_values)
         query = self._queries.attached(attach, outbox)
         self._post.open(outbox)
-        client.streams[attach.stream] = stream = ServedStream(
-            attach.stream, client, query, outbox, base, low_latency=attach.latency == "low"
+        self._delivery.add(
+            ServedStream(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
         )
-        self._delivery.streams.append(stream)
         told = self._queries.told(query)
         self._queries.install(query)
         return told
@@ -84,10 +83,8 @@ class Attachments:
         """Have the client read a standing stream, from what is held above the number that it has come to."""
         self._taps.quiet.drain()
         reader, query, pipeline = Reader(standing.ring, ask.above), standing.query, standing.query.pipeline
-        client.streams[ask.stream] = stream = ServedStream(
-            ask.stream, client, query, reader, low_latency=ask.latency == "low" and not client.viewer
-        )
-        self._delivery.streams.append(stream)
+        hurried = ask.latency == "low" and not client.viewer
+        self._delivery.add(ServedStream(ask.stream, client, query, reader, low_latency=hurried))
         self._queries.heed(query)
         told = standing.told()
         quiet = standing.logged or client.viewer
@@ -109,6 +106,7 @@ class Attachments:
         else:
             self._taps.quiet.drain()
         stream.end(reason)
+        self._delivery.mark(stream)
 
     def stream(self, client: Client, number: int) -> ServedStream:
         """A stream of a client. Raises MessageError for one that there is not."""
@@ -147,6 +145,7 @@ class Attachments:
                 sees = self._sharing.sight(stream.client) if stream.query is standing.query else None
                 if sees is not None and not sees(standing):
                     stream.end("it is no longer exported", at_once=True)
+                    self._delivery.mark(stream)
         return standing.told()
 
     def keep(self, standing: Standing) -> None:
@@ -181,6 +180,6 @@ class Attachments:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
             after = stream.base + outbox.number
             standing = self._standing.adopt(name or query.name, query, after, stream.client.name)
-        stream.hand_over(Handed(self._post, outbox, stream.base, Reader(standing.ring, after)))
+        self._delivery.hand_over(stream, Handed(self._post, outbox, stream.base, Reader(standing.ring, after)))
         self._queries.heed(query)
         return standing

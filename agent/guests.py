@@ -28,6 +28,8 @@ class Guests:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.clients: dict[bytes, Client] = {}
+        self.operators = 0
+        """How many of them are no viewers."""
         self._reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> Client:
@@ -40,6 +42,7 @@ class Guests:
             token = hello.token if len(hello.token) <= _TOKEN else ""
             name = "".join(c for c in hello.client[:_NAME] if c.isprintable())  # it may be shown on a terminal
             known = Client(peer, role, name, key, token)
+            self.operators += not known.viewer
         elif known.peer != peer:
             del self.clients[known.peer]
             known.peer, known.away, known.full_until = peer, False, 0.0
@@ -89,6 +92,7 @@ class Guests:
         client = self.clients.pop(peer, None)
         if client is None:
             return []
+        self.operators -= not client.viewer
         streams = list(client.streams.values())
         if client.token and streams and not client.viewer:
             reached = self._reached.pop(client.token, {})

@@ -9,9 +9,11 @@ import math
 import time
 import weakref
 from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from looptap.agent.lineage import Lineage
+from looptap.agent.outbox import Sink
 from looptap.agent.ring import Reader
 from looptap.agent.served import finished
 from looptap.agent.standing import Standing
@@ -33,6 +35,8 @@ class Keeper:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
         self._kept: dict[Standing, tuple[int, Reader]] = {}
+        self._rings: dict[Sink, Standing] = {}  # of those
+        self._ready: dict[Standing, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._errors_told = -math.inf
         self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -42,6 +46,8 @@ class Keeper:
         if standing in self._kept:
             return
         standing.kept = True
+        self._rings[standing.ring] = standing
+        self._ready[standing] = None
         if standing in self._before:
             number, above = self._before[standing]
             self._kept[standing] = number, Reader(standing.ring, above)
@@ -62,18 +68,28 @@ class Keeper:
         """Keep it no more; what has come is handed over before."""
         standing.kept = False
         if standing in self._kept:
+            self._ready[standing] = None
             self.hand_over(lineage)
+            self._rings.pop(standing.ring)
             number, reader = self._kept.pop(standing)
             self._before[standing] = number, reader.position
             reader.leave()
 
-    def waits(self) -> bool:
-        """Whether there is something to hand over."""
-        return any(len(reader) for _, reader in self._kept.values())
+    def heard(self, sinks: Sequence[Sink]) -> None:
+        """Look at those whose values come from these sinks, at the next `hand_over`."""
+        for sink in sinks:
+            if sink in self._rings:
+                self._ready[self._rings[sink]] = None
+
+    def look_at_all(self) -> None:
+        """Look at all of them at the next `hand_over`."""
+        self._ready.update(dict.fromkeys(self._kept))
 
     def hand_over(self, lineage: Lineage) -> None:
         """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
-        for standing, (number, reader) in self._kept.items():
+        ready, self._ready = self._ready, {}
+        for standing in ready:
+            number, reader = self._kept[standing]
             on = standing.query.on
             while (columns := reader.peek(_VALUES, _BYTES)) is not None:
                 values, flags = finished(columns)
@@ -84,30 +100,33 @@ class Keeper:
                 )  # fmt: skip
                 self.writer.append(number, batch)
                 reader.take(columns)
-        self._tell_errors()
+        self._tell_errors(ready)
 
-    def _tell_errors(self) -> None:
+    def _tell_errors(self, streams: Iterable[Standing]) -> None:
         """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
 
-        A first error, and the end of a query, at once; further ones once a second.
+        A first error, and the end of a query, at once where it is one of these ``streams``; further ones, of all
+        streams, once a second.
         """
+        now = time.monotonic()
+        due = now > self._errors_told + _TOLD
+        if due:
+            self._errors_told, streams = now, self._kept
         errors = {
             str(number): (query.errors, query.traceback[-_TEXT:], query.reason[:_TEXT] * (query.state == "failed"))
-            for number, query in ((number, standing.query) for standing, (number, _) in self._kept.items())
+            for number, query in ((self._kept[standing][0], standing.query) for standing in streams)
             if query.errors
         }
-        if errors == self._errors:
-            return
-        now = time.monotonic()
-        news = any(name not in self._errors or self._errors[name][2] != errors[name][2] for name in errors)
-        if news or now > self._errors_told + _TOLD:
-            self._errors, self._errors_told = {**self._errors, **errors}, now
+        fresh = {name: told for name, told in errors.items() if self._errors.get(name) != told}
+        first = any(name not in self._errors or self._errors[name][2] != told[2] for name, told in fresh.items())
+        if fresh and (due or first):
+            self._errors = {**self._errors, **fresh}
             self.writer.describe(errors=self._errors)
 
     def close(self, reason: str) -> None:
         """End the file, with the last count of errors."""
         self._errors_told = -math.inf
-        self._tell_errors()
+        self._tell_errors(())
         self.writer.close(farewell=reason)
 
     def stats(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ time for each outbox (the agent's event lock) and one consumer (the I/O thread).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -100,40 +101,84 @@ class Source(Protocol):
 
 
 class Post:
-    """What all outboxes of an agent share: the bell that wakes the I/O thread once, and the bound on bytes.
+    """What all sinks of an agent share: the ready set, the wakeup of the I/O thread, and the bound on bytes.
 
     ``ring`` lets values gather before they are sent, ``hurry`` does not.
+
+    The ready set names the sinks that have news, so that a flush looks at these alone. No news is lost, in this order:
+    the producer appends its value, *then* looks whether its sink is in the set, and adds it if it is not; the I/O
+    thread takes the sink out of the set, *then* looks at the values. So a value that is appended too late for that look
+    finds its sink missing. In the same way ``rung`` says that a wakeup is pending: the producer sets it after it has
+    added its sink, and the I/O thread clears it before it looks at the set. An interrupt of the training thread between
+    two of these steps takes back what was done, so that the next value announces itself; and each heartbeat looks at
+    all streams.
     """
 
-    __slots__ = ("_outboxes", "hurry", "limit", "peak", "ring", "rung")
+    __slots__ = ("_outboxes", "changed", "granted", "hurry", "limit", "peak", "ready", "ring", "rung", "taken")
 
     def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
         self.limit, self.ring, self.hurry = limit, ring, hurry
-        self.rung = False  # set by whoever finds it clear, cleared by the I/O thread *before* it looks
+        self.ready: set[Sink] = set()
+        """The sinks with news; added by producers, removed by the I/O thread."""
+        self.changed = False
+        """Whether the state of a query has changed; set by producers, cleared by the I/O thread before it looks."""
+        self.rung = False
         self.peak = 0
-        self._outboxes: tuple[Outbox, ...] = ()
+        self.granted = 0
+        """Bytes that outboxes were granted since the start; `Outbox._ask_for_room` raises it."""
+        self.taken = 0
+        """Bytes of these that are free again; the I/O thread raises it."""
+        self._outboxes: dict[Outbox, None] = {}
 
     def open(self, outbox: Outbox) -> None:
         """Count what an outbox holds."""
-        self._outboxes = (*self._outboxes, outbox)
+        self._outboxes[outbox] = None
+
+    def announce(self, sink: Sink) -> None:
+        """Have the I/O thread look at ``sink``."""
+        try:
+            self.ready.add(sink)
+            self.wake()
+        except BaseException:  # an interrupt: nobody may have been woken
+            self.ready.discard(sink)
+            raise
 
     def wake(self) -> None:
-        """Have the I/O thread look, if nobody has asked it to since it last did."""
+        """Wake the I/O thread, unless a wakeup is pending."""
         if not self.rung:
-            self.rung = True
-            self.ring()
+            try:
+                self.rung = True
+                self.ring()
+            except BaseException:  # an interrupt
+                self.rung = False
+                raise
+
+    def collect(self) -> list[Sink]:
+        """Take the sinks that have news out of the set, for the I/O thread, which looks at them afterwards."""
+        taken: list[Sink] = []
+        with contextlib.suppress(KeyError):  # an interrupted producer has taken one back
+            for _ in range(len(self.ready)):
+                taken.append(self.ready.pop())
+        return taken
 
     def close(self, outbox: Source) -> None:
-        """Forget an outbox and what it holds."""
-        self._outboxes = tuple(o for o in self._outboxes if o is not outbox)
+        """Forget an outbox and what it holds; it is granted no more."""
+        if isinstance(outbox, Outbox) and outbox in self._outboxes:
+            del self._outboxes[outbox]
+            outbox.closed = True
+            self.taken += outbox.granted()
 
     def waiting(self) -> int:
         """Bytes that wait, over all outboxes."""
-        return sum(o.waiting() for o in self._outboxes)
+        return sum(outbox.waiting() for outbox in list(self._outboxes))
+
+    def gathered(self) -> int:
+        """Bytes that wait in the outboxes that have news."""
+        return sum(sink.waiting() for sink in list(self.ready) if isinstance(sink, Outbox))
 
     def free(self) -> int:
         """Bytes that no outbox holds or may fill without asking."""
-        granted = sum(o.granted() for o in self._outboxes)
+        granted = self.granted - self.taken
         self.peak = max(self.peak, granted)
         return self.limit - granted
 
@@ -144,11 +189,13 @@ class Outbox:
     quiet = False  # somebody waits for them
     # Byte counters with one writer each are exact without a lock: the difference is what waits.
     __slots__ = (
-        "_granted", "_held", "_items", "_post", "_room", "_taken_bytes", "dropped", "number", "values",
+        "_granted", "_held", "_items", "_post", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",
+        "values",
     )  # fmt: skip
 
     def __init__(self, post: Post, values: int) -> None:
-        self._post, self.values = post, values
+        self._post, self._ready, self.values = post, post.ready, values
+        self.closed = False  # by the I/O thread, for good
         # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
         # behind; one append is all or nothing, whatever interrupts it.
         self._items: list[Item] = []
@@ -169,8 +216,8 @@ class Outbox:
                 return
         self._room = room
         self._items.append((number, event, time, value, size))
-        if not self._post.rung:
-            self._post.wake()
+        if self not in self._ready:
+            self._post.announce(self)
         if number == 1:  # somebody has just asked, and looks at an empty screen
             self._post.hurry()
 
@@ -187,23 +234,30 @@ class Outbox:
         items = list(zip(range(first, first + len(values)), events, times, values, sizes, strict=True))
         self.number, self._room = self.number + len(values), room
         self._items += items
-        if not self._post.rung:
-            self._post.wake()
+        if self not in self._ready:
+            self._post.announce(self)
 
     def ring(self) -> None:
-        """Have the I/O thread look."""
-        self._post.wake()
+        """Have the I/O thread look: the state of the query has changed."""
+        self._post.changed = True
+        self._post.announce(self)
 
     def _ask_for_room(self, size: int) -> int:
         """Bytes left for further values once this one is in; below 0 if there is no room for it."""
-        left, room = self.values - len(self), self._room
-        free = self._post.free() + room
+        left, room, post = self.values - len(self), self._room, self._post
+        free = post.free() + room
         held = self.waiting()
         if left <= 0 or free < size or (held and held + size > GREED * free):
             return -1
         grant = max(size, min(GRANT, free, left * SMALLEST))
-        self._granted += grant - room
-        return grant - size
+        more, rest = grant - room, grant - size
+        # From here on there is no call and no jump back, so no other thread and no interrupt comes between: what is
+        # granted is in both sums, and nothing is granted once `Post.close` has settled the account.
+        if self.closed:
+            return -1
+        self._granted += more
+        post.granted += more
+        return rest
 
     # ------------------------------------------------------------ the I/O thread's end
 
@@ -217,7 +271,10 @@ class Outbox:
     def take(self, columns: Columns) -> None:
         """Remove what `peek` gave."""
         del self._held[: len(columns.numbers)]
-        self._taken_bytes += sum(columns.sizes)
+        size = sum(columns.sizes)
+        self._taken_bytes += size
+        if not self.closed:
+            self._post.taken += size
 
     # ------------------------------------------------------------ from either thread
 

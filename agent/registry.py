@@ -31,6 +31,9 @@ from looptap.streams.recorder import FlightRecorder
 from looptap.streams.syntax import nearest
 from looptap.streams.windows import Group, Window, as_window, seconds, sliding
 
+NAMED = 20
+"""Event types that a note lists."""
+
 
 class Queries:
     """Compiles queries and commands, and moves them on and off the taps."""
@@ -110,13 +113,13 @@ class Queries:
         seen = list(self._taps.counts())
         if query.on not in seen:
             near = nearest(query.on, seen)
-            notes.append(f"no {query.on!r} event so far, only {', '.join(seen) or 'none'}.{' ' * bool(near)}{near}")
+            notes.append(f"no {query.on!r} event so far, only {_listed(seen)}.{' ' * bool(near)}{near}")
             if "torch._dynamo" in sys.modules:  # whose graphs have nothing of an event in them, not even a word
                 notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
         for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
             near = nearest(event, seen)
             notes.append(
-                f"latest({event!r}) is None until there is such an event; so far only {', '.join(seen) or 'none'}."
+                f"latest({event!r}) is None until there is such an event; so far only {_listed(seen)}."
                 f"{' ' * bool(near)}{near}"
             )
         if query.grouped and query.on not in self._groups[:-1]:
@@ -145,20 +148,24 @@ class Queries:
             tap.queries = tuple([*tap.queries])
         self._taps.quiet.drain()
 
-    def drop(self, query: AttachedQuery) -> None:
-        """Take a query off its events; no harm if it is off already, or has none."""
-        if not query.on:
+    def drop(self, *queries: AttachedQuery) -> None:
+        """Take queries off their events; no harm if one is off already, or has none."""
+        gone = {query for query in queries if query.on}
+        if not gone:
             return
-        query.meter.forget()
+        for query in gone:
+            query.meter.forget()
         with self._moving:
-            tap = self._taps.open(query.on)
-            tap.queries = tuple(q for q in tap.queries if q is not query)
-            tap.update()
+            for event in {query.on for query in gone}:
+                tap = self._taps.open(event)
+                tap.queries = tuple(q for q in tap.queries if q not in gone)
+                tap.update()
         self._taps.drain()
+        places = [place for query in gone for place in query.places]
         with self._moving:
-            for place in query.places:
-                other = self._taps.open(place.event)
-                other.latest = tuple(p for p in other.latest if p is not place)
+            for event in {place.event for place in places}:
+                other = self._taps.open(event)
+                other.latest = tuple(p for p in other.latest if not any(p is place for place in places))
                 other.update()
 
     def at_next(self, on: str, command: Command) -> None:
@@ -192,6 +199,12 @@ class Queries:
             now(self._taps.open(on).number, time.monotonic())
         finally:
             lock.release()
+
+
+def _listed(names: list[str]) -> str:
+    """The names in a sentence, which does not grow with them."""
+    more = len(names) - NAMED
+    return (", ".join(names[:NAMED]) or "none") + (f" and {more:,} more" if more > 0 else "")
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:

@@ -122,7 +122,9 @@ class Ring:
 
     def ring(self) -> None:
         """Have the I/O thread look, also while nobody reads: the query's state has changed."""
-        self._history.post.wake()
+        post = self._history.post
+        post.changed = True
+        post.announce(self)
 
     def _grow(self, growth: int) -> None:
         history = self._history
@@ -133,8 +135,8 @@ class Ring:
 
     def _tell(self, number: int) -> None:
         post = self._history.post
-        if not post.rung:
-            post.wake()
+        if self not in post.ready:
+            post.announce(self)
         if number == 1:  # somebody waits for the first value
             post.hurry()
 

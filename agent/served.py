@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from looptap.agent.aligned import AlignedQuery
-from looptap.agent.outbox import Columns, Item, Marked, Source
+from looptap.agent.outbox import Columns, Item, Marked, Sink, Source
 from looptap.agent.queries import TOO_MANY, AttachedQuery
 from looptap.agent.ring import Handed, Reader
 from looptap.protocol import messages as m
@@ -29,7 +29,7 @@ PATIENCE = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Client:
     """One attached client: how much was sent to it, and how much of that it has said to have taken in."""
 
@@ -41,6 +41,8 @@ class Client:
     token: str = ""
     """What it will be known by over another link; empty: it will not come back."""
     streams: dict[int, ServedStream] = field(default_factory=dict)
+    ready: OrderedDict[ServedStream, None] = field(default_factory=OrderedDict)
+    """Those that have something to send or to tell, the next one first."""
     sent_bytes: int = 0
     got_bytes: int = 0
     owed: deque[bytes] = field(default_factory=deque)
@@ -95,6 +97,8 @@ class ServedStream:
     ) -> None:
         self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
         self.low_latency = low_latency
+        self.sink: Sink = query.outbox
+        """Where its query puts the values."""
         self.reader = source if isinstance(source, Reader | Handed) else None
         self._ended = ""  # why, if only this client's reading has
         self.told = 0
@@ -103,7 +107,17 @@ class ServedStream:
         self.sent = 0
         self._reached = base
         self._released = 0
+        self._seen: tuple[object, ...] = ()
         self._blind = 0  # how often in a row the recorder's condition has failed
+
+    def moved(self) -> bool:
+        """Whether any of its counters has moved since this was last asked, or anything else that clients hear of."""
+        query, source = self.query, self.source
+        before, self._seen = self._seen, (
+            query.events, query.errors, query.pipeline.skipped, source.number, source.dropped, self.sent,
+            query.overdue, *(place.problem for place in query.places),
+        )  # fmt: skip
+        return before != self._seen
 
     def waits(self) -> bool:
         """Whether there is something to send."""
@@ -126,6 +140,7 @@ class ServedStream:
     def hand_over(self, source: Handed) -> None:
         """Go on with ``source``: the query belongs to the job from now on."""
         self.source = self.reader = source
+        self.sink = self.query.outbox
         self.base = 0
 
     def end(self, reason: str, *, at_once: bool = False) -> None:

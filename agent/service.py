@@ -68,7 +68,6 @@ class Service:
         self._cpu, self._beaten = 0.0, time.monotonic()
         self.lineage = Lineage()
         self.delivery = Delivery(self.queries, post, self.guests, limits, self._send, run.rank, self.lineage)
-        self._streams = self.delivery.streams
         self.pulse = Pulse(taps, self._owner)
         self._outcomes: deque[Outcome] = deque()
         self.steering = Steering(self.queries, taps, groups, limits, self._finished)
@@ -82,7 +81,7 @@ class Service:
 
     def linger(self) -> float:
         """Seconds to wait for more values before a flush; large ones gain nothing from company."""
-        hurried = self.post.waiting() > LARGE or any(s.low_latency for s in self._streams)
+        hurried = self.delivery.hurried or self.post.gathered() > LARGE
         return 0.001 if hurried else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
@@ -118,28 +117,31 @@ class Service:
     def gone(self, peer: bytes) -> None:
         """Forget a client that cannot be reached any more, with all its queries."""
         self.steering.agreement.forget(peer)
-        for stream in self.guests.forget(peer):
-            self.delivery.remove(stream)
+        if (client := self.clients.get(peer)) is not None:
+            self.delivery.forget(client, self.guests.forget(peer))
         self._tidy()
 
     def flush(self) -> bool:
         """Send one message's worth of what waits; True if there is more to send now."""
         self.io_seconds = time.thread_time()
         self.taps.backlog.catch_up()
-        self.post.peak = max(self.post.peak, self.post.waiting())
+        self.post.peak = max(self.post.peak, self.post.gathered())
         while self._outcomes:
             self._report(self._outcomes.popleft())
-        if self.standing.by_name and self.keeper is not None:
+        sinks = self.post.collect()
+        self.delivery.heard(sinks)
+        if self.keeper is not None:
+            self.keeper.heard(sinks)
             self.keeper.hand_over(self.lineage)
         more = self.delivery.flush()
-        self._tidy()
+        if self.post.changed:
+            self._tidy()
         return more
 
     def rest(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
         self.post.rung = False
-        kept = self.keeper is not None and self.keeper.waits()
-        self.post.rung = bool(kept or self.taps.backlog.events or self._outcomes or self.delivery.news())
+        self.post.rung = bool(self.post.ready or self.taps.backlog.events or self._outcomes or self.delivery.news())
         return not self.post.rung
 
     def beat(self) -> None:
@@ -152,25 +154,33 @@ class Service:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
         self.pulse.beat()
+        self.post.rung = False  # an interrupt of the training thread may have left it set and woken nobody
         if not self.clients:  # nobody waits for what is quiet
             return
         self._give_sign()
         for peer, client in list(self.clients.items()):
             if client.away and self.guests.given_up(client):
                 self.gone(peer)
-        for stream in list(self._streams):
-            stream.touch()
         self.taps.quiet.drain()
-        self.flush()
+        self.delivery.mark_all()
+        if self.flush():
+            self.post.wake()
 
     def _give_sign(self, confirm: bool = False) -> None:
+        shared = b""  # the same for all operators
         for peer, client in list(self.clients.items()):
-            if not client.away:
-                self._reply(peer, self.figures.beat(client, confirm))
+            if client.away:
+                continue
+            if client.viewer:
+                self._send(peer, encode(self.figures.beat(client, confirm)))
+            else:
+                shared = shared or encode(self.figures.beat(client, confirm))
+                self._send(peer, shared)
 
     def _owner(self, query: object) -> str:
         """The client that asked a query, empty if the job declared it."""
-        return next((s.client.name for s in list(self._streams) if s.query is query and s.reader is None), "")
+        streams = list(self.delivery.streams)
+        return next((s.client.name for s in streams if s.query is query and s.reader is None), "")
 
     def ask_for_confirmation(self) -> None:
         """Have all clients say what has reached them; see `confirmed`."""
@@ -195,10 +205,13 @@ class Service:
         """Send what waits, end every stream, take leave, with `farewell` as the reason."""
         self.taps.drain()
         self.standing.finish(self.farewell)
-        for stream in list(self._streams):
+        for stream in self.delivery.streams:
             if stream.state == "live":
                 stream.query.state, stream.query.reason = "ended", self.farewell
                 stream.touch()
+        self.delivery.mark_all()
+        if self.keeper is not None:
+            self.keeper.look_at_all()
         self.delivery.leaving = True
         deadline, sent = time.monotonic() + LEAVING, -1
         while self.flush() and time.monotonic() < deadline:
@@ -206,7 +219,7 @@ class Service:
                 time.sleep(RETRY)
             sent = self.delivery.sent_bytes
         deadline = time.monotonic() + LAST_WORD
-        last = [(s.client.peer, s.status()) for s in self._streams if s.changed]  # with what is lost now
+        last = [(s.client.peer, s.status()) for s in self.delivery.streams if s.changed]  # with what is lost now
         for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
             while self._reply(peer, message) is Sent.FULL and time.monotonic() < deadline:
                 time.sleep(RETRY)
@@ -225,8 +238,9 @@ class Service:
         except LimitReached as limit:
             self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
-        for stream in [s for n, s in client.streams.items() if n not in hello.streams and client.token]:
-            self.delivery.remove(stream)
+        self.delivery.remove(*(s for n, s in client.streams.items() if n not in hello.streams and client.token))
+        for stream in client.streams.values():
+            self.delivery.mark(stream)
         beat = self.figures.beat(client)
         streams = tuple(client.streams)
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, beat.events, streams, beat.idle, beat.ages))
@@ -270,8 +284,8 @@ class Service:
             case m.Got():
                 held = client.holds_up(time.monotonic(), self.delivery.window()(client))
                 client.got_bytes = min(message.total, client.sent_bytes)
-                if held:
-                    self.flush()
+                if held and self.flush():
+                    self.post.wake()
             case m.Ask():
                 self._done(client, message.request, self.figures.answer(message.what))
             case m.Look():
@@ -298,6 +312,7 @@ class Service:
             self._reply(asker.peer, outcome.reply(asker))
 
     def _tidy(self) -> None:
+        self.post.changed = False  # before the look: a query that changes from now on is looked at the next time
         for over in self.standing.tidy() if self.standing.by_name else ():
             if self.keeper is not None:
                 self.keeper.leave(over, self.lineage)

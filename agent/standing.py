@@ -229,6 +229,7 @@ class StandingStreams:
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason = "ended", "the job declares another stream of this name"
                 stream.query.changes += 1
+                stream.ring.ring()
             self._queries.drop(stream.query)
             self.history.close(stream.ring)
         return [*over, *displaced]
@@ -240,6 +241,7 @@ class StandingStreams:
             if query.state == "live":
                 query.state, query.reason = "ended", reason
                 query.changes += 1
+                stream.ring.ring()
 
     def _logged(self, name: str, now: float) -> Standing:
         self._check(name)
@@ -262,7 +264,7 @@ class StandingStreams:
                 self._displaced.append(there)
             self.by_name[stream.name] = stream
         if there is not None:
-            self.history.post.wake()
+            there.ring.ring()
 
     def _check(self, name: str) -> None:
         _check_name(name)

@@ -44,7 +44,8 @@ class Plan:
         self, source: Source, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
     ) -> None:
         self.source, self.queries, self.later = source, queries, later
-        self.at_once = tuple(q for q in queries if q not in later)
+        put_off = frozenset(later)
+        self.at_once = tuple(q for q in queries if q not in put_off)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
         self.tensor = tensor_type()
         self.stale = False  # whether a query of ``later`` has turned out to be dear
@@ -184,13 +185,16 @@ class Tap:
         """A plan for the queries of now, as this event has the numbers that they read, or has not."""
         self.backlog.drain()
         queries, given = self.queries, observables.keys()
+        there: dict[frozenset[str], bool] = {}  # many queries read the same names
+        for names in {q.numbers for q in queries if q.numbers is not None}:
+            there[names] = copied_numbers(observables, names) is not None
         later = tuple(
             q for q in queries
-            if q.numbers is not None and q.language.isdisjoint(given) and q.later is not False
-            and copied_numbers(observables, q.numbers) is not None
+            if q.numbers is not None and q.later is not False and there[q.numbers] and q.language.isdisjoint(given)
         )  # fmt: skip
+        put_off = frozenset(later)
         for query in queries:
-            query.later = query in later
+            query.later = query in put_off
         self.backlog = self._backlogs[bool(later) and all(q.outbox.quiet for q in later)]
         self._plan = plan = Plan(self.source, queries, later)
         return plan

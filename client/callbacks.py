@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
+from collections import OrderedDict
 from typing import Protocol
 
 IDLE = 10.0
@@ -28,7 +28,7 @@ class Callbacks:
     def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
         self._changed = threading.Condition()
-        self._waiting: deque[Pumped] = deque()
+        self._waiting: OrderedDict[Pumped, None] = OrderedDict()
         self._running = False
 
     def schedule(self, stream: Pumped) -> None:
@@ -36,7 +36,7 @@ class Callbacks:
         with self._changed:
             if stream in self._waiting:
                 return
-            self._waiting.append(stream)
+            self._waiting[stream] = None
             if self._running:
                 self._changed.notify()
                 return
@@ -62,6 +62,6 @@ class Callbacks:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._idle, self._idle)
             if self._waiting:
-                return self._waiting.popleft()
+                return self._waiting.popitem(last=False)[0]
             self._running = False
             return None

@@ -346,7 +346,7 @@ def test_a_recorder_that_never_fires_sends_nothing_and_holds_a_bounded_number(jo
     for _ in range(30):
         batches(agent, 20, x=np.zeros(100))
     assert box.values == []
-    (served,) = agent._service._streams
+    (served,) = agent._service.delivery.streams
     assert len(served.query.recorder._held) == 5
 
 
