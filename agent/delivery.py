@@ -31,8 +31,8 @@ BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
 """Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
 of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
-STATUS_VALUES = 32
-"""Values that take as long to pack as the status of one stream does."""
+STATUS_VALUES, MESSAGE_VALUES = 32, 16
+"""Values that take as long to pack as the status of one stream, and as what is around the values of one stream."""
 WINDOW = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
 LARGE = 262_144
@@ -215,7 +215,7 @@ class Delivery:
                 flags = self._lineage.marked(stream.query.on, columns, flags)
                 frames.append(stream.packed(columns, values, flags, self._rank))
                 taken.append((stream, columns))
-                room -= len(values)
+                room -= len(values) + MESSAGE_VALUES
                 size += len(frames[-1])
         if frames and self._send_values(client, frames):
             for stream, columns in taken:

@@ -140,7 +140,7 @@ def ask(process: subprocess.Popen[str], **request: Any) -> Any:
 def in_units(seconds: float) -> str:
     """Seconds in the unit that suits them."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
+        if seconds * scale >= 0.9995:  # else it would be written as 1e+03 of the next unit
             return f"{seconds * scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 

@@ -1,6 +1,7 @@
 """Runs the benchmarks of this folder, each in its own process, and writes docs/benchmarks.md and its JSON.
 
-`make bench` runs all of them; `make bench BENCH="emit_idle import_time"` runs some and writes nothing.
+`make bench` runs all of them; `make bench BENCH="emit_idle import_time"` runs some and does not write that page. How
+costs grow has a page of its own, docs/scaling.md, which is written whenever that benchmark has run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import scaling
 from harness import HERE, Row, machine, show
 
 DOCS = HERE.parent / "docs"
@@ -40,11 +42,16 @@ def measure(name: str, folder: Path) -> list[Row] | None:
     return [Row(**row) for row in json.loads(result.read_text())]
 
 
+def seen_on() -> str:
+    """What the figures were seen on, in a sentence."""
+    seen = machine()
+    where = f"Seen on {seen.pop('cores')} cores of {seen.pop('processor')}, "
+    return where + ", ".join(f"{name} {value}" for name, value in seen.items()) + "."
+
+
 def page(rows: dict[str, list[Row]]) -> str:
     """docs/benchmarks.md."""
-    seen = machine()
-    lines = [INTRODUCTION, f"Seen on {seen.pop('cores')} cores of {seen.pop('processor')}, "]
-    lines[-1] += ", ".join(f"{name} {value}" for name, value in seen.items()) + ".\n"
+    lines = [INTRODUCTION, f"{seen_on()}\n"]
     lines += ["| what | baseline | looptap | ratio | promise | holds |", "|---|---|---|---|---|---|"]
     for row in (row for found in rows.values() for row in found):
         verdict = {True: "yes", False: "**no**", None: ""}[row.holds]
@@ -75,6 +82,10 @@ def main() -> int:
                 continue
             rows[name] = found
             show(found, f"{name} ({time.monotonic() - start:.0f} s)")
+    if "scaling" in rows:
+        lines = [row.figures for row in rows["scaling"] if "cells" in row.figures]
+        (DOCS / "scaling.md").write_text(scaling.page(lines, seen_on()))
+        print(f"Written: {DOCS.name}/scaling.md")
     if not wanted and not failed:
         DOCS.mkdir(exist_ok=True)
         (DOCS / "benchmarks.md").write_text(page(rows))
