@@ -46,6 +46,8 @@ class LiveStream(Stream):
         self.run = run
         self.mapped = False
         """Whether the query yields at events, not at the ends of windows."""
+        self.opening = True
+        """Whether the agent has not yet said that it has attached the query."""
         self.standing: str | None = None
         """The name of the standing stream that this one reads, None for a query of its own."""
         self.begins, self._upto = 1, 0
@@ -109,6 +111,7 @@ class LiveStream(Stream):
 
     def _attached(self, reply: Any) -> None:
         """The agent has attached the query and says how it understands it."""
+        self.opening = False
         told = reply if isinstance(reply, dict) else {}
         self.mapped = told.get("mapped") is True
         standing, after = told.get("standing"), told.get("after")

@@ -48,17 +48,25 @@ class _Asked:
     answer: Future[Any]
     frame: bytes
     again: bool
+    lasting: bool
     first: Callable[[Any], None] | None = None
+    sent: bool = False
+    """Whether it went over the link of this moment."""
+    ever: bool = False
+    """Whether it ever went over a link: then it may have been done."""
 
 
 class Requests:
-    """Numbers requests, sends them with ``send``, and hands each its answer; ``outlook`` says why one may not come."""
+    """Numbers requests, sends them with ``send``, and hands each its answer; ``outlook`` says why one may not come.
 
-    def __init__(self, send: Callable[[bytes], None], outlook: Callable[[], str] = str) -> None:
+    ``send`` returns False while there is no link: then the request waits for the next one, as long as its caller does.
+    """
+
+    def __init__(self, send: Callable[[bytes], bool], outlook: Callable[[], str] = str) -> None:
         self._send, self._outlook = send, outlook
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Asked] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # over a link within the process the answer is here before `send` returns
         self._closed: LinkError | None = None
 
     def number(self) -> int:
@@ -66,25 +74,31 @@ class Requests:
         return next(self._numbers)
 
     def send(
-        self, request: Any, *, again: bool = True, first: Callable[[Any], None] | None = None
+        self, request: Any, *, again: bool = True, lasting: bool = False, first: Callable[[Any], None] | None = None
     ) -> Future[Any]:
         """Send a request, once more over a new link if ``again``; the future holds its answer.
 
+        One that is ``lasting`` is asked of the next run if this one ends before it answers.
         ``first`` is called with the answer before anything that came after it is looked at.
-        Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there is no link.
+        Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there will be no link.
         """
         frame = bounded(request)
-        asked = _Asked(Future(), frame, again, first)
+        asked = _Asked(Future(), frame, again or lasting, lasting, first)
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)
             self._waiting[request.request] = asked
-        try:
-            self._send(frame)
-        except LinkError:
-            self._pop(request.request)
-            raise
+            try:
+                self._transmit(asked)
+            except LinkError:
+                self._pop(request.request)
+                raise
         return asked.answer
+
+    def _transmit(self, asked: _Asked) -> None:
+        asked.sent = asked.ever = True  # before: the answer may be here when `send` returns
+        if not self._send(asked.frame):
+            asked.sent = asked.ever = False
 
     def wait(self, answer: Future[Any], timeout: float, what: str) -> Any:
         """The answer. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
@@ -95,10 +109,18 @@ class Requests:
                 with contextlib.suppress(FutureTimeout):
                     return answer.result(max(0.0, min(left, _TICK)))
                 if left <= 0:
-                    raise NoAnswer(f"{what} was not answered within {timeout:g} s.{self._outlook()}")
+                    raise self._late(answer, timeout, what)
         except BaseException:
             self.forget(answer)
             raise
+
+    def _late(self, answer: Future[Any], timeout: float, what: str) -> NoAnswer:
+        with self._lock:
+            kept = any(asked.answer is answer and not asked.ever for asked in self._waiting.values())
+        became = "sent within {:g} s, and will not be" if kept else "answered within {:g} s"
+        error = NoAnswer(f"{what} was not {became.format(timeout)}.{self._outlook()}")
+        error.unsent = kept
+        return error
 
     def forget(self, answer: Future[Any]) -> None:
         """Nobody waits for this answer any more."""
@@ -126,20 +148,28 @@ class Requests:
             asked.answer.set_exception(error_of(message))
 
     def repeat(self) -> None:
-        """Send again what waits, over a new link."""
+        """Send what waits over a new link."""
         with self._lock:
-            waiting = list(self._waiting.values())
-        for asked in waiting:
-            if asked.again:
-                self._send(asked.frame)
+            for asked in list(self._waiting.values()):
+                if not asked.sent:
+                    self._transmit(asked)
 
     def interrupt(self, error: LinkError, *, everything: bool = False) -> None:
-        """The link is down: let what is not sent again, or ``everything`` that waits, fail with ``error``."""
+        """The link is down: let what was sent and is not sent again fail with ``error``.
+
+        With ``everything`` the run has ended: nothing that it was asked is asked of the next, but what is lasting.
+        """
         with self._lock:
-            lost = [number for number, asked in self._waiting.items() if everything or not asked.again]
-        for number in lost:
-            if (asked := self._pop(number)) is not None:
-                asked.answer.set_exception(error)
+            lost = [
+                number
+                for number, asked in self._waiting.items()
+                if not asked.lasting and (everything or (asked.sent and not asked.again))
+            ]
+            gone = [self._waiting.pop(number) for number in lost]
+            for asked in self._waiting.values():
+                asked.sent = False
+        for asked in gone:
+            asked.answer.set_exception(error)
 
     def close(self, error: LinkError) -> None:
         """Let every request that waits or comes fail with ``error``."""

@@ -228,8 +228,7 @@ class Run(Sharing):
         self._streams[attach.stream] = weakref.ref(stream)
         self._vitals.asked(stream.text)
         try:
-            # A new link attaches all streams anew.
-            answer = self._requests.send(self._in_my_role(attach), again=False, first=stream._attached)
+            answer = self._requests.send(self._in_my_role(attach), lasting=True, first=stream._attached)
             self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
             stream._have_history(min(timeout, _HISTORY))
         except BaseException as error:

@@ -114,7 +114,8 @@ class Session:
             raise self._refusal
 
     def _say_hello(self) -> None:
-        run, streams = self._expected, tuple(n for n, s in self._living() if s.standing is None)
+        run = self._expected
+        streams = tuple(n for n, s in self._living() if s.standing is None and not s.opening)
         self._transport.send(encode(m.Hello(m.VERSION, self._client, run.id if run else "", self._token, streams)))
 
     @property
@@ -149,11 +150,13 @@ class Session:
 
     # ------------------------------------------------------------ for its streams
 
-    def _send(self, frame: bytes) -> None:
-        if self._state == LOST:  # nothing may overtake the hello over the next link
-            raise LinkError(self._reason)
+    def _send(self, frame: bytes) -> bool:
+        """Send a frame; False while the link is lost: nothing may overtake the hello over the next one."""
+        if self._state == LOST:
+            return False
         self._sweep()
         self._transport.send(frame)
+        return True
 
     def _sweep(self) -> None:
         """Detach the queries of streams that nobody holds any more."""
@@ -270,7 +273,7 @@ class Session:
         before = self.info if self._welcomed.is_set() else None
         self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
-        self._on_beat(m.Beat(message.events, message.idle, ages=message.ages))
+        self._vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
         self._welcomed.set()
         if before is not None:
             self._resume(message.streams, None if before.id == message.run.id else (before.id, message.run.id))
@@ -294,7 +297,8 @@ class Session:
     def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
         """The link is new: attach anew, perhaps to another run, what the agent has not ``served`` on; ask again."""
         self._reason, self._state = "", LIVE
-        living = dict(self._living())
+        self._early.clear()
+        living = {number: stream for number, stream in self._living() if not stream.opening}  # those ask again
         for number in served:
             if number not in living:
                 self._detach(number)

@@ -265,7 +265,9 @@ class Steering(Session):
         """The answer to a command. Raises CommandPending."""
         try:
             return self._requests.wait(answer, timeout, "The command")
-        except NoAnswer:
+        except NoAnswer as late:
+            if late.unsent:
+                raise
             raise self._pending(timeout, on, id, what) from None
 
     def _pending(self, timeout: float, on: str, id: str, what: str) -> CommandPending:

@@ -45,6 +45,9 @@ class RunEnded(LinkError):
 class NoAnswer(LinkError):
     """Nobody answered at the endpoint in time."""
 
+    unsent = False
+    """True for a request that was not sent, and so is not done: the link was lost meanwhile."""
+
 
 class NotLooptap(LinkError):
     """Something answers at the endpoint, but it does not speak looptap's protocol."""

@@ -31,7 +31,6 @@ from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.connections import read
 from looptap.protocol.errors import (
     LimitReached,
-    LinkError,
     NoAnswer,
     RemoteError,
     RunEnded,
@@ -503,8 +502,8 @@ def test_while_the_link_is_down_the_run_says_so_and_a_command_waits_for_it(far_j
     proxy.cut()
     soon(lambda: run.state == "lost")
     assert not run.alive
-    with pytest.raises(LinkError, match="is lost"):
-        run.stream("step")
+    with pytest.raises(NoAnswer, match=r"'step' was not sent within 0\.1 s, and will not be\. .* is lost"):
+        run.stream("step", timeout=0.1)
     proxy.shut = False
     soon(lambda: run.state == "live")
     job.going.set()
@@ -650,14 +649,24 @@ def test_an_agent_that_has_forgotten_a_client_says_so_of_each_message_that_was_o
     assert run.alive
 
 
-def test_a_stream_that_was_being_attached_when_the_link_broke_is_not_there():
+def test_a_stream_that_was_being_attached_when_the_link_broke_waits_for_the_next_link_within_its_timeout():
     agent = Scripted()
     run = Run(agent)
     agent.answering = False
     threading.Timer(0.05, agent.receiver.on_lost, [NoAnswer("The link is lost.")]).start()
-    with pytest.raises(NoAnswer, match="link is lost"):
-        run.stream("step")
+    with pytest.raises(NoAnswer, match=r"not answered within 0\.2 s.*link is lost"):
+        run.stream("step", timeout=0.2)
     assert (run.state, run.attached) == ("lost", [])
+
+    def back():
+        agent.answering = True
+        agent.receiver.on_back()
+
+    threading.Timer(0.1, back).start()
+    stream = run.stream("step", timeout=60)
+    assert run.attached == [stream]
+    hello = next(message for message in reversed(agent.sent) if isinstance(message, m.Hello))
+    assert hello.streams == ()  # the agent shall forget what it may have attached: it is asked once more
 
 
 def test_an_agent_that_refuses_a_second_hello_is_believed():

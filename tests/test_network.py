@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -23,7 +24,7 @@ from looptap.client.run import Run
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.connections import read
-from looptap.protocol.errors import LinkError, RunEnded
+from looptap.protocol.errors import NoAnswer, RunEnded
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.limits import Limits
 from looptap.testing import pair
@@ -112,6 +113,38 @@ def test_over_twenty_cuts_what_was_made_is_what_arrived_and_what_is_missing(dire
         assert all(b.event - a.event == b.number - a.number for a, b in pairwise(mapped))
         assert {r.value for r in group[1:]} == {10}  # no window was cut
         assert all(b.value - a.value == 7 * (b.number - a.number) for a, b in pairwise(window))
+
+
+def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_timeout(directory):
+    with far_away(directory, Limits()) as (job, run, proxy):
+        job.agent.stream("standing", "step")
+        job.agent.control("scale", lambda: 1.0, lambda value: None)
+        stream = run.stream("len(events)", name="before")
+        asked = {
+            "stream": lambda timeout: run.stream("step", timeout=timeout).wait(2, 60),
+            "history": lambda timeout: run.stream("standing", timeout=timeout).wait(2, 60),
+            "call": lambda timeout: run.call("step", timeout=timeout),
+            "set": lambda timeout: run.set("scale", 2.0, timeout=timeout),
+            "stats": lambda timeout: run.stats(timeout),
+            "stacks": lambda timeout: run.stacks(timeout),
+            "window": lambda timeout: stream.close_window(timeout),
+            "grant": lambda timeout: stream.grant(0.5, timeout),
+            "export": lambda timeout: run.export(stream, timeout=timeout),
+        }
+        proxy.shut = True
+        proxy.cut()
+        soon(lambda: run.state == "lost")
+        for ask in asked.values():
+            with pytest.raises(NoAnswer, match=r"was not sent within 0\.05 s, and will not be"):
+                ask(0.05)
+        with ThreadPoolExecutor(len(asked)) as pool:
+            waiting = [pool.submit(ask, 60.0) for ask in asked.values()]
+            soon(lambda: len(run._requests._waiting) == len(asked))
+            assert not any(answer.done() for answer in waiting)
+            proxy.shut = False
+            for answer in waiting:
+                answer.result(60)
+        assert run.losses == 1
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -396,10 +429,14 @@ def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(direct
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         soon(lambda: "Waiting for the next run named 'again'" in run.reason)
-        with pytest.raises(LinkError, match="process is gone"):
-            run.stream("step")
+        with pytest.raises(NoAnswer, match=r"was not sent .*process is gone"):
+            run.stream("step", timeout=0.1)
     killed = steps.arrived
-    with child() as (job, second):
+    with ThreadPoolExecutor(1) as pool, child() as (job, second):
+        late = pool.submit(run.stream, "step + 1", timeout=60)  # asked of the next run, if this comes in time
+        assert late.result().wait(1)
+        run.attached[-1].close()
+        del late
         soon(lambda: groups.arrived > 10 and steps.arrived > killed + 50)
         assert (run.id, run.state, run.reason, len(run.attached)) == (second, "live", "", 2)
         (seam,) = steps.seams
