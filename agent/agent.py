@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from looptap.agent.announcing import announce
+from looptap.agent.announcing import announce, note_end
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import Budget
 from looptap.agent.endpoints import place_for_sockets
@@ -225,6 +225,7 @@ class Agent(Steered, Resumable):
                 remove(path)
             if self._keeper is not None:
                 self._keeper.close(reason)
+            note_end(self.run, self._files, reason, None if self._keeper is None else self._keeper.writer.path)
             taps.standing.clear()
             self._service.steering.close()
         except Exception as error:

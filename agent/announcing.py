@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from looptap.agent.link import Link
 from looptap.protocol.connections import ConnectionFile, publish, remake, sweep
+from looptap.protocol.ended import Ended, note
+from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 
@@ -21,6 +25,14 @@ def announce(run: RunInfo, keys: RoleKeys, link: Link, directory: Path) -> Path:
     link.keep_up(path, lambda: _renew(file, directory))
     link.post(lambda: _tidy(directory))
     return path
+
+
+def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | None) -> None:
+    """Note beside where the connection ``files`` of a run were that it has ended, for whoever comes too late."""
+    kept = str(store) if store is not None and store.exists() else ""
+    for path in files:
+        with contextlib.suppress(OSError, UnsafeFile):
+            note(Ended(run.id, run.name, run.rank, run.started, time.time(), reason, kept), path.parent)
 
 
 def _renew(file: ConnectionFile, directory: Path) -> None:

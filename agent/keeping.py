@@ -5,6 +5,7 @@ Runs on the I/O thread; the file is written by the store's own thread, so that n
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import weakref
@@ -17,6 +18,8 @@ from looptap.agent.outbox import Sink
 from looptap.agent.ring import Reader
 from looptap.agent.served import finished
 from looptap.agent.standing import Standing
+from looptap.protocol.connections import runtime_dir
+from looptap.protocol.errors import LinkError
 from looptap.protocol.messages import RunInfo
 from looptap.store.jobs import Command
 from looptap.store.places import store_path
@@ -148,4 +151,7 @@ def command_of(record: dict[str, Any]) -> Command:
 
 def _facts(run: RunInfo) -> dict[str, Any]:
     """What a run says of itself, as plain data."""
-    return {name: getattr(run, name) for name in run.__struct_fields__}
+    facts = {name: getattr(run, name) for name in run.__struct_fields__}
+    with contextlib.suppress(LinkError, OSError):
+        facts["announced"] = str(runtime_dir())  # where a client finds it
+    return facts

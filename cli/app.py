@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from looptap.cli import guarding, knobs, looking, progressing, sharing
-from looptap.cli.names import RUN_HELP, Budget, Combine, Name, OnRanks, Ranks, ranks_of, which_of
+from looptap.cli.names import RUN_HELP, Budget, Combine, Name, OnRanks, Ranks, Wait, ranks_of, which_of
 
 STORED = "The file of a stored run, or a directory of TensorBoard's."
 File = Annotated[str, Argument(metavar="FILE", help=STORED, show_default=False)]
@@ -116,6 +116,7 @@ def watch(
     follow: Annotated[
         bool, Option("--follow", help="Wait for a run that has not started, and when it has ended for the next one.")
     ] = False,
+    wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
 ) -> int:
     """Ask a run queries and show what they yield, until it ends or you press Ctrl-C. The job goes on.
@@ -164,7 +165,7 @@ def watch(
     how |= {"when": when, "before": before, "after": after, "budget": budget}
     if ranks is not None or combine is not None:
         how |= {"ranks": ranks_of(ranks), "combine": combine}
-    return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow)
+    return watching.watch(run, queries, how, count=count, timeout=timeout, as_json=as_json, go_on=follow, wait=wait)
 
 
 @app.command("streams", short_help="List the streams that a run declares itself, with their history.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli.names import RUN_HELP, Budget, Combine, Name, Ranks, ranks_of
+from looptap.cli.names import RUN_HELP, Budget, Combine, Name, Ranks, Wait, ranks_of
 
 On = Annotated[
     str | None,
@@ -45,6 +45,7 @@ def top(
     every: Every = 1,
     budget: Budget = None,
     follow: Follow = False,
+    wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print how the run is now as one JSON object, and end.")] = False,
 ) -> int:
     """Show a run on one screen: how fast its loop is, what looptap costs it, its streams, controls and last commands.
@@ -65,7 +66,7 @@ def top(
     from looptap.cli.watching import window_of
 
     how = {"on": on, "window": window_of(window), "every": every, "budget": budget}
-    return screen.top(run, queries or [], how, as_json=as_json, go_on=follow)
+    return screen.top(run, queries or [], how, as_json=as_json, go_on=follow, wait=wait)
 
 
 def plot(
@@ -103,6 +104,7 @@ def plot(
     ] = "",
     after: Annotated[float, Option(metavar="S", help="With --save: once values have come for S seconds.")] = 5.0,
     follow: Follow = False,
+    wait: Wait = None,
 ) -> int:
     """Show what queries yield as charts that move, until you close the window or press Ctrl-C. The job goes on.
 
@@ -129,5 +131,5 @@ def plot(
         how |= {"ranks": ranks_of(ranks), "combine": combine}
     look = {"chart": chart, "x": x, "rows": rows}
     return plotting.plot(
-        run, queries or [], how, look, together=together, place=place, save=save, after=after, go_on=follow
+        run, queries or [], how, look, together=together, place=place, save=save, after=after, go_on=follow, wait=wait
     )

@@ -12,6 +12,13 @@ RUN_HELP = (
     "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
     "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
 )
+Wait = Annotated[
+    float | None,
+    Option(
+        "--wait", metavar="S", min=0.0, show_default=False,
+        help="Wait up to S seconds for a run that has not started; inf: as long as it takes. Ctrl-C ends that.",
+    ),
+]  # fmt: skip
 Ranks = Annotated[
     str | None,
     Option(

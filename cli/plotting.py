@@ -29,6 +29,7 @@ def plot(
     save: str = "",
     after: float = 5.0,
     go_on: bool = False,
+    wait: float | None = None,
 ) -> int:
     """Show ``queries`` to the run ``name`` as charts until the user has seen enough; returns the exit code.
 
@@ -37,7 +38,7 @@ def plot(
     from looptap.visualizers.places import NoPlace
     from looptap.visualizers.showing import show
 
-    with source(name, follow=go_on) as run:
+    with source(name, follow=go_on, wait=wait) as run:
         streams = streams_of(run, queries, how)
         try:
             charts = Plot(streams, **look) if together else Plot(*streams, **look)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from looptap.cli.names import Name
+from looptap.cli.names import Name, Wait
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
 from looptap.streams.lengths import duration
@@ -42,6 +42,7 @@ def progress(
     ] = None,
     every: Annotated[float, Option("--every", metavar="S", min=0.0, help="Seconds between two looks.")] = 1.0,
     count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N looks.")] = None,
+    wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each look.")] = False,
 ) -> int:
     """Show when a run will be done: how much is over, what remains and its band, where early stopping will end it.
@@ -57,13 +58,13 @@ def progress(
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
+    from looptap.cli.sources import attached
     from looptap.cli.start import DONE
-    from looptap.client.discover import attach
 
-    with attach(run) as attached:
-        stream = reports(attached, name, on, every)
+    with attached(run, follow=False, wait=wait) as job:
+        stream = reports(job, name, on, every)
         try:
-            return _follow(attached, stream, name, count, as_json, every)
+            return _follow(job, stream, name, count, as_json, every)
         except KeyboardInterrupt:
             return DONE
         except BrokenPipeError:  # whoever reads has had enough

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from looptap.cli.formats import printable
-from looptap.client.awaiting import LOOK, awaited
+from looptap.client.awaiting import LOOK, LOOK_AFAR_SECONDS, awaited
 from looptap.client.discover import attach, comes, find
+from looptap.client.remote import is_remote
 from looptap.client.run import Run
 from looptap.store.jobs import COMMANDS
 from looptap.store.reader import open as open_stored
@@ -25,22 +26,26 @@ _SOON = 0.05
 """Seconds between two looks at a run that has just started."""
 
 
-def source(name: str, *, follow: bool = False) -> Run | StoredRun:
+def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
     """The stored run if ``name`` is the path of one, or of TensorBoard's event files, else the live run."""
     if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
-        return attached(name, follow)
+        return attached(name, follow, wait=wait)
     return open_stored(name)
 
 
-def attached(name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf) -> Run:
-    """The live run ``name``; with ``follow`` one that has not started yet is waited for, ``seconds`` long.
+def attached(
+    name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf, wait: float | None = None
+) -> Run:
+    """The live run ``name``; one that has not started yet is waited for.
 
+    That takes ``wait`` seconds at most, without it and with ``follow`` ``seconds``.
     ``queries`` are what it will be asked: where one is a name, a run that has just started may be about to declare it.
     """
-    if not follow or not comes(name):
+    patience = wait if wait is not None else seconds if follow else 0.0
+    if not patience or not comes(name):
         return attach(name, follow=follow)
-    began = time.monotonic()
-    run = awaited(lambda: find(name).attach(follow=True), seconds, _say)
+    began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else LOOK
+    run = awaited(lambda: find(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
     if time.monotonic() - began >= LOOK:
         names = {query for query in queries if query.isidentifier()}
         while run.alive and not any(run.events().values()) and not names <= {one.name for one in run.streams}:

@@ -13,12 +13,14 @@ from looptap.cli.sources import attached
 from looptap.cli.start import DONE, FAILED, complain
 
 
-def top(name: str, queries: Sequence[str], how: dict[str, Any], *, as_json: bool, go_on: bool) -> int:
+def top(
+    name: str, queries: Sequence[str], how: dict[str, Any], *, as_json: bool, go_on: bool, wait: float | None = None
+) -> int:
     """Show the run ``name`` until the user leaves it; returns the exit code.
 
     ``how`` are the further arguments of `Run.stream` for ``queries``; ``go_on`` moves on to the next run of the name.
     """
-    with attached(name, go_on, queries) as run:
+    with attached(name, go_on, queries, wait=wait) as run:
         streams = [run.stream(query, **how) for query in queries]
         if as_json:
             print(json_of(report(measured(run))))

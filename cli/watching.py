@@ -28,13 +28,14 @@ def watch(
     timeout: float | None,
     as_json: bool,
     go_on: bool = False,
+    wait: float | None = None,
 ) -> int:
     """Attach ``queries`` to the run ``name`` and show what they yield; returns the exit code.
 
     ``how`` are the further arguments of `Run.stream`; ``go_on`` moves on to the next run of the name.
     """
     try:
-        return _watch(name, queries, how, count, timeout, as_json, go_on)
+        return _watch(name, queries, how, count, timeout, as_json, go_on, wait)
     except BrokenPipeError:  # whoever reads has had enough, as in `looptap watch … | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would try once more
         return DONE
@@ -48,12 +49,13 @@ def _watch(
     timeout: float | None,
     as_json: bool,
     go_on: bool,
+    wait: float | None,
 ) -> int:
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     try:
-        attached_to = attached(name, go_on, queries, math.inf if timeout is None else timeout)
+        attached_to = attached(name, go_on, queries, math.inf if timeout is None else timeout, wait)
     except KeyboardInterrupt:
-        if not go_on:
+        if not (go_on or wait):
             raise
         return DONE  # nobody wants to wait any longer
     with attached_to as run:

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded
+from looptap.protocol.errors import LinkError, NoDirectory, NoSuchRun, RunEnded
+from looptap.streams.lengths import duration
 
 LOOK = 0.25
 """Seconds between two looks for the job."""
+LOOK_AFAR_SECONDS = 5.0
+"""Seconds between two looks for a job that is found by a command."""
+SAY_AGAIN_SECONDS = 60.0
+"""Seconds after which is said again that the job is waited for."""
 
 T = TypeVar("T")
 
 
-def awaited(look: Callable[[], T], seconds: float, tell: Callable[[str], None]) -> T:
-    """What ``look`` finds, which looks again for ``seconds`` while there is no run; ``tell`` is told once, in words.
+def awaited(
+    look: Callable[[], T], seconds: float, tell: Callable[[str], None], *, follow: bool = False, pause: float = LOOK
+) -> T:
+    """What ``look`` finds, which looks again for ``seconds`` while there is no run.
 
-    Raises what ``look`` raises if that is anything but NoSuchRun or RunEnded, or when the time is over.
+    ``tell`` is called with what is waited for, at once and then every minute. Raises what ``look`` raises if that is
+    anything but NoSuchRun, RunEnded or NoDirectory, or when the time is over; and RunEnded for a run that has begun and
+    ended meanwhile, unless it ``follow`` one run with the next.
 
     >>> awaited(lambda: 7, 0.0, print)
     7
     """
-    deadline, told = time.monotonic() + seconds, False
+    began, began_at, said = time.monotonic(), time.time(), -math.inf
     while True:
         try:
             return look()
-        except (NoSuchRun, RunEnded) as error:
-            if time.monotonic() >= deadline:
+        except (NoSuchRun, RunEnded, NoDirectory) as error:
+            waited = time.monotonic() - began
+            if waited >= seconds or (not follow and isinstance(error, RunEnded) and error.started >= began_at):
                 raise
-            if not told:
-                told = True
-                tell(_waiting(error, seconds))
-        time.sleep(min(LOOK, max(0.0, deadline - time.monotonic())))
+            if waited - said >= SAY_AGAIN_SECONDS:
+                still = f"Still waiting for it to start, {duration(waited)} so far."
+                tell(still if said >= 0 else _waiting(error, seconds))
+                said = waited
+        time.sleep(min(pause, max(0.0, seconds - (time.monotonic() - began))))
 
 
 def _waiting(error: LinkError, seconds: float) -> str:

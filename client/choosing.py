@@ -7,26 +7,32 @@ import glob
 import os
 import shlex
 import socket
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from looptap.client.jobs import numbered
+from looptap.protocol.ended import Ended, ended
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.keys import OPERATOR
 from looptap.store.places import kept
+from looptap.store.reader import is_stored
+from looptap.store.reader import open as open_stored
+from looptap.streams.errors import LooptapError
 from looptap.streams.syntax import nearest
 
 if TYPE_CHECKING:
     from looptap.client.discover import RunListing
 
 
-def chosen(listed: Sequence[RunListing], name: str | None, rank: int | None) -> RunListing:
-    """The one run that ``name`` means."""
+def chosen(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
+    """The one run that ``name`` means, of those that are ``listed`` in ``directory``."""
     usable = one_role_each([run for run in listed if not run.problem])
     matching = usable if name is None else _matching(usable, name)
     living = [run for run in matching if run.alive is not False]
     if not living:
-        raise _nothing(listed, usable, matching, name)
+        raise _nothing(listed, usable, matching, name, directory)
     if name is not None and len(living) > 1:
         raise SeveralRuns(
             f"{len(living)} runs match {name!r}; name one by its id:\n" + "\n".join(f"  {run}" for run in living)
@@ -38,6 +44,26 @@ def chosen(listed: Sequence[RunListing], name: str | None, rank: int | None) -> 
     if rank not in ranks:
         raise NoSuchRun(f"The run {run.id} has no agent on rank {rank}; there is one on: {numbered(ranks)}.")
     return ranks[rank]
+
+
+def path_of(name: str | os.PathLike[str] | None) -> Path | None:
+    """The path that ``name`` is, if it looks like one: names of runs have no slash."""
+    if name is None:
+        return None
+    text = os.fspath(name)
+    separators = [os.sep, *([os.altsep] if os.altsep else [])]
+    if isinstance(name, str) and not any(s in text for s in separators) and not text.endswith(".json"):
+        return None
+    return Path(text).expanduser()
+
+
+def refuse_stored(path: Path) -> None:
+    """Raise NoSuchRun if a stored run is at ``path``."""
+    if is_stored(path):
+        raise NoSuchRun(
+            f"{path} is a stored run, and one attaches to runs that are alive. looptap.open({str(path)!r}) gives its "
+            f"streams and commands; in the shell: looptap open, plot, commands or export {shlex.quote(str(path))}."
+        )
 
 
 def ranks_of(run: RunListing) -> Mapping[int, RunListing]:
@@ -70,37 +96,96 @@ def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
 
 
 def _nothing(
-    listed: Sequence[RunListing], usable: Sequence[RunListing], matching: Sequence[RunListing], name: str | None
-) -> LinkError:
+    listed: Sequence[RunListing], usable: Sequence[RunListing], matching: Sequence[RunListing], name: str | None,
+    directory: Path,
+) -> LinkError:  # fmt: skip
     living = [run for run in usable if run.alive is not False]
     problems = [run for run in listed if run.problem]
-    if matching:
-        return RunEnded(
-            f"The run {matching[0].id} has ended: its process {matching[0].pid} is gone."
-            + (f" Alive: {_names(living)}." if living else "")
+    others = f" Alive: {_names(living)}." if living else ""
+    gone = max(matching, key=lambda run: run.started, default=None)
+    over = next((run for run in ended(directory) if _fits(run, name)), None)
+    if over is not None and (gone is None or over.started >= gone.started):
+        return _past(over.started, f"{_ran(over)}{others}{_stored(over.id, over.store)}")
+    if gone is not None:
+        return _past(
+            gone.started,
+            f"The run {gone.id} has ended: its process {gone.pid} is gone. It began {_day(gone.started)}."
+            f"{others}{_stored(gone.id)}",
         )
     if name is None and problems:
         return UnsafeFile(problems[0].problem)
-    what = "No run announces itself" if name is None else f"No run matches {name!r}"
-    over = _ended(name or "")
+    what, place = "No run announces itself" if name is None else f"No run matches {name!r}", _place(directory)
+    kept_runs = _kept(name or "")
     if living:
         near = nearest(name or "", {run.name for run in living})
-        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near}{over}")
-    if over:
-        return NoSuchRun(f"{what}.{over}")
-    where = os.environ.get("LOOPTAP_DIR") or f"{socket.gethostname()}, for this user"
+        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near} Looked in {place}.{kept_runs}")
+    if kept_runs:
+        return NoSuchRun(f"{what}. Looked in {place}.{kept_runs}")
     return NoSuchRun(
-        f"{what} ({where}). A run announces itself while its process has a looptap.Agent; where jobs run on other "
-        "machines, let both sides share a directory: export LOOPTAP_DIR=…"
-        + (f" A file there cannot be used: {problems[0].problem}" if problems else "")
+        f"{what} ({place}). A run announces itself while its process has a looptap.Agent, in the directory that its "
+        "own LOOPTAP_DIR names. If the job has another one, say so: export LOOPTAP_DIR=…, or directory=…; where jobs "
+        "run on other machines, let both sides share a directory"
+        + (f". A file there cannot be used: {problems[0].problem}" if problems else ".")
     )
 
 
-def _ended(name: str) -> str:
+def _past(started: float, text: str) -> RunEnded:
+    error = RunEnded(text)
+    error.started = started
+    return error
+
+
+def _fits(run: Ended, name: str | None) -> bool:
+    """Whether ``name`` means a run that has ended."""
+    if name is None or name in (run.id, run.name):
+        return True
+    patterns = fnmatch.fnmatchcase(run.id, name), fnmatch.fnmatchcase(run.name, name)
+    return any(patterns) or run.id.startswith(f"{name}-")
+
+
+def _ran(run: Ended) -> str:
+    reason = f": {run.reason.rstrip('.')}" if run.reason else ""
+    return f"The run {run.id} ran from {_day(run.started)} to {_day(run.ended)} and has ended{reason}."
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _stored(id: str, path: str = "") -> str:
+    """Where a run that has ended is stored, as a sentence; empty if it is not."""
+    files = [Path(path)] if path else kept(glob.escape(id))
+    return f" See: looptap open {shlex.quote(str(files[0]))}" if files and files[0].exists() else ""
+
+
+def _place(directory: Path) -> str:
+    """The directory that was looked in, and why that one."""
+    named = os.environ.get("LOOPTAP_DIR")
+    if named and Path(named).expanduser().absolute() == directory:
+        return f"{directory}, which LOOPTAP_DIR names"
+    return f"{directory}{'' if named else f', on {socket.gethostname()}, as LOOPTAP_DIR is not set'}"
+
+
+def _kept(name: str) -> str:
     """A sentence on the newest run of this name that is stored here, if there is one."""
     escaped = glob.escape(name)
     files = [*kept(escaped), *kept(f"{escaped}-[0-9]*")] if name else []
-    return f" A run of that name has ended; see: looptap open {shlex.quote(str(files[0]))}" if files else ""
+    if not files:
+        return ""
+    path = shlex.quote(str(files[0]))
+    try:
+        with open_stored(files[0]) as stored:
+            facts, alive = stored.metadata, stored.alive
+    except LooptapError:
+        return f" A run of that name is stored; see: looptap open {path}"
+    if not alive:
+        return f" A run of that name has ended; see: looptap open {path}"
+    where = facts.get("announced")
+    return (
+        f" A run of that name, {facts.get('id', name)}, process {facts.get('pid')} on {facts.get('host')}, is alive "
+        f"and writes to {path}. It announces itself in another directory: export LOOPTAP_DIR="
+        f"{shlex.quote(str(where)) if where else '…'}"
+    )
 
 
 def _names(listed: Sequence[RunListing]) -> str:

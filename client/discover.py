@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-import shlex
 import socket
 import sys
 import time
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from looptap.client.awaiting import awaited
-from looptap.client.choosing import chosen, one_role_each, ranks_of
+from looptap.client.awaiting import LOOK, LOOK_AFAR_SECONDS, awaited
+from looptap.client.choosing import chosen, one_role_each, path_of, ranks_of, refuse_stored
 from looptap.client.diagnosis import is_local, unreachable_share
 from looptap.client.jobs import jobs, numbered
 from looptap.client.link import Link
@@ -23,9 +23,11 @@ from looptap.client.remote import STARTING, Remote, is_remote, over_ssh, relay_o
 from looptap.client.run import Run
 from looptap.client.successor import Following
 from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
+from looptap.protocol.ended import ended
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
+    NoDirectory,
     NoSuchRun,
     NotLooptap,
     RefusedKey,
@@ -36,7 +38,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
 from looptap.store.places import SUFFIX
-from looptap.store.reader import is_stored
+from looptap.streams.errors import QueryError
 
 logger = logging.getLogger("looptap")
 
@@ -152,6 +154,7 @@ def attach(
     rank: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     timeout: float = 5.0,
+    wait: float | None = None,
     follow: bool = False,
 ) -> Run:
     """Attach to a running job: the newest, or the one that ``name`` names.
@@ -167,24 +170,40 @@ def attach(
     A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
     outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
     queries, and its streams go on until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
-    What was asked of one run and not answered (`Run.call`) is not asked of the next. A job that has not started yet is
-    waited for, ``timeout`` seconds long (`math.inf`: as long as it takes), which the logger ``looptap`` says.
+    What was asked of one run and not answered (`Run.call`) is not asked of the next.
 
-    Raises, within about ``timeout`` seconds, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
+    ``wait`` is for how many seconds a job that has not started yet is waited for (`math.inf`: as long as it takes),
+    which the logger ``looptap`` says at once and then every minute. Without it no job is waited for, or with ``follow``
+    one is for ``timeout`` seconds. A job that begins and ends meanwhile raises RunEnded, unless the next is followed.
+
+    Raises, within about ``timeout`` seconds after that, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
     """
 
-    def look() -> RunListing:
-        return find(name, rank=rank, directory=directory, timeout=timeout + STARTING)
+    if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
+        raise QueryError(f"wait={wait!r}: it is a number of seconds, math.inf for as long as it takes.")
+    patience = wait if wait is not None else timeout if follow else 0.0
+    answering = timeout if timeout < math.inf else STARTING
 
-    found = awaited(look, timeout, logger.warning) if follow and comes(name, directory) else look()
-    return _attach(found, timeout if timeout < math.inf else STARTING, follow)
+    def look() -> Run:
+        return _attach(find(name, rank=rank, directory=directory, timeout=answering + STARTING), answering, follow)
+
+    if not patience or not comes(name, directory):
+        return look()
+    pause = LOOK_AFAR_SECONDS if is_remote(name) else LOOK
+    return awaited(look, patience, logger.warning, follow=follow, pause=pause)
 
 
 def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
-    """Whether a run that ``name`` means may start later: not so one of a file, of a host, or of an id that is known."""
-    stored = isinstance(name, str) and name.endswith(SUFFIX)
-    return not (stored or is_remote(name) or _path(name) or any(run.id == name for run in runs(directory)))
+    """Whether a run that ``name`` means may start later: not so one of a file, or of an id that is known."""
+    if is_remote(name):
+        return True
+    if (isinstance(name, str) and name.endswith(SUFFIX)) or path_of(name):
+        return False
+    with contextlib.suppress(NoDirectory):  # it may be made meanwhile
+        place = runtime_dir() if directory is None else Path(directory)
+        return name not in {*(run.id for run in runs(place)), *(run.id for run in ended(place))}
+    return True
 
 
 def find(
@@ -197,34 +216,16 @@ def find(
     """The one run that ``name`` means to `attach`; a command has ``timeout`` seconds to tell."""
     if is_remote(name):
         return _remote(str(name), rank, timeout)
-    path = _path(name)
+    path = path_of(name)
     if path is not None or (isinstance(name, str) and name.endswith(SUFFIX)):
-        _refuse_stored(path or Path(str(name)))
+        refuse_stored(path or Path(str(name)))
     if path is not None:
         return _of_file(path)
-    return chosen(runs(directory), None if name is None else str(name), rank)
+    place = runtime_dir() if directory is None else Path(directory)
+    return chosen(runs(place), None if name is None else str(name), rank, place)
 
 
 # ---------------------------------------------------------------- choosing
-
-
-def _path(name: str | os.PathLike[str] | None) -> Path | None:
-    """The path that ``name`` is, if it looks like one: names of runs have no slash."""
-    if name is None:
-        return None
-    text = os.fspath(name)
-    separators = [os.sep, *([os.altsep] if os.altsep else [])]
-    if isinstance(name, str) and not any(s in text for s in separators) and not text.endswith(".json"):
-        return None
-    return Path(text).expanduser()
-
-
-def _refuse_stored(path: Path) -> None:
-    if is_stored(path):
-        raise NoSuchRun(
-            f"{path} is a stored run, and one attaches to runs that are alive. looptap.open({str(path)!r}) gives its "
-            f"streams and commands; in the shell: looptap open, plot, commands or export {shlex.quote(str(path))}."
-        )
 
 
 def _of_file(path: Path) -> RunListing:

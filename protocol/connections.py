@@ -114,7 +114,7 @@ def runtime_dir() -> Path:
     directory = Path(named).expanduser().absolute()
     if not directory.is_dir():
         raise NoDirectory(f"LOOPTAP_DIR names {directory}, which is no directory. Make it: mkdir -p -m 700 {directory}")
-    _check_directory(directory)
+    check_directory(directory)
     return directory
 
 
@@ -139,7 +139,7 @@ def make_private(directory: Path) -> None:
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode):
         raise UnsafeFile(f"{directory} is not a directory. Remove it: rm {directory}")
-    if not _is_ours(about):
+    if not is_ours(about):
         raise UnsafeFile(
             f"{directory} belongs to user {about.st_uid}, not to you. Choose another one: "
             "export LOOPTAP_DIR=$HOME/.looptap && mkdir -m 700 $HOME/.looptap"
@@ -157,7 +157,8 @@ def remake(directory: Path) -> None:
         pass
 
 
-def _check_directory(directory: Path) -> None:
+def check_directory(directory: Path) -> None:
+    """Raise UnsafeFile if others could change what is in ``directory``."""
     if sys.platform != "win32" and directory.stat().st_mode & _OTHERS_WRITE:
         raise UnsafeFile(
             f"Other users can change what is in {directory}, so nothing in it can be trusted. "
@@ -165,7 +166,8 @@ def _check_directory(directory: Path) -> None:
         )
 
 
-def _is_ours(about: os.stat_result) -> bool:
+def is_ours(about: os.stat_result) -> bool:
+    """True for a file of the user of this process."""
     return sys.platform == "win32" or about.st_uid == os.geteuid()
 
 
@@ -183,7 +185,7 @@ def publish(file: ConnectionFile, directory: Path) -> Path:
 def write(file: ConnectionFile, path: Path) -> Path:
     """Write ``file`` to ``path``, as `publish` does."""
     directory = path.parent
-    _check_directory(directory)
+    check_directory(directory)
     draft = directory / f".{secrets.token_hex(8)}.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
@@ -246,7 +248,7 @@ def parse(data: bytes, path: str) -> ConnectionFile:
 def _read_private(path: Path) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        _check_directory(path.absolute().parent)
+        check_directory(path.absolute().parent)
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchRun(f"There is no connection file {path}: the run has ended, or never was here.") from None
@@ -264,7 +266,7 @@ def _read_private(path: Path) -> bytes:
         option = "-r " if stat.S_ISDIR(about.st_mode) else ""
         raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {option}{path}")
     with open(descriptor, "rb") as stream:
-        if not _is_ours(about):
+        if not is_ours(about):
             raise UnsafeFile(
                 f"{path} belongs to user {about.st_uid}, not to you. If you trust its content, copy it: "
                 f"install -m 600 {path} ."
@@ -287,7 +289,7 @@ def listing(directory: Path, known: Known | None = None) -> list[Found]:
     known = {} if known is None else known
     try:
         if known:
-            _check_directory(directory)
+            check_directory(directory)
     except (UnsafeFile, OSError):
         known.clear()
     paths = _files(directory)
@@ -375,7 +377,7 @@ def _remove_socket(endpoint: str) -> None:
         return
     try:
         about = path.lstat()
-        if stat.S_ISSOCK(about.st_mode) and _is_ours(about):
+        if stat.S_ISSOCK(about.st_mode) and is_ours(about):
             path.unlink()
     except OSError:  # gone, or not for us to remove
         pass

@@ -41,6 +41,9 @@ class SeveralRuns(LinkError):
 class RunEnded(LinkError):
     """The run has ended or its process is gone."""
 
+    started = 0.0
+    """When the run began, in seconds since the epoch; 0 if that is not known."""
+
 
 class NoAnswer(LinkError):
     """Nobody answered at the endpoint in time."""

@@ -346,6 +346,20 @@ def test_watch_waits_for_a_run_that_has_not_started_and_says_so(start, command, 
     assert (watching.returncode, len(out.splitlines())) == (0, 3), err
 
 
+@pytest.mark.parametrize("verb", [["watch", "to-watch", "step", "--count", "3"], ["top", "to-look", "--json"]])
+def test_a_run_is_waited_for_as_long_as_asked_without_being_followed(start, command, run, verb):
+    waiting = command(*verb, "--wait", "inf")
+    said = waiting.stderr.readline()
+    assert said.startswith("looptap: No run ")
+    assert "Looked in " in said or "(/" in said
+    assert said.endswith("Waiting for it to start; Ctrl-C ends that.\n")
+    start(verb[1])
+    out, err = waiting.communicate(timeout=WAIT)
+    assert (waiting.returncode, bool(out)) == (0, True), err
+    code, _, err = run("watch", "never", "step", "--wait", "0.1")
+    assert (code, "for 0.1 s; Ctrl-C" in err) == (1, True)
+
+
 def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run):
     start("somebody")
     watching = command("watch", "never", "step", "--follow")

@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import msgspec
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.client.discover import attach, runs
 from looptap.protocol.connections import ConnectionFile, publish, read
+from looptap.protocol.ended import Ended, note
+from looptap.protocol.ended import ended as ended_runs
 from looptap.protocol.errors import (
     NoDirectory,
     NoSuchRun,
@@ -41,13 +45,18 @@ def test_a_stored_run_in_the_place_of_a_live_one_is_said_to_be_one(directory, mo
             (directory / "x.looptap").chmod(mode)
             with pytest.raises(NoSuchRun, match=r"x\.looptap is a stored run.*looptap open, plot, commands or export"):
                 attach(name)
-    with pytest.raises(NoSuchRun, match="announces itself while"):
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    ran = rf"The run {agent.run.id} ran from {day} to {day} and has ended: the run ended\."
+    with pytest.raises(RunEnded, match=rf"{ran}$"):
         attach("fl")
     (directory / "x.looptap").rename(path)
-    for name in ("fl", agent.run.id):
-        with pytest.raises(NoSuchRun, match=rf"has ended; see: looptap open 'kept runs/{path.name}'"):
+    for name in ("fl", agent.run.id, "fl-*", None):
+        with pytest.raises(RunEnded, match=rf"{ran} See: looptap open '{path}'$"):
             attach(name)
-    with looptap.Agent("other"), pytest.raises(NoSuchRun, match=r"alive: other-.* A run of that name has ended; see"):
+    with looptap.Agent("other"), pytest.raises(RunEnded, match=r"has ended.* Alive: other-"):
+        attach("fl")
+    (directory / "ended.jsonl").unlink()  # of a long time ago
+    with pytest.raises(NoSuchRun, match=rf"has ended; see: looptap open 'kept runs/{path.name}'"):
         attach("fl")
     with pytest.raises(NoSuchRun, match="announces itself while"):
         attach("f")
@@ -295,3 +304,85 @@ def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, 
     listed = runs()
     assert [run.alive for run in listed] == [False] * 20
     assert Process.this().alive()
+
+
+def test_a_live_run_that_is_stored_here_and_announced_elsewhere_is_not_said_to_have_ended(directory, monkeypatch):
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    monkeypatch.setenv("LOOPTAP_STORE", str(directory / "kept"))
+    monkeypatch.setenv("LOOPTAP_DIR", str(elsewhere))
+    with looptap.Agent("far") as agent:
+        agent.stream("loss", "loss", keep=True)
+        agent.emit("batch", loss=1.0)
+        soon(lambda: list(directory.glob("kept/*.looptap")), 60)
+        monkeypatch.setenv("LOOPTAP_DIR", str(directory))
+        with pytest.raises(NoSuchRun) as raised:
+            attach("far")
+        said = str(raised.value)
+        assert f"Looked in {directory}, which LOOPTAP_DIR names." in said
+        assert f"{agent.run.id}, process {os.getpid()} on " in said
+        assert f"is alive and writes to {directory}/kept/" in said
+        assert said.endswith(f"export LOOPTAP_DIR={elsewhere}")
+        with attach("far", directory=elsewhere) as run:
+            assert run.id == agent.run.id
+    with pytest.raises(NoSuchRun, match="has ended; see: looptap open"):
+        attach("far")
+
+
+def test_a_job_is_waited_for_as_long_as_asked_which_is_said_now_and_then(directory, caplog, monkeypatch):
+    monkeypatch.setattr("looptap.client.awaiting.SAY_AGAIN_SECONDS", 0.1)
+    began = time.monotonic()
+    with pytest.raises(NoSuchRun):
+        attach("late", wait=0.5)
+    assert time.monotonic() - began >= 0.5
+    assert "Waiting for it to start, for 0.5 s; Ctrl-C ends that." in caplog.text
+    assert "Still waiting for it to start, " in caplog.text
+    for wrong in (-1, True, "5", math.nan):
+        with pytest.raises(looptap.QueryError, match="number of seconds"):
+            attach("late", wait=wrong)
+    agents = []
+    starter = threading.Timer(0.3, lambda: agents.append(looptap.Agent("late")))
+    starter.start()
+    with attach("late", wait=60, timeout=60) as run:
+        assert run.name == "late"
+    starter.join()
+    agents[0].close()
+
+
+def test_a_job_that_lives_while_it_is_waited_for_but_not_long_enough_is_found_as_ended(directory, monkeypatch):
+    monkeypatch.setattr("looptap.client.discover.LOOK", 0.5)
+
+    def live():
+        with looptap.Agent("short") as agent:
+            agent.emit("batch")
+
+    with looptap.Agent("short"):
+        pass
+    with pytest.raises(RunEnded, match="short-"):  # of before: not the one that is waited for
+        attach("short", wait=0.05)
+    job = threading.Timer(0.1, live)
+    job.start()
+    with pytest.raises(RunEnded, match=r"The run short-.* ran from .* to .* and has ended: the run ended\."):
+        attach("short", wait=math.inf)
+    job.join()
+
+
+def test_the_list_of_what_has_ended_is_bounded_and_believes_no_stranger(directory):
+    run = Ended("x-1", "x", 0, 1.0, 2.0, "y" * 1000)
+    for _ in range(300):
+        note(run, directory)
+    path = directory / "ended.jsonl"
+    assert 30_000 < path.stat().st_size <= 65_536
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {one.name for one in ended_runs(directory)} == {"x"}
+    with path.open("ab") as file:
+        file.write(b"\xff{]\n" + b"[" * 5000 + b'\n{"id": 3}\n')
+    assert {one.name for one in ended_runs(directory)} == {"x"}
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert ended_runs(directory) == []
+    with pytest.raises(OSError, match="symbolic"):
+        note(run, directory)
+    path.unlink()
+    os.mkfifo(path)
+    assert ended_runs(directory) == []

@@ -1,0 +1,65 @@
+"""The runs that have ended, as they said when they left: lines of one file beside the connection files.
+
+A connection file goes with its run, so that whoever comes too late would learn nothing of a run that was short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from looptap.protocol.connections import check_directory, is_ours
+
+FILE_NAME = "ended.jsonl"
+MAX_BYTES = 65_536
+"""Bytes of the file from which on its older half goes."""
+_TEXT = 500  # characters of a reason
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A run that has ended: times are seconds since the epoch, ``store`` is its file, if it has one."""
+
+    id: str
+    name: str
+    rank: int
+    started: float
+    ended: float
+    reason: str = ""
+    store: str = ""
+
+
+def note(run: Ended, directory: Path) -> None:
+    """Add a run to those that have ended in ``directory``. Raises OSError or UnsafeFile."""
+    check_directory(directory)
+    path = directory / FILE_NAME
+    line = msgspec.json.encode(msgspec.structs.replace(run, reason=run.reason[:_TEXT])) + b"\n"
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags, 0o600), "r+b", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        size = file.seek(0, os.SEEK_END)
+        if size + len(line) > MAX_BYTES:  # of two at once, one may lose its line
+            file.seek(max(0, size - MAX_BYTES // 2))
+            kept = file.read(MAX_BYTES // 2).partition(b"\n")[2]
+            file.truncate(0)
+            line = kept + line
+        file.write(line)
+
+
+def ended(directory: Path) -> list[Ended]:
+    """The runs that have ended in ``directory``, the newest first; none where the file is not to be trusted."""
+    path = directory / FILE_NAME
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    found = []
+    with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or not is_ours(about):
+            return []
+        for line in file.read(2 * MAX_BYTES).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):  # half a line, or one of a newer looptap
+                found.append(msgspec.json.decode(line, type=Ended))
+    return sorted(found, key=lambda run: -run.ended)
