@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = Fal
     pressed: KeyboardInterrupt | None = None
     try:
         asked.begin()
-        return asked(*inputs, **named)
+        answer = asked(*inputs, **named)
     finally:
         while True:
             try:
@@ -51,9 +51,72 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = Fal
                 pressed = interrupt
         if pressed is not None:
             raise pressed
+    return answer
 
 
-class probing:  # noqa: N801  # a context is named like a function, as torch.no_grad is
+class untouched:  # noqa: N801  # a context is named like a function, as torch.no_grad is
+    """A context that leaves a model as it is, with all its modules, and the random numbers, whatever runs in it.
+
+    For code of the loop's own, which says itself how the model runs.
+
+    >>> import torch
+    >>> model = torch.nn.BatchNorm1d(2)
+    >>> with untouched(model):
+    ...     answer = model.train()(torch.ones(4, 2))
+    >>> model.running_mean
+    tensor([0., 0.])
+    """
+
+    def __init__(self, model: Any) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(model, torch.nn.Module):
+            raise QueryError(f"a model that can be asked is a torch.nn.Module, not {type(model).__name__}.")
+        self._torch: Any = torch
+        self.model = model
+        self._state: ModuleState | None = None
+        self._undo: list[Callable[[], Any]] = []
+
+    def begin(self) -> None:
+        """Begin; `end` must follow, also if this raises."""
+        self._undo.append(RandomState().put_back)
+        for put_back, change in self._modes():
+            self._undo.append(put_back)  # first: an interrupt may come between the two
+            change()
+        self._state = self._modules()
+        self._undo.append(self._state.put_back)
+        self._state.swap_in()
+
+    def end(self) -> None:
+        """Put everything back; may be called again after an interrupt."""
+        for put_back in reversed(self._undo):
+            put_back()
+        self._undo.clear()
+
+    def changed(self) -> str:
+        """Return the name of a parameter or a large buffer that was changed in place; empty if there is none."""
+        return "" if self._state is None else self._state.changed()
+
+    def __enter__(self) -> Self:
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.end()
+
+    def _modes(self) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
+        """Pairs of functions: what puts a mode back, and what changes it."""
+        switch, enabled = self._torch._C._set_grad_enabled, self._torch.is_grad_enabled()
+        yield partial(switch, enabled), partial(switch, enabled)
+
+    def _modules(self) -> ModuleState:
+        return ModuleState(self.model)
+
+
+class probing(untouched):  # noqa: N801  # as above
     """A context in which a model can be asked several times; see `probe`.
 
     What it gives is called like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
@@ -64,42 +127,14 @@ class probing:  # noqa: N801  # a context is named like a function, as torch.no_
     """
 
     def __init__(self, model: Any, *, gradient: bool = False, hooks: bool = False) -> None:
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(model, torch.nn.Module):
-            raise QueryError(f"a model that can be asked is a torch.nn.Module, not {type(model).__name__}.")
-        self._torch: Any = torch
+        super().__init__(unwrapped(model))
         self._gradient, self._hooks = gradient, hooks
-        self.model = unwrapped(model)
-        self._state: ModuleState | None = None
-        self._undo: list[Callable[[], Any]] = []
 
-    def begin(self) -> None:
-        """Begin to ask; `end` must follow, also if this raises."""
-        torch, undo = self._torch, self._undo
-        undo.append(RandomState().put_back)
-        for put_back, change in _modes(torch, self._gradient):
-            undo.append(put_back)  # first: an interrupt may come between the two
-            change()
-        self._state = ModuleState(self.model, asking=True, gradient=self._gradient, hooks=self._hooks)
-        undo.append(self._state.put_back)
-        self._state.swap_in()
+    def _modes(self) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
+        return _modes(self._torch, self._gradient)
 
-    def end(self) -> None:
-        """Put everything back; may be called again after an interrupt."""
-        for put_back in reversed(self._undo):
-            put_back()
-        self._undo.clear()
-
-    def __enter__(self) -> probing:
-        try:
-            self.begin()
-        except BaseException:
-            self.end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.end()
+    def _modules(self) -> ModuleState:
+        return ModuleState(self.model, asking=True, gradient=self._gradient, hooks=self._hooks)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Return what the model says to copies of the inputs."""
@@ -114,11 +149,11 @@ class probing:  # noqa: N801  # a context is named like a function, as torch.no_
             own = state.devices()
             if own and not devices <= own:
                 raise QueryError(
-                    f"the model is on {_shown(own)} and its input on {_shown(devices - own)}: {error}.",
+                    f"the model is on {_shown(own)} and its input on {_shown(devices - own)}.",
                     hint=f"Ask with x.to({_shown(own)!r}).",
                 ) from error
             raise
-        if name := state.changed():
+        if name := self.changed():
             raise QueryError(
                 f"the model changed its {name} in place while it was asked, in evaluation mode, too: "
                 "the loop goes on with what it has become."

@@ -66,7 +66,7 @@ def numpy_state(numbers: Any) -> Callable[[], None]:
 
     numpy reads and writes its 624 numbers one by one, which takes longer than all the rest: they are copied as memory.
     """
-    if _copies_memory() and type(numbers._bit_generator).__name__ == "MT19937":
+    if copies_memory() and type(numbers._bit_generator).__name__ == "MT19937":
         twister = numbers._bit_generator.ctypes.state_address
         return partial(_put_back, numbers, twister, ctypes.string_at(twister, _TWISTER_BYTES), _normal(numbers))
     return partial(numbers.set_state, numbers.get_state(legacy=False))
@@ -90,13 +90,13 @@ def _normal(numbers: Any, wanted: dict[str, Any] | None = None) -> dict[str, Any
         if wanted is not None:
             numbers.set_state(wanted)
         found = numbers.get_state(legacy=False)
-        return {name: found[name] for name in ("bit_generator", "state", "has_gauss", "gauss")}
     finally:
         numbers._bit_generator = generator
+    return {name: found[name] for name in ("bit_generator", "state", "has_gauss", "gauss")}
 
 
 @cache
-def _copies_memory() -> bool:
+def copies_memory() -> bool:
     """Whether this numpy keeps its state where it is looked for."""
     import numpy as np
 

@@ -43,6 +43,17 @@ ON_DEMAND = {
 }
 """What a folder may import besides, inside a function only."""
 
+STREAMS_OF_TRAINING = {
+    "control",  # the declaration of what can be set
+    "errors",
+    "lengths",  # durations in words
+    "probing",  # asking a model without a trace is needed on both sides, and is written once
+    "randomness",  # so are random numbers that are put back
+    "stillness",
+    "turns",
+}
+"""What a training system may import of `streams`: modules that know neither queries nor streams nor agents."""
+
 LONGER_THAN_400_LINES: dict[str, str] = {}
 """Modules that may be long, each with its reason."""
 
@@ -120,6 +131,16 @@ def test_a_folder_imports_only_what_its_row_of_the_table_allows(folder):
         if forbidden(folder, found)
     ]
     assert wrong == []
+
+
+def test_a_training_system_knows_no_queries_and_no_streams():
+    found = {
+        match
+        for path in sorted((ROOT / "training").rglob("*.py"))
+        for line in re.findall(r"looptap\.streams(?:\.\w+| import [\w, ]+)", path.read_text())
+        for match in re.findall(r"\w+", line.replace("looptap.streams", "").replace("import", ""))
+    }
+    assert found <= STREAMS_OF_TRAINING
 
 
 def test_agent_and_client_never_meet_even_in_the_table():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import dis
 import random
+import sys
 import warnings
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 
 import looptap
+from looptap.streams import modulestate, probing, randomness
 from looptap.streams.modulestate import ModuleState
 from looptap.streams.randomness import RandomState, numpy_state
 from looptap.testing import pair
@@ -90,7 +93,7 @@ def globals_of_the_process():
     )  # fmt: skip
 
 
-def job(query=None, *, steps=12, between=False, direct=False):
+def job(query=None, *, steps=6, between=False, direct=False):
     """Losses, weights and random numbers of a small job; with a query at each step, or asked by the host itself."""
     torch.manual_seed(1)
     random.seed(1)
@@ -175,6 +178,295 @@ def test_the_answer_is_that_of_evaluation_mode():
     model.eval()
     with torch.no_grad():
         assert torch.equal(answer, model(x))
+
+
+# ---------------------------------------------------------------- kinds of models
+
+
+def counters():
+    return {name: dict(count) for name, count in torch._dynamo.utils.counters.items() if count}
+
+
+class Doing(nn.Module):
+    """A model that does ``what`` at each forward pass."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.linear, self.norm, self.what = nn.Linear(4, 4), nn.BatchNorm1d(4), what
+
+    def forward(self, x):
+        with torch.enable_grad():
+            self.what(self, x)
+        return self.linear(x)
+
+
+class Parts(nn.Module):
+    """A model with a compiled function and a compiled module in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.sine = nn.BatchNorm1d(4), torch.compile(torch.sin, backend="eager")
+        self.compiled = torch.compile(nn.Linear(4, 4), backend="eager")
+
+    def forward(self, x):
+        return self.compiled(self.sine(self.norm(x)))
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place", "in parts", "odd"])
+@pytest.mark.filterwarnings("ignore")  # of Dynamo's own
+def test_a_compiled_model_is_asked_as_it_is_written_and_nothing_is_compiled(how):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1))
+    x = torch.randn(8, 4)
+    if how == "in place":
+        model = Doing(lambda model, x: None)
+        model.compile(backend="eager")
+    elif how == "in parts":
+        model = Parts()
+    elif how == "wrapped":
+        model = torch.compile(model, backend="eager")
+    else:
+        model = torch.compile(model_of_all_kinds()[:6], backend="eager")
+    for _ in range(3):
+        model(x).sum().backward()
+    before = counters()
+    assert before
+    for _ in range(2):
+        for gradient in (False, True):
+            assert looptap.probe(model, x, gradient=gradient).shape == (8, 4)
+            looptap.probe(model, torch.randn(5, 4), gradient=gradient)
+        model(x).sum().backward()
+        assert counters() == before
+
+
+def test_under_autocast_the_loop_still_has_its_gradients():
+    model = nn.Linear(4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert looptap.probe(model, torch.randn(2, 4)).dtype == torch.bfloat16
+        loss = model(torch.randn(2, 4)).sum()
+    loss.backward()
+    assert model.weight.grad is not None
+
+
+def test_inference_mode_stays_and_a_gradient_is_had_in_it():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with torch.inference_mode():
+        looptap.probe(model, torch.randn(2, 4))
+        answer = looptap.probe(model, torch.randn(2, 4), gradient=True)
+        assert torch.is_inference_mode_enabled()
+        made = nn.Linear(4, 4)
+        looptap.probe(made, torch.randn(2, 4))
+    answer.sum().backward()
+    assert model[0].weight.grad is None
+    looptap.probe(made, torch.randn(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+def test_hooks_of_torch_that_compute_weights_are_part_of_the_model():
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 4)), nn.utils.weight_norm(nn.Linear(4, 4)))
+    x = torch.randn(3, 4)
+    loss = model(x).sum()
+    weights = [layer.weight for layer in model]
+    answer = looptap.probe(model, x)
+    looptap.probe(model, x, gradient=True).sum().backward()
+    assert all(layer.weight is weight for layer, weight in zip(model, weights, strict=True))
+    loss.backward()
+    assert torch.equal(answer, model.eval()(x))
+
+
+def test_the_gradient_with_respect_to_an_input_reaches_neither_parameters_nor_the_loop():
+    model = nn.LSTM(4, 4, 2, dropout=0.5)
+    x = torch.randn(3, 2, 4, requires_grad=True)
+    model(x)[0].sum().backward()
+    before = [p.grad.clone() for p in (*model.parameters(), x)]
+    mine = x.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(looptap.probe(model, mine, gradient=True)[0].sum(), mine)
+    assert gradient.abs().sum() > 0
+    of_the_loop = (x * 2).exp()
+    looptap.probe(model, of_the_loop, gradient=True)[0].sum().backward()
+    of_the_loop.sum()  # its graph is whole
+    assert all(map(torch.equal, before, [p.grad for p in (*model.parameters(), x)]))
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_a_scripted_model_keeps_its_flags():
+    model = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)))
+    x, mean = torch.randn(3, 4), model[2].running_mean.clone()
+    answer = looptap.probe(nn.Sequential(model), x)
+    assert model.training
+    assert model[1].training
+    assert torch.equal(mean, model[2].running_mean)
+    assert torch.equal(answer, model.eval()(x))
+
+
+class Twisted(nn.Module):
+    """A model that reaches itself past its modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.run = nn.BatchNorm1d(4), self.really
+        bound = self.really
+        self.closure, self.parts = (lambda x: bound(x)), [self.norm]
+
+    def really(self, x):
+        return self.norm(x)
+
+    def forward(self, x):
+        return self.run(x) + self.closure(x) + self.parts[0](x)
+
+
+def test_a_model_that_reaches_itself_by_other_ways_is_as_untouched():
+    model = Twisted()
+    before = everything(model)
+    looptap.probe(model, torch.randn(3, 4))
+    assert everything(model) == before
+
+
+class Dicts(nn.Module):
+    def forward(self, given, more=None):
+        given["x"].mul_(0)
+        more.add_(1)
+        return {"logits": given["x"], "more": (given["y"], more)}
+
+
+def test_inputs_in_containers_are_copies_and_so_is_what_a_model_does_to_them():
+    x, more = torch.ones(2), np.ones(2)
+    answer = looptap.probe(Dicts(), {"x": x, "y": [1]}, more=torch.from_numpy(more))
+    assert answer["logits"].tolist() == [0, 0]
+    assert answer["more"][0] == [1]
+    assert x.tolist() == more.tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- what is refused, and what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "said"),
+    [
+        ("cnn", 1, "torch.nn.Module, not str"),
+        (nn.Sequential(nn.LazyLinear(3)), torch.ones(2, 4), "has yet to make 'weight': ask after that"),
+        (nn.Linear(4, 4), torch.ones(2, 4, device="meta"), r"model is on cpu and its input on meta.\nAsk with x.to"),
+        (Doing(lambda m, x: m.linear(x).sum().backward()), torch.ones(2, 4), "changed its linear.weight.grad in place"),
+        (Doing(lambda m, x: m.linear.weight.data.add_(0)), torch.ones(2, 4), ""),
+        (Doing(lambda m, x: m.linear.weight.detach().add_(0)), torch.ones(2, 4), "changed its linear.weight in place"),
+        (Doing(lambda m, x: m.norm.running_mean.add_(0)), torch.ones(2, 4), "changed its norm.running_mean in place"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(model, x, said):
+    if not said:  # past the counter of versions, this is not seen
+        looptap.probe(model, x)
+        return
+    with pytest.raises(looptap.QueryError, match=said):
+        looptap.probe(model, x)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
+def test_a_model_that_raises_is_put_back_and_the_error_is_the_querys(error):
+    def fail(model, x):
+        model.calls = 1
+        torch.rand(3), np.random.rand(3), random.random()
+        torch.set_grad_enabled(True)
+        raise error("from the model")
+
+    model = Doing(fail)
+    before, of_all = everything(model), globals_of_the_process()
+    with pytest.raises(error, match="from the model"):
+        looptap.probe(model, torch.ones(2, 4))
+    assert everything(model) == before
+    assert globals_of_the_process() == of_all
+
+
+@pytest.fixture
+def group(tmp_path):
+    import torch.distributed as dist
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+        yield dist
+    dist.destroy_process_group()
+
+
+def test_no_rank_waits_for_a_model_that_is_asked(group):
+    from torch.distributed.fsdp import fully_shard
+
+    x = torch.randn(3, 4)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    loss = model(x).sum()
+    outer = nn.Sequential(model)
+    before = everything(outer)
+    answers = looptap.probe(model, x), looptap.probe(outer, x)
+    assert torch.equal(*answers)
+    looptap.probe(model, x, gradient=True).sum().backward()
+    assert everything(outer) == before
+    loss.backward()
+    for what in (lambda m, x: group.all_reduce(x.clone()), lambda m, x: group.barrier()):
+        with pytest.raises(looptap.QueryError, match="starts a collective"):
+            looptap.probe(Doing(what), x)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    sharded = fully_shard(nn.Sequential(nn.Linear(4, 4)), mesh=mesh)
+    for one in (sharded, nn.Sequential(nn.Linear(4, 4), sharded)):
+        with pytest.raises(looptap.QueryError, match="all ranks would have to meet"):
+            looptap.probe(one, x)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_a_large_buffer_is_watched_and_not_copied(monkeypatch):
+    monkeypatch.setattr(modulestate, "MOST_BYTES", 100)
+    model = Doing(lambda m, x: m.large.add_(0))
+    model.register_buffer("large", torch.zeros(1000))
+    with pytest.raises(looptap.QueryError, match="changed its large in place"):
+        looptap.probe(model, torch.ones(2, 4))
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+POINTS = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
+"""Instructions after which CPython delivers signals."""
+ROOMS = tuple(module.__file__ for module in (probing, modulestate, randomness))
+
+
+def asked_until(model, x, number):
+    """Ask, with a Ctrl-C at the ``number``-th point where CPython would deliver it; how many there were."""
+    count, last = 0, {}
+
+    def trace(frame, event, _):
+        nonlocal count
+        if frame.f_code.co_filename not in ROOMS:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before = last.get(frame)
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before in POINTS:
+                count += 1
+                if count == number:
+                    raise KeyboardInterrupt
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        looptap.probe(model, x)
+    finally:
+        sys.settrace(tracing)
+    return count
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_ctrl_c_at_any_point_leaves_the_model_whole(step):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Odd())
+    x = torch.randn(3, 4)
+    asked_until(model, x, 0)
+    count = asked_until(model, x, 0)
+    assert count > 300
+    before, of_all = everything(model), globals_of_the_process()
+    for number in range(random.Random(count).randrange(step) + 1, count + 1, step):
+        with pytest.raises(KeyboardInterrupt):
+            asked_until(model, x, number)
+        assert everything(model) == before, number
+        assert globals_of_the_process() == of_all, number
 
 
 # ---------------------------------------------------------------- random numbers

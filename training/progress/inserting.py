@@ -1,21 +1,20 @@
 """Validations inserted between those of the host, on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without: the random states of torch, its devices, numpy and random, and the
-training flag of each module are put back. What cannot be put back switches them off. Source: METHODS 1.2.
+A run with them ends bit-identical to one without (looptap.streams.probing). What cannot be put back switches them
+off. Source: METHODS 1.2.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from looptap.streams.probing import untouched
 from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import insertion
@@ -124,14 +123,17 @@ class Inserting:
         begun = time.perf_counter()
         chosen = self._rng.choice(len(self._data), size=self.subset, replace=False).tolist()
         try:
-            with untouched(self._model):
+            with untouched(self._model) as kept:
                 loader = DataLoader(
                     Subset(self._data, chosen), batch_size=getattr(self._loader, "batch_size", None) or 1,
                     collate_fn=getattr(self._loader, "collate_fn", None),
                 )  # fmt: skip
-                before = self._copied()
                 found = self._evaluate(loader)
-                self._put_back(before)
+                if name := kept.changed():
+                    self.reason = (
+                        f"The model changes its {name} while it is validated, which cannot be put back: no further "
+                        "validation is inserted."
+                    )
             value, spread = found if isinstance(found, tuple) else (found, None)
             value = float(value)
             variance = (float(spread) ** 2 if spread is not None else value**2) / self.subset
@@ -151,24 +153,6 @@ class Inserting:
             spread = value * (1 - value) / self.subset
         return max(0.0, spread * (1 - self.subset / self._whole))
 
-    def _copied(self) -> list[Any]:
-        return [buffer.detach().clone() for buffer in self._model.buffers()]
-
-    def _put_back(self, before: list[Any]) -> None:
-        import torch
-
-        changed = False
-        with torch.no_grad():
-            for buffer, kept in zip(self._model.buffers(), before, strict=True):
-                if not torch.equal(buffer, kept):
-                    buffer.copy_(kept)
-                    changed = True
-        if changed:
-            self.reason = (
-                "The model changes its buffers while it is validated; they were put back, and no further validation "
-                "is inserted."
-            )
-
     def _agree(self) -> None:
         """A reason of one rank is one of all: a rank that validates alone would wait for the others."""
         if self._any(bool(self.reason)) and not self.reason:
@@ -184,26 +168,3 @@ class Inserting:
         told = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
         torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
         return bool(told)
-
-
-@contextmanager
-def untouched(model: Any) -> Iterator[None]:
-    """What is done inside leaves the random states and the training flag of each module of ``model`` as they are."""
-    import torch
-
-    flags = [(module, module.training) for module in model.modules()]
-    cpu, devices = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    ours, theirs = random.getstate(), np.random.get_state()
-    grad = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(grad)
-        for module, flag in flags:
-            module.training = flag
-        torch.set_rng_state(cpu)
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
-        random.setstate(ours)
-        np.random.set_state(theirs)
-
