@@ -26,14 +26,15 @@ from looptap.client.transport import Receiver
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
+from looptap.protocol.limits import Limits
 from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
 
 if TYPE_CHECKING:
     from looptap.client.run import Run
 
-MOST = 1 << 28
-"""Bytes of a line that is believed."""
+MOST = (Limits().outbound_message + 65_536) * 4 // 3
+"""Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
 _MARK = b"looptap-relay:"
 _BEAT = 1.0
 _GRACE = 0.5  # seconds in which a relay that hung up may end

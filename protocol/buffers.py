@@ -20,6 +20,10 @@ from looptap.protocol.floats import WIDENED
 
 _DTYPE = re.compile(r"[<|](?:[biufcmM]\d{1,2}(?:\[\d{0,9}[A-Za-zμ]{1,2}\])?|[SU]\d{1,9})")
 _DIMENSIONS = 64  # numpy's own bound
+_LAST_CHARACTER = 0x10FFFF
+_EMPTY_ROWS, _EMPTY_ITEMS = 65_536, 1 << 31
+"""Of an array without items: how many empty rows it has, and what its other dimensions come to at most. It takes no
+byte, whatever its shape, but its list or its sum does."""
 
 # fmt: off
 _TORCH_DTYPES = frozenset({
@@ -50,6 +54,8 @@ def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
     if not _DTYPE.fullmatch(name) or plain.dtype.names:
         raise Refused(f"is an array of {value.dtype}, which cannot be sent. Convert it with .astype(...).")
     flat = np.ascontiguousarray(plain).reshape(-1)
+    if problem := _problem(plain.shape, plain.dtype.kind, flat):
+        raise Refused(f"is an array {problem}. Send a part of it, or what it stands for.")
     return [_header(name, plain.shape), flat.view(np.uint8).data]
 
 
@@ -60,7 +66,28 @@ def array(data: memoryview) -> np.ndarray[Any, Any]:
         raise ValueError(f"the dtype {name!r:.40}")
     dtype = np.dtype(name)
     _check(shape, dtype.itemsize, buffer)
-    return np.ndarray(shape, dtype, bytearray(buffer))
+    found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, bytearray(buffer))
+    if problem := _problem(shape, dtype.kind, found):
+        raise ValueError(f"an array {problem}")
+    return found
+
+
+def _problem(shape: tuple[int, ...], kind: str, items: np.ndarray[Any, Any]) -> str:
+    """What is wrong with an array that fits its header; empty for nothing."""
+    if not items.size:
+        return _empty_problem(shape)
+    if kind == "U" and int(np.ascontiguousarray(items).view(np.uint32).max()) > _LAST_CHARACTER:
+        return "of text with a character that there is not"
+    if kind == "b" and int(np.ascontiguousarray(items).view(np.uint8).max()) > 1:
+        return "of truth values with one that is neither"
+    return ""
+
+
+def _empty_problem(shape: tuple[int, ...]) -> str:
+    others = [length for length in shape if length]
+    if 0 in shape and (math.prod(shape[: shape.index(0)]) > _EMPTY_ROWS or math.prod(others) > _EMPTY_ITEMS):
+        return f"without items, of the shape {shape!r:.80}"
+    return ""
 
 
 # ---------------------------------------------------------------- torch
@@ -80,6 +107,8 @@ def tensor_parts(value: Any) -> list[bytes | memoryview]:
         raise Refused(f"is a tensor of {value.dtype}, which cannot be sent. Convert it with .to(...).")
     if value.layout != torch.strided or value.is_nested or not value.is_cpu:
         raise Refused("is a sparse, nested or device tensor, which cannot be sent. Use .to_dense(), .cpu().")
+    if problem := _empty_problem(tuple(value.shape)):
+        raise Refused(f"is a tensor {problem}. Send a part of it, or what it stands for.")
     plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return [_header(name, tuple(value.shape)), plain.numpy().data]
 
@@ -90,6 +119,8 @@ def tensor(data: memoryview) -> Any:
     if name not in _TORCH_DTYPES:
         raise ValueError(f"the dtype {name!r:.40}")
     _check(shape, _itemsize(name), buffer)
+    if problem := _empty_problem(shape):
+        raise ValueError(f"a tensor {problem}")
     torch = _torch()
     dtype = getattr(torch, name, None)
     if dtype is None:

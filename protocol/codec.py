@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from looptap.protocol import buffers
+from looptap.protocol import buffers, footprint
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClient, Message
 from looptap.streams.errors import SnapshotError
@@ -24,6 +24,8 @@ from looptap.streams.snapshots import Image
 
 DEPTH = 80
 """How deep a value may be nested; `looptap.streams.snapshots` lets less pass."""
+MAX_INTEGER_BITS = 14_284
+"""Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
 
 _Scalar: TypeAlias = bool | int | float | str | None
 _SCALAR = frozenset({bool, int, float, str, type(None)})
@@ -39,8 +41,24 @@ _decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
 
 
 def encode(message: Message) -> bytes:
-    """The frame of ``message``."""
-    return _encode(message)
+    """The frame of ``message``; a character that UTF-8 lacks, as the text of an error may have one, is escaped."""
+    try:
+        return _encode(message)
+    except UnicodeEncodeError:
+        return _encode(_escaped(message))
+
+
+def _escaped(part: Any) -> Any:
+    """A message, or a part of one, in which all text is UTF-8."""
+    if isinstance(part, str):
+        return part.encode("utf-8", "backslashreplace").decode()
+    if isinstance(part, tuple):
+        return tuple(map(_escaped, part))
+    if isinstance(part, dict):
+        return {_escaped(key): _escaped(value) for key, value in part.items()}
+    if isinstance(part, msgspec.Struct):
+        return type(part)(**{name: _escaped(getattr(part, name)) for name in part.__struct_fields__})
+    return part
 
 
 def decode_from_client(frame: bytes) -> FromClient:
@@ -102,6 +120,7 @@ def pack_values(values: list[Any]) -> tuple[int, bytes]:
 def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]:
     """The values in ``raw``, from `pack_values`. Raises MessageError for anything else, and nothing else."""
     try:
+        _check(raw)
         if form == SCALARS:
             return _decode_scalars(raw)
         if form == ROWS:
@@ -122,14 +141,19 @@ def pack(value: Any) -> bytes:
     parts: list[bytes | memoryview] = []
     try:
         _emit(value, parts, 0)
+        raw = b"".join(parts)
+        _check(raw)
     except _Misfit as misfit:
         raise SnapshotError(f"The result{misfit.path} {misfit.reason}") from None
-    return b"".join(parts)
+    except Exception as error:  # whatever a value's own methods raise
+        raise SnapshotError(f"The result cannot be sent ({error}). Reduce it in the query.") from None
+    return raw
 
 
 def unpack(raw: bytes | memoryview | msgspec.Raw) -> Any:
     """The value in ``raw``, from `pack`. Raises MessageError for anything else, and nothing else."""
     try:
+        _check(raw)
         return _decoders[0](raw)
     except Exception as error:
         raise _refusal("A value that cannot be decoded", error) from None
@@ -154,6 +178,8 @@ def _emit(value: Any, parts: _Parts, depth: int) -> None:
         try:
             parts.append(_encode(value))
         except OverflowError:
+            if value.bit_length() > MAX_INTEGER_BITS:
+                raise _Misfit("is an integer of more than 4,300 digits. Send its logarithm, or a float.") from None
             _emit_extension(_BIG, [value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)], parts)
         except UnicodeEncodeError:
             _emit_extension(_TEXT, [value.encode("utf-8", "surrogatepass")], parts)
@@ -207,8 +233,15 @@ def _emit_dict(value: dict[Any, Any], parts: _Parts, depth: int) -> None:
             _emit(key, parts, depth + 1)
             _emit(item, parts, depth + 1)
         except _Misfit as misfit:
-            misfit.path = f"[{key!r:.40}]{misfit.path}"
+            misfit.path = f"[{_name(key)}]{misfit.path}"
             raise
+
+
+def _name(key: Any) -> str:
+    try:
+        return f"{key!r:.40}"
+    except Exception:  # as of an integer of 5,000 digits
+        return type(key).__name__
 
 
 def _header(small: int, large: int, length: int) -> bytes:
@@ -298,8 +331,21 @@ _emitters: dict[type, _Emitter] = {
 # ---------------------------------------------------------------- unpacking
 
 
+def _check(raw: bytes | memoryview | msgspec.Raw) -> None:
+    """Raise ValueError for what would take too much memory."""
+    if len(raw) > footprint.SMALL_BYTES:
+        footprint.check(memoryview(raw), frozenset(_containers), frozenset({_SET, _FROZENSET}))
+
+
 def _text(data: memoryview) -> str:
     return str(data, "utf-8", "surrogatepass")
+
+
+def _big(data: memoryview) -> int:
+    found = int.from_bytes(data, "little", signed=True)
+    if found.bit_length() > MAX_INTEGER_BITS:
+        raise ValueError(f"an integer of {len(data):,} bytes")
+    return found
 
 
 def _image(data: memoryview) -> Image:
@@ -307,7 +353,7 @@ def _image(data: memoryview) -> Image:
 
 
 _leaves: dict[int, Callable[[memoryview], Any]] = {
-    _BIG: lambda data: int.from_bytes(data, "little", signed=True),
+    _BIG: _big,
     _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
     _ARRAY: buffers.array,
     _TENSOR: buffers.tensor,

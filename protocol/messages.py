@@ -7,7 +7,7 @@ Fields may be added with a default (a new minor version); unknown fields are ign
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,12 @@ event that had been there before the job went on from an older state."""
 
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
+
+MAX_ENTRIES = 65_536
+"""Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""
+_Few = msgspec.Meta(max_length=MAX_ENTRIES)
+_Numbers: TypeAlias = Annotated[tuple[int, ...], _Few]
+_Counts: TypeAlias = Annotated[dict[str, int], _Few]
 
 
 class Message(msgspec.Struct, tag_field="t", omit_defaults=True, frozen=True):
@@ -60,7 +66,7 @@ class Hello(Message, tag="hello", frozen=True):
     client: str = ""
     run: str = ""
     token: str = ""
-    streams: tuple[int, ...] = ()
+    streams: _Numbers = ()
 
 
 class Attach(Message, tag="attach", frozen=True):
@@ -262,8 +268,8 @@ class Welcome(Message, tag="welcome", frozen=True):
     version: tuple[int, int]
     run: RunInfo
     role: str
-    events: dict[str, int] = {}
-    streams: tuple[int, ...] = ()
+    events: _Counts = {}
+    streams: _Numbers = ()
     idle: float = 0.0
     ages: dict[str, float] = {}
 
@@ -315,7 +321,7 @@ class Values(Message, tag="values", frozen=True):
 class Bundle(Message, tag="bundle", frozen=True):
     """Several `Values` in one frame: each frame sent costs the job a hand-over of the interpreter lock."""
 
-    messages: tuple[msgspec.Raw, ...]
+    messages: Annotated[tuple[msgspec.Raw, ...], _Few]
 
 
 class Status(Message, tag="status", frozen=True):
@@ -332,7 +338,7 @@ class Status(Message, tag="status", frozen=True):
     skipped: int = 0
     errors: int = 0
     traceback: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Annotated[tuple[str, ...], _Few] = ()
     nanoseconds: float = 0.0
     share: float = 0.0
     reached: int = 0
@@ -345,7 +351,7 @@ class Beat(Message, tag="beat", frozen=True):
     ``inside`` names the query or command that the loop has been inside of for long.
     """
 
-    events: dict[str, int] = {}
+    events: _Counts = {}
     idle: float = 0.0
     paused: float = 0.0
     confirm: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -21,26 +22,28 @@ from looptap.streams.stream import Stream
 
 _SLICE = 4096
 _ABOUT = ("number", "event", "rank", "time", "wall")
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # what a text begins with that spreadsheets compute
 _count = itertools.count()
 
 
 def to_csv(stream: Stream, path: Path) -> int:
     """Write the values of ``stream`` as CSV: number, event, rank, time, wall, and the fields or ``value``.
 
-    What is no number and no text is written as JSON. The columns of dicts are the keys of the first. Returns how many.
+    What is no number and no text is written as JSON. A text that a spreadsheet would compute, since it begins as a
+    formula does, has an apostrophe before it. The columns of dicts are the keys of the first. Returns how many.
     """
     count, columns = 0, None
-    with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="backslashreplace", newline="") as file:
         table = csv.writer(file)
         for record in _values(stream):
             if columns is None:
                 columns = _columns(stream.fields, record.value)
-                table.writerow([*_about(columns), *columns])
+                table.writerow(map(_cell, [*_about(columns), *columns]))
             cells = map(_cell, _elements(record.value, columns))
             table.writerow([record.number, record.event, record.rank, record.time, record.wall, *cells])
             count += 1
         if columns is None:
-            table.writerow([*_ABOUT, *(stream.fields or ("value",))])
+            table.writerow(map(_cell, [*_ABOUT, *(stream.fields or ("value",))]))
     return count
 
 
@@ -142,6 +145,21 @@ def _number(element: Any) -> float | None:
 
 
 def _cell(element: Any) -> Any:
+    """A cell of a table of text."""
+    text = _column(element)
+    return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(element: Any) -> Any:
+    """A number or a text as it is, anything else as JSON."""
     if element is None or isinstance(element, int | float | str):
         return element
     return json.dumps(_plain(element), ensure_ascii=False)
@@ -163,9 +181,16 @@ def _plain(element: Any) -> Any:
 def _one_type(column: list[Any]) -> list[Any]:
     """A column that Parquet can hold: one type of numbers or texts as it is, numbers together as floats, else JSON."""
     kinds = {type(element) for element in column if element is not None}
-    if len(kinds) <= 1 and kinds <= {bool, int, float, str}:
-        fits = kinds != {int} or all(element is None or -(1 << 63) <= element < 1 << 63 for element in column)
-        return column if fits else [str(element) for element in column]
-    if kinds <= {int, float}:
-        return [None if element is None else float(element) for element in column]
-    return [None if element is None else str(_cell(element)) for element in column]
+    if len(kinds) <= 1 and kinds <= {bool, float}:
+        return column
+    if kinds == {int} and all(element is None or -(1 << 63) <= element < 1 << 63 for element in column):
+        return column
+    if kinds == {int, float}:
+        with contextlib.suppress(OverflowError):
+            return [None if element is None else float(element) for element in column]
+    return [None if element is None else _text(str(_column(element))) for element in column]
+
+
+def _text(text: str) -> str:
+    """``text`` with what UTF-8 lacks escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

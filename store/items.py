@@ -63,7 +63,7 @@ def restored(value: Any, packed: Any) -> Any:
         raise StoreError(f"A stored value has no number and no bytes ({value!r:.40}): the file is damaged.")
     try:
         return _row(packed) if isinstance(packed, str) else unpack(packed)
-    except (LooptapError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+    except (LooptapError, ValueError, RecursionError, TypeError) as error:
         raise StoreError(f"A stored value cannot be read: {error}") from None
 
 
@@ -78,8 +78,11 @@ def fact(value: Any) -> Any:
     try:
         number, packed = (None, None) if value is None else stored(value)
         return number if packed is None else pack(value)
-    except SnapshotError:
-        return f"{value!r:.1000}"
+    except SnapshotError as error:
+        try:
+            return f"{value!r:.1000}"
+        except Exception:  # as of an integer of 5,000 digits
+            return str(error)
 
 
 def fact_of(column: Any) -> Any:

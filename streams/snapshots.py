@@ -23,6 +23,7 @@ MAX_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
 NUMBERS = frozenset({float, int, bool, type(None)})
 _DEPTH = 64
+_CONTAINER_BYTES = 64  # what an empty list takes
 _NUMBER_BYTES = 64  # what a number with its envelope costs on its way out
 
 
@@ -226,7 +227,7 @@ def _bytearray(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _items(value: Any, walk: _Walk, depth: int) -> list[Any]:
-    walk.charge(8, value)
+    walk.charge(_CONTAINER_BYTES, value)
     copies: list[Any] = []
     try:
         for v in value:
@@ -245,7 +246,7 @@ def _set(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _dict(value: Any, walk: _Walk, depth: int) -> Any:
-    walk.charge(8, value)
+    walk.charge(_CONTAINER_BYTES, value)
     copies = {}
     for k, v in value.items():
         try:

@@ -1,0 +1,117 @@
+"""What packed bytes will take once they are decoded, found out before anything is made of them.
+
+An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check` goes
+over the headers, without looking into buffers, only where there are more than `SMALL_BYTES`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+FREE_BYTES = 67_108_864
+"""Bytes of objects that any packed value may become: no agent with the default `Limits` sends a value of more."""
+SMALL_BYTES = FREE_BYTES // 80
+"""Bytes that become no more than `FREE_BYTES`, whatever they are: {None: None}, the costliest, has 3 and takes 240."""
+BYTES_PER_BYTE = 4
+"""Bytes of objects that each packed byte may become beyond that: text with a character beyond 16 bits takes as much."""
+
+_LIST, _DICT, _ENTRY, _TEXT, _FLOAT, _INTEGER, _ITEM = 72, 240, 60, 64, 32, 44, 8  # with what holds on to them
+_CONTAINER, _MEMBER, _LEAF = 300, 128, 1200  # of extensions: a tuple or set, an item of a set, an empty tensor
+
+_SHORT_TEXTS = b"".join(b"|" + bytes((0xA0 | n,)) + b"[\\s\\S]{%d}" % n for n in range(32))
+_TOKEN = (
+    rb"[\x00-\x9f\xc0\xc2\xc3\xe0-\xff]|[\xca\xce\xd2][\s\S]{4}|[\xcb\xcf\xd3][\s\S]{8}"
+    rb"|[\xcc\xd0][\s\S]|[\xcd\xd1][\s\S]{2}" + _SHORT_TEXTS
+)
+_FLOATS = re.compile(rb"(?:\xcb[\s\S]{8})++").match
+_RUN = re.compile(b"(?:" + _TOKEN + b"){1,4096}+").match
+"""What follows each other without a length of its own: numbers, short texts, beginnings of short lists and dicts."""
+_FIRST_BYTES = re.compile(rb"(?=([\x80-\xbf\xca-\xd3\xe0-\xff]?))(?:" + _TOKEN + b")").findall
+"""The first byte of each token of a run, empty for those of at most 8 bytes of objects for each packed one."""
+_LENGTHS = {
+    0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xC7: ">B", 0xC8: ">H", 0xC9: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I",
+    0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I",
+}  # fmt: skip
+_EXTENSIONS, _ARRAYS, _MAPS = (0xC7, 0xC8, 0xC9), (0xDC, 0xDD), (0xDE, 0xDF)
+_FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+
+
+def _dict(entries: int) -> int:
+    return max(_DICT, _ENTRY * entries) if entries else _LIST
+
+
+def _by_first_byte() -> dict[bytes, int]:
+    """What a token becomes, by its first byte, beyond `_ITEM` for each of its bytes."""
+    costs = {0x80 | n: (_dict(n), 1) for n in range(16)} | {0x90 | n: (_LIST, 1) for n in range(16)}
+    costs |= {0xA0 | n: (_TEXT + BYTES_PER_BYTE * n, 1 + n) for n in range(32)}
+    costs |= {byte: (_INTEGER, 1) for byte in range(0xE0, 0x100)} | {0xCA: (_FLOAT, 5), 0xCB: (_FLOAT, 9)}
+    costs |= {first + n: (_INTEGER, 1 + (1 << n)) for first in (0xCC, 0xD0) for n in range(4)}
+    return {b"": 0} | {bytes((byte,)): cost - _ITEM * size for byte, (cost, size) in costs.items()}
+
+
+_COSTS = _by_first_byte()
+
+
+def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[int]) -> None:
+    """Raise ValueError if ``raw`` would take too much memory.
+
+    ``containers`` are the codes of the extensions that hold packed values, ``sets`` those of them that hash what they
+    hold. What is no msgpack at all passes: its decoder refuses it before it makes much of it.
+    """
+    size = len(raw)
+    bound = FREE_BYTES + BYTES_PER_BYTE * size
+    try:
+        cost = _cost(bytes(raw), bound, containers, sets)
+    except (IndexError, KeyError, struct.error):  # cut off, or a byte that begins nothing
+        return
+    if cost > bound:
+        raise ValueError(f"{size:,} bytes that would take more than {bound:,} of memory")
+
+
+def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
+    """About how many bytes of objects ``raw`` becomes; no more is counted once that is above ``bound``."""
+    at, end, cost = 0, len(raw), 0
+    while at < end and cost <= bound:
+        if (run := _FLOATS(raw, at)) is not None:
+            cost += _FLOAT * (run.end() - at) // 9
+            at = run.end()
+        elif (run := _RUN(raw, at)) is not None:
+            cost += _ITEM * (run.end() - at) + sum(map(_COSTS.__getitem__, _FIRST_BYTES(raw, at, run.end())))
+            at = run.end()
+        else:
+            byte = raw[at]
+            if byte in _FIXED_EXTENSIONS:
+                at, cost = _extension(raw, at + 1, _FIXED_EXTENSIONS[byte], cost, containers, sets)
+            else:
+                layout = _LENGTHS[byte]
+                (length,) = struct.unpack_from(layout, raw, at + 1)
+                at += 1 + struct.calcsize(layout)
+                if byte in _EXTENSIONS:
+                    at, cost = _extension(raw, at, length, cost, containers, sets)
+                elif byte in _ARRAYS:
+                    cost += _LIST
+                elif byte in _MAPS:
+                    cost += _dict(length)
+                else:
+                    cost += _TEXT + BYTES_PER_BYTE * length
+                    at += length
+    return cost
+
+
+def _extension(
+    raw: bytes, at: int, length: int, cost: int, containers: frozenset[int], sets: frozenset[int]
+) -> tuple[int, int]:
+    """Where to go on after the code of an extension, which is at ``at``, and the cost by then."""
+    code = raw[at]
+    if code not in containers:
+        return at + 1 + length, cost + _LEAF + BYTES_PER_BYTE * length
+    return at + 1, cost + _CONTAINER + (_MEMBER * _count(raw, at + 1) if code in sets else 0)
+
+
+def _count(raw: bytes, at: int) -> int:
+    """How many items the array at ``at`` has."""
+    byte = raw[at]
+    if 0x90 <= byte <= 0x9F:
+        return byte & 0x0F
+    return int(struct.unpack_from(_LENGTHS[byte], raw, at + 1)[0]) if byte in _ARRAYS else 0
