@@ -1,8 +1,9 @@
 """Kills processes that keep values, and checks what their files still have: python killing.py FOLDER ROUNDS LONGEST.
 
-Each round forks ten children that count up, and kills each at a random time, after LONGEST seconds at most. A child
-notes how many values it was told are committed. Printed at the end as JSON: how many were killed, how many had a file
-with values, and the longest time in seconds between a value that was lost and the last that was handed over.
+Each round forks ten children that count up, and kills each at a random time, after LONGEST seconds at most; in every
+other round not before values of all are committed. A child notes how many values it was told are committed. Printed
+at the end as JSON: how many were killed, how many had a file with values, and the longest time in seconds between a
+value that was lost and the last that was handed over.
 """
 
 import json
@@ -37,7 +38,7 @@ def keep(folder: Path, number: int) -> None:
         time.sleep(0.0005)
 
 
-def kill_all(folder: Path, longest: float, chance: random.Random) -> list[tuple[int, float]]:
+def kill_all(folder: Path, longest: float, chance: random.Random, *, after: bool) -> list[tuple[int, float]]:
     """One round; returns for each child the number of its values, and for how long before the end they were lost."""
     folder.mkdir()
     children = []
@@ -47,6 +48,8 @@ def kill_all(folder: Path, longest: float, chance: random.Random) -> list[tuple[
         children.append(child)
     told = [folder / f"{number}.told" for number in range(CHILDREN)]
     while not all(path.exists() and path.stat().st_size for path in told):  # a busy machine takes its time
+        time.sleep(0.001)
+    while after and not all(struct.unpack("<qqd", path.read_bytes())[0] for path in told):
         time.sleep(0.001)
     begun = time.monotonic()
     for delay, child in sorted((chance.uniform(0, longest), child) for child in children):
@@ -74,6 +77,6 @@ def checked(folder: Path, number: int) -> tuple[int, float]:
 if __name__ == "__main__":
     chance = random.Random(7)
     place, rounds, longest = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    found = [one for n in range(rounds) for one in kill_all(place / str(n), longest, chance)]
+    found = [one for n in range(rounds) for one in kill_all(place / str(n), longest, chance, after=bool(n % 2))]
     with_values = [lost for count, lost in found if count]
     print(json.dumps({"killed": len(found), "with_values": len(with_values), "longest": max(with_values)}))

@@ -23,7 +23,6 @@ from looptap.testing import pair
 # ---------------------------------------------------------------- real ranks
 
 
-@pytest.mark.timeout(300)
 def test_a_command_is_done_at_one_event_on_both_ranks(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         numbers = {}
@@ -85,7 +84,6 @@ def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
             run.trigger("tick")
 
 
-@pytest.mark.timeout(300)
 def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory):
     with job(directory, 2, 200, PAUSE=0.01, PATIENCE=0.2) as (children, run):
         killed = visit(run, 200)
@@ -359,7 +357,6 @@ def test_what_is_called_off_before_its_event_is_named_is_not_done_either(both):
     assert both.values == [{"a": 0}, {"a": 0}]
 
 
-@pytest.mark.timeout(300)
 def test_on_real_ranks_a_command_is_called_off_on_all(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         with pytest.raises(looptap.CommandPending) as pending:

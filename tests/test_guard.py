@@ -287,7 +287,6 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     assert "nothing.yaml cannot be read: " in finish(tmp_path / "nothing.yaml")[2]
 
 
-@pytest.mark.timeout(300)
 def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     pytest.importorskip("torch")
     demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "600"]

@@ -28,7 +28,7 @@ from looptap.protocol.connections import read
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
 from looptap.streams.errors import QueryError
 
-SHORT, LONG = pytest.mark.timeout(300), [pytest.mark.soak, pytest.mark.timeout(7200)]
+LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def numbered(frame, number):
     return frame
 
 
-@pytest.mark.parametrize("count", [pytest.param(10_000, marks=SHORT), pytest.param(100_000, marks=LONG)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=LONG)])
 def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, transcript, dial, caplog, progress):
     dice, batch, sent, answers = random.Random(count), 40, 0, 0
     commands = range(COMMANDS, COMMANDS + batch)
@@ -355,7 +355,7 @@ def garbage(dice):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux only")
-@pytest.mark.parametrize("count", [pytest.param(2_000, marks=SHORT), pytest.param(100_000, marks=LONG)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=LONG)])
 def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory, progress):
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:

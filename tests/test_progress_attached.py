@@ -96,18 +96,15 @@ def test_whoever_is_attached_is_told_by_an_event_of_its_own():
 def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
     agent, run = pair("paused", may_pause=30.0)
     progress = Progress(40, epochs=2)
-    bare, took = time.monotonic(), 0.0
+    begun = time.monotonic()
     for step, _ in enumerate(progress.train(range(40))):
         if step == 20:
             with pytest.raises(looptap.CommandPending):
                 run.pause(0.4, timeout=0)
-        began = time.monotonic()
         agent.emit("batch", step=step)
-        took = max(took, time.monotonic() - began)
-    ledger, whole = progress._ledger, time.monotonic() - bare
-    assert took >= 0.4
-    assert 0.4 <= ledger.suspended <= took + 0.01
-    assert sum(ledger.seconds) <= whole - 0.39
+    ledger, whole = progress._ledger, time.monotonic() - begun
+    assert ledger.suspended >= 0.4
+    assert sum(ledger.seconds) + ledger.suspended <= whole
     assert progress.elapsed <= whole - 0.39
     agent.close()
 

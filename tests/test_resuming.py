@@ -67,7 +67,6 @@ def stored(store):
     return 0
 
 
-@pytest.mark.timeout(300)
 def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marked(directory, tmp_path):
     store = tmp_path / "store"
     command = [sys.executable, "-c", textwrap.dedent(JOB), str(tmp_path / "checkpoint.pt"), str(store)]

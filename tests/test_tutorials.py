@@ -18,7 +18,7 @@ MOST = 300_000
 """Bytes of a notebook in the repository."""
 MARK = "LOOPTAP_TEST_OF_TUTORIALS"
 
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 

@@ -13,7 +13,7 @@ from waiting import soon
 
 import looptap
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 BLUE = [31, 119, 180]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 

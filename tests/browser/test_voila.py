@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 from programs import need
 from waiting import soon
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
 
 def test_voila_serves_an_overview_whose_charts_and_controls_live(tmp_path):

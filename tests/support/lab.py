@@ -21,7 +21,7 @@ FLAGS = [
 ]  # fmt: skip
 SHOTS = Path(os.environ.get("LOOPTAP_SCREENSHOTS", Path(__file__).resolve().parents[2] / "screenshots"))
 """Where screenshots are kept; git ignores it."""
-PATIENCE = 60_000
+PATIENCE = 180_000
 ATTACH = "import looptap, os, time\nrun = looptap.attach('job')"
 BUSY = """
 open('busy', 'w').close()

@@ -24,7 +24,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
-PATIENCE = 120
+PATIENCE = 600
 """Seconds that one cell may take, on a busy machine."""
 
 DRAW = """
