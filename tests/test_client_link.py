@@ -244,7 +244,7 @@ def test_a_frame_over_the_bound_ends_the_link(raw_server):
 # ---------------------------------------------------------------- six situations, six messages
 
 
-def refusal(link, timeout=5.0):
+def refusal(link, timeout=60.0):
     """The error of an attempt to connect; no thread stays behind."""
     with pytest.raises(LinkError) as caught:
         link.start(Ear(), timeout)

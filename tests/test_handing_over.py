@@ -52,7 +52,7 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
         streams = [run.stream(query, on="batch", **how) for _ in range(4)]
         loops = threading.Thread(target=loop)
         loops.start()
-        going.wait(20)
+        soon(going.is_set)
         for n, stream in enumerate(streams):
             time.sleep(chance.random() * 0.04)
             while stream.standing is None:
@@ -187,7 +187,7 @@ def test_while_the_loop_is_long_inside_an_event_nothing_changes_and_a_client_is_
         blocker = run.stream("wait() or step", on="batch", budget=float("inf"))
         loop = threading.Thread(target=agent.emit, args=("batch",), kwargs={"step": 1})
         loop.start()
-        assert inside.wait(20)
+        assert inside.wait(60)
         with pytest.raises(looptap.LimitReached, match="inside an event"):
             run.export(stream, name="steps")
         assert run.streams == []

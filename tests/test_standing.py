@@ -209,7 +209,7 @@ def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(d
 
         loops = threading.Thread(target=loop)
         loops.start()
-        going.wait(20)
+        soon(going.is_set)
         readers = []
         while loops.is_alive() and len(readers) < 12:
             readers.append(run.stream("loss"))

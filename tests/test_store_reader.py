@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.store import schema
@@ -66,8 +67,8 @@ def test_a_stored_stream_has_what_a_live_one_has(run):
     assert loss.latest.loss == ROWS[-1][1]
     assert (len(loss), loss.arrived, loss.dropped, loss.forgotten, loss.state) == (10_000, 10_000, 0, 0, "ended")
     assert [row.step for row in loss] == list(range(10_000))
-    assert list(loss.follow(timeout=1)) == ROWS
-    assert loss.wait(10_000, timeout=1) == ROWS
+    assert list(loss.follow(timeout=60)) == ROWS
+    assert loss.wait(10_000, timeout=60) == ROWS
     assert [record.number for record in loss.records_after(9_998)] == [9_999, 10_000]
     assert loss.to_numpy().shape == (10_000, 2)
     assert list(loss.to_pandas()["loss"]) == [loss for _, loss in ROWS]
@@ -75,7 +76,7 @@ def test_a_stored_stream_has_what_a_live_one_has(run):
     loss.on_value(seen.append, replay=True)
     assert seen == ROWS
     with pytest.raises(looptap.StreamEnded, match=r"10000 of 10001 values"):
-        loss.wait(10_001, timeout=1)
+        loss.wait(10_001, timeout=60)
 
 
 def test_a_stream_is_found_by_its_name_or_its_query(run):
@@ -165,10 +166,7 @@ def keeping(path, *arguments):
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 60
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        soon(path.exists)
         try:
             yield process
         finally:
@@ -179,10 +177,7 @@ def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
     path = tmp_path / "live.looptap"
     with keeping(path), looptap.open(path) as run:
         assert run.alive
-        deadline = time.monotonic() + 60
-        while not run.streams:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        soon(lambda: run.streams)
         stream, seen = run.stream("n"), []
         doubled = stream.query("(2 * v for v in values)")
         last = stream.query("max(v for v in values)")
