@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from clocks import Clock, trained
+from programs import need
 from waiting import soon
 
 import looptap
@@ -208,7 +209,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         view = environment | {"TERM": "xterm", "COLUMNS": "80"}
         command = [sys.executable, "-m", "looptap.cli", "progress", "shown", "--every", "0.05"]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "env": view}
-        with subprocess.Popen(["script", "-qefc", " ".join(command), "/dev/null"], text=True, **quiet) as seen:
+        with subprocess.Popen([need("script", "A BAR IS"), "-qefc", " ".join(command), "/dev/null"], text=True, **quiet) as seen:
             while "to go" not in (line := seen.stdout.readline()):
                 assert line, "the bar ended before it began"
             job.stdin.close()
