@@ -207,9 +207,10 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             assert time.monotonic() < deadline, "the note never came"
 
         view = environment | {"TERM": "xterm", "COLUMNS": "80"}
-        command = [sys.executable, "-m", "looptap.cli", "progress", "shown", "--every", "0.05"]
+        shown_live = [sys.executable, "-m", "looptap.cli", "progress", "shown", "--every", "0.05"]
+        command = [need("script", "A BAR IS"), "-qefc", " ".join(shown_live), "/dev/null"]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "env": view}
-        with subprocess.Popen([need("script", "A BAR IS"), "-qefc", " ".join(command), "/dev/null"], text=True, **quiet) as seen:
+        with subprocess.Popen(command, text=True, **quiet) as seen:
             while "to go" not in (line := seen.stdout.readline()):
                 assert line, "the bar ended before it began"
             job.stdin.close()
