@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 log = logging.getLogger("looptap")
 captured = 0
 """Events that were not looked at because a CUDA graph was being captured."""
@@ -47,7 +49,7 @@ class LoopState:
     ...     _ = random.random()
     """
 
-    __slots__ = ("_modes", "_numpy", "_states", "_torch", "randomness")
+    __slots__ = ("_errors", "_modes", "_numpy", "_states", "_torch", "randomness")
 
     def __init__(self, randomness: bool = True) -> None:
         self.randomness = randomness
@@ -59,12 +61,15 @@ class LoopState:
             # what is compiled there swallows a Ctrl-C. What the job has not loaded, it has not drawn from.
             self._numpy: Any = sys.modules.get("numpy.random")
             self._states = random.getstate(), None if self._numpy is None else self._numpy.get_state()
+        self._errors = np.geterr()
         self._modes = None if self._torch is None else _save(self._torch, self.randomness)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if np.geterr() != self._errors:
+            np.seterr(**self._errors)
         if self._modes is not None:
             _restore(self._torch, self._modes)
         if self.randomness:
@@ -93,10 +98,15 @@ def _save(torch: Any, randomness: bool) -> dict[str, Any]:
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         ),
+        "flags": [getattr(torch._C, f"_get_{flag}")() for flag in _FLAGS],
         "dispatch": torch._C._len_torch_dispatch_stack(),
         "function": torch._C._len_torch_function_stack(),
         "rng": _generators(torch) if randomness else [],
     }
+
+
+_FLAGS = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
+"""Flags of torch that have a getter and a setter of that name."""
 
 
 def _generators(torch: Any) -> list[tuple[Any, Any]]:
@@ -140,6 +150,9 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     )
     if now != saved["deterministic"]:
         torch.use_deterministic_algorithms(saved["deterministic"][0], warn_only=saved["deterministic"][1])
+    for flag, before in zip(_FLAGS, saved["flags"], strict=True):
+        if getattr(torch._C, f"_get_{flag}")() != before:
+            getattr(torch._C, f"_set_{flag}")(before)
     for generator, state in saved["rng"]:
         generator.set_state(state)
 

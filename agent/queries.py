@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import monotonic
 from typing import Any, TypeAlias
 
 from looptap.agent.budget import Meter, used
-from looptap.agent.loopstate import LoopState
-from looptap.agent.mutations import Versions
 from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
+from looptap.agent.state_guard import StateGuard
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.snapshots import NUMBERS, take
 from looptap.streams.syntax import format_error
+from looptap.streams.trust import Sight
 
 Happened: TypeAlias = tuple[Event | None, int, float, int]
 """An event with its number, time and the number of the last one before its group; None ends the group of the number."""
 
 TOO_MANY = 100
 """Errors in a row after which a query is detached."""
-MEANT = ": the loop goes on with what it has become. Query a copy (x.clone()); for what is meant to, there is run.call"
 
 
 class AttachedQuery:
@@ -76,6 +75,9 @@ class AttachedQuery:
         self._in_a_row = 0
         self._close_asked = False
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
+        self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
+        self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
+        self._standing: Mapping[str, Any] = {}  # of the newest event
         self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
@@ -86,7 +88,7 @@ class AttachedQuery:
         """
         try:
             feed = self._feed
-            if feed is not None:
+            if feed is not None and (self.later or self._harmless(event)):
                 value, size = take(feed(event), self.max_bytes)
                 self.outbox.put(number, now, value, size)
                 self.events += 1
@@ -99,17 +101,13 @@ class AttachedQuery:
                 if self.grouped:
                     self.pipeline.begin(partial=number > began + 1)
             self.events += 1
-            if self.pipeline.trusted:
-                outputs = self.pipeline.post(event, number, now)
+            if self.later or self._harmless(event):
+                self._evaluate(event, number, now)
             else:
-                outputs = self._guarded(event, number, now)
-            if outputs:
-                self._put(outputs, event, number, now)
-            elif self.pipeline.mapped:
-                self._in_a_row = 0
+                self._guarded(event, number, now)
             if self._close_asked:
                 self._close_asked = False
-                self._put(self.pipeline.close(now), event, number, now)
+                self.close(number, now)
             if self._mapped is not None:
                 self._feed = self._mapped.feed()
         except KeyboardInterrupt:
@@ -117,16 +115,34 @@ class AttachedQuery:
         except BaseException as error:
             self._failed(error)
 
-    def _guarded(self, event: Event, number: int, now: float) -> Sequence[Output]:
-        """Evaluate what may call anything: the loop's state is put back, and a change of what it sees is told once."""
-        watch = None if self.warning else Versions(event.__dict__, event._source.standing)
+    def _harmless(self, event: Event) -> bool:
+        """Whether the query is known to leave the loop alone, with what it reads of this event."""
+        for pipeline in self._pipelines:
+            if pipeline.sight is None or not pipeline.sight.plain(event):
+                return False
+        return self._inputs_seen is None or self._inputs_seen.plain(event)
+
+    def _evaluate(self, event: Event, number: int, now: float) -> None:
+        outputs = self.pipeline.post(event, number, now)
+        if outputs:
+            self._put(outputs, event, number, now)
+        elif self.pipeline.mapped:
+            self._in_a_row = 0
+
+    def _guarded(self, event: Event, number: int, now: float) -> None:
+        """Evaluate what may do anything: what it changes of the loop is put back or, once, reported."""
+        self._standing = event.__looptap_standing__()
+        guard = StateGuard(self._pipelines, *event.__looptap_shown__())
         try:
-            with LoopState():
-                return self.pipeline.post(event, number, now)
+            with guard:
+                self._evaluate(event, number, now)
         finally:
-            if watch is not None and (changed := watch.changed()):
-                self.warning = f"{changed} changed in place at event {number:,}, while this query looked at it{MEANT}"
-                self._tell()
+            self._warn(guard, number)
+
+    def _warn(self, guard: StateGuard, number: int) -> None:
+        if not self.warning and (warning := guard.changed(number)):
+            self.warning = warning
+            self._tell()
 
     def take_in(self, batch: Sequence[Happened]) -> None:
         """Evaluate the query at several events, and end windows between them; a Ctrl-C is passed on at the end."""
@@ -136,7 +152,7 @@ class AttachedQuery:
             return
         interrupt: KeyboardInterrupt | None = None
         begun = self.events > 0 and self.state == "live" and not (self.suspended or self._close_asked)
-        post = self._reduce if begun and self.pipeline.trusted and not self.pipeline.mapped else self.post
+        post = self._reduce if begun and self.later and not self.pipeline.mapped else self.post
         rest = iter(batch)
         while True:
             try:
@@ -196,12 +212,15 @@ class AttachedQuery:
     def close(self, number: int, now: float, group: int = 0) -> None:
         """End the window: the host's group has ended, which was the ``group``-th."""
         try:
-            if self.pipeline.trusted:
-                outputs = self.pipeline.close(now)
-            else:
-                with LoopState():
-                    outputs = self.pipeline.close(now)
-            self._put(outputs, None, number, now)
+            if self.pipeline.trusted:  # what is left to reduce are copies
+                self._put(self.pipeline.close(now), None, number, now)
+                return
+            guard = StateGuard(self._pipelines, self._standing)
+            try:
+                with guard:
+                    self._put(self.pipeline.close(now), None, number, now)
+            finally:
+                self._warn(guard, number)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -19,10 +19,10 @@ from looptap.agent.budget import GRACE, WATCHED, used
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
+from looptap.agent.state_guard import copy_of
 from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 from looptap.streams.pipelines import Latest
-from looptap.streams.snapshots import take
 
 Command = Callable[[Event], "Callable[[], None] | None"]
 """What runs at an event; it returns what is to be done when the event is over."""
@@ -211,7 +211,7 @@ class Tap:
                 thens.append(then)
         for place in self.latest:
             try:
-                place.value = take(getattr(event, place.name))[0]
+                place.value = copy_of(event, place.name)
             except Exception as error:  # the query that asked shows None, its stream why
                 place.value, place.problem = None, str(error)
         return thens

@@ -108,6 +108,12 @@ class Event:
     def __looptap_names__(self) -> set[str]:
         return {*self.__dict__, *self._source.standing}
 
+    def __looptap_standing__(self) -> dict[str, Any]:
+        return self._source.standing
+
+    def __looptap_shown__(self) -> tuple[dict[str, Any], ...]:
+        return self.__dict__, self._source.standing
+
     def __repr__(self) -> str:
         return f"<{self._source.name} event {self._number}: {', '.join(self.__dict__)}>"
 
@@ -132,6 +138,9 @@ class LazyEvent(Event):
 
     def __looptap_names__(self) -> set[str]:
         return {*super().__looptap_names__(), *self._lazies}
+
+    def __looptap_shown__(self) -> tuple[dict[str, Any], ...]:
+        return (*super().__looptap_shown__(), self._lazies)
 
 
 class EventSnapshot:

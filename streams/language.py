@@ -23,6 +23,7 @@ from looptap.streams.parts import Extraction, Parts, called_name, plain_name
 from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
 from looptap.streams.stages import collected_events, collected_values
 from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
+from looptap.streams.trust import GUARDED, Sight, sight_of
 from looptap.streams.windows import Group, Sliding, Window
 
 EVENT = "__event"
@@ -126,6 +127,7 @@ class _Compiler:
             self.parts.slots.clear()
             sequence = Items(self.expression(body), one=True)
             pipeline.slots = tuple(self.parts.slots)
+            self.judged(pipeline, body)
             return sequence
 
         pipeline = Mapped(
@@ -239,16 +241,34 @@ class _Compiler:
         pipeline.fields = _fields(body, self.text)
         pipeline.latest = self.parts.latest
         pipeline.reads = frozenset(_attributes(body) | {n.id for n in free_names(body)})
+        texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, _hands_over(body)
         free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
-        pipeline.trusted = namespace.trusted(body, self.known) and not free & set(self.spec.functions)
         pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
-        pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
+        pipeline.explanation.append(self.judged(pipeline, body))
+        if pipeline.sight is not None:
+            pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
         if self.parts.conditions:
             shown = ", ".join(dict.fromkeys(self.parts.conditions))
             pipeline.explanation.append(
                 f"{shown}: read in Python at each event; on a device tensor this waits for the device"
             )
         return pipeline
+
+    def judged(self, pipeline: Pipeline, body: ast.expr) -> str:
+        """Note on the pipeline what it reads if it is harmless; a sentence on when the agent guards it."""
+        hosts = [n for n in free_names(body) if n.id in self.spec.functions]
+        alias = self.alias if pipeline.mapped else self.spec.item
+        names, whole = set(self.names) - self.known, self.parts.collects
+        stands = frozenset(self.spec.known or ())
+        sight = hosts[0] if hosts else sight_of(
+            body, names, alias=alias, source=self.spec.source, whole=whole, stands=stands
+        )  # fmt: skip
+        if isinstance(sight, Sight):
+            pipeline.sight = sight
+            return sight.explanation()
+        pipeline.sight = None
+        return GUARDED.format(self.text.segment(sight))
 
 
 def _only_parameter(node: ast.Lambda, text: Text) -> str:
@@ -285,6 +305,15 @@ def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
 # ---------------------------------------------------------------- Python functions
 
 
+def _hands_over(body: ast.expr) -> bool:
+    """Whether a name, which may stand for an event, is used other than by its attributes."""
+    held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+    bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
+    return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
+               if isinstance(getattr(n, "ctx", None), ast.Load))  # fmt: skip
+
+
 def _defined(spec: QuerySpec) -> Callable[..., Any]:
     """The function that a text with `def` defines."""
     names = namespace.names(spec.functions)
@@ -319,7 +348,8 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
             f"or all of the window if its name is {spec.source!r}."
         )
     window, every, throttle = spec.window, spec.every, spec.throttle
-    reads = frozenset(_names_in(getattr(code, "__code__", None)))
+    compiled = getattr(code, "__code__", None)
+    reads = frozenset(_names_in(compiled))
     pipeline: Pipeline
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None
@@ -333,6 +363,8 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
         pipeline.explanation = [f"at each event: {name}(event)"]
     pipeline.reads = reads
+    pipeline.mentions, pipeline.hands_over, pipeline.function = reads | _texts_in(compiled), True, code
+    pipeline.explanation.append(GUARDED.format(name))
     return pipeline
 
 
@@ -350,3 +382,14 @@ def _names_in(code: CodeType | None) -> set[str]:
         if isinstance(constant, CodeType):
             names |= _names_in(constant)
     return names
+
+
+def _texts_in(code: CodeType | None) -> set[str]:
+    """The texts that a function's code holds, inner functions included: `getattr` reads what they name."""
+    texts: set[str] = set()
+    for constant in () if code is None else code.co_consts:
+        if isinstance(constant, CodeType):
+            texts |= _texts_in(constant)
+        elif isinstance(constant, str):
+            texts.add(constant)
+    return texts

@@ -38,6 +38,7 @@ class Parts:
         self.slots: list[SlidingSlot] = []  # of recent(n)
         self.latest: list[Latest] = []
         self.conditions: list[str] = []
+        self.collects = False  # whether events are kept with their observables as a whole
         self._places = 0
 
     def place(self, read: Callable[[], Any]) -> ast.expr:
@@ -283,6 +284,7 @@ class Extraction:
         if self.parts.of_events and self.is_source(node, bound):
             slot = collected_events(self.attributes, self.size, self.parts.bounds)
             self.slots.append(slot)
+            self.parts.collects = True
             kept = ", ".join(sorted(self.attributes)) or "nothing"
             self._collects(f"{shown} (of each event: {kept})")
             return self.parts.place(slot.result)

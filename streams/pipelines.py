@@ -15,6 +15,7 @@ from typing import Any
 from looptap.streams.reducers import Reducer
 from looptap.streams.snapshots import take_item
 from looptap.streams.syntax import format_error
+from looptap.streams.trust import Sight
 from looptap.streams.windows import Count, Group, Seconds, Sliding, Window
 
 PARTIAL, ERROR = 1, 2
@@ -177,8 +178,12 @@ class Pipeline:
         self.fields: tuple[str, ...] | None = None
         self.notes: list[str] = []
         self.explanation: list[str] = []
-        self.trusted = False
+        self.sight: Sight | None = None
+        """What it reads of an event, if it is harmless where that is plain."""
         self.reads: frozenset[str] = frozenset()
+        self.mentions: frozenset[str] = frozenset()  # names and texts in the code, where it is not known to be harmless
+        self.hands_over = False  # whether it hands an event to other code, which may read anything of it
+        self.function: Callable[..., Any] | None = None  # the Python function that it was made of
         self.language: frozenset[str] = frozenset()  # the names it uses that an observable may turn out to hide
         self.numbers: frozenset[str] | None = None  # all that it reads of an event, if it is arithmetic
         self.latest: list[Latest] = []
@@ -187,6 +192,11 @@ class Pipeline:
         self.partial = False
         self._next = -math.inf
         self._start: float | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is harmless where what it reads is plain."""
+        return self.sight is not None
 
     def explain(self) -> str:
         """What of the query streams, what is collected, and when it yields."""

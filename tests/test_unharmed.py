@@ -250,9 +250,9 @@ def test_a_query_leaves_the_state_of_the_loop_as_it_was(what, bare):
 def test_observables_are_dead_after_the_event_whatever_a_query_keeps():
     hoard = []
     agent, run = pair("memory")
-    agent.expose(hoard=hoard)
+    agent.expose(hoard=hoard.append)
     queries = (
-        "hoard.append(e) or x.sum()",
+        "hoard(e) or x.sum()",
         "sum(e.x.sum() for e in events)",
         "1 / 0 * x",
         "[a.step for a, b in itertools.pairwise(events)]",

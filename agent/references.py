@@ -1,0 +1,59 @@
+"""What the functions and classes of the job refer to beside their arguments."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+MAX_TYPES = 2000
+"""Types of which something is remembered; classes made in a loop must not pile up."""
+
+_LIBRARIES = frozenset({
+    "torch", "numpy", "looptap", "zmq", "msgspec", "pandas", "matplotlib", "logging", "threading", "multiprocessing",
+    "concurrent", "asyncio", "socket", "weakref", "subprocess", "queue", "functools", "ctypes",
+})  # fmt: skip
+"""Whose objects are not looked into, unless they are of a kind that is known here."""
+
+_methods_of: dict[type, list[types.FunctionType]] = {}
+
+
+def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The objects outside that a function refers to by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it is empty so far
+            continue
+    space = function.__globals__
+    for name in function.__code__.co_names:
+        item = space.get(name)
+        if not isinstance(item, type | types.ModuleType):
+            yield name, item
+    yield from ((f"{function.__name__}()", item) for item in function.__defaults__ or ())
+
+
+def methods_of(kind: type) -> list[types.FunctionType]:
+    """The functions of a class and its bases, libraries' apart."""
+    found = _methods_of.get(kind)
+    if found is None:
+        if len(_methods_of) > MAX_TYPES:
+            _methods_of.clear()
+        found = _methods_of[kind] = list(_methods(kind))
+    return found
+
+
+def _methods(kind: type) -> Iterator[types.FunctionType]:
+    for base in kind.__mro__:
+        if is_library(base) or base.__module__ == "builtins":
+            continue
+        for item in vars(base).values():
+            parts = (item.fget, item.fset) if isinstance(item, property) else (getattr(item, "__func__", item),)
+            yield from (part for part in parts if isinstance(part, types.FunctionType))
+
+
+def is_library(thing: Any) -> bool:
+    """Whether a class or a function is of a library whose objects are not looked into."""
+    module = str(getattr(thing, "__module__", "") or "").partition(".")[0]
+    return module in _LIBRARIES or (module in sys.stdlib_module_names and module != "__main__")

@@ -1,0 +1,199 @@
+"""What tensors and arrays were before a query looked at them, and what of that can be put back.
+
+Put back are gradients, `requires_grad`, the graph, data that was exchanged, and the contents of what is small and lies
+on the host, or is a buffer. What is larger is watched: a tensor counts its changes itself (``_version``), and of an
+array, or of data reached past that count, a sample is compared.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from looptap.streams.plain import TENSOR, kind_of
+
+SMALL_BYTES = 65_536
+"""What is larger is not copied."""
+COPIED_BYTES = 1_048_576
+"""Bytes of all copies of one guard."""
+COPIED_TENSORS = 64
+"""Tensors of which copies or samples are made, beside buffers."""
+SAMPLE_ELEMENTS = 1024
+"""Elements of something large that are compared."""
+NON_LEAVES = 16
+"""Results of the loop whose place in the graph is kept."""
+
+
+class Path(NamedTuple):
+    """Where something stands: in what, and as what. It is made for each object and read for the few that changed."""
+
+    parent: Path | None
+    step: str
+    key: Any = None
+
+    def __str__(self) -> str:
+        key = self.key
+        own = self.step
+        if own == "[":
+            own = f"[{key!r:.40}]" if isinstance(key, str | int | float | tuple) else f"[<{type(key).__name__}>]"
+        if self.parent is None:
+            return own
+        return f"{self.parent}{own}" if self.step == "[" else f"{self.parent}.{own}"
+
+
+class Change(NamedTuple):
+    """Something that the query has changed."""
+
+    path: Path
+    undone: bool
+    thing: Any = None
+
+
+class _Tensor:
+    """One tensor as it was."""
+
+    __slots__ = ("buffer", "data", "grad", "kind", "path", "requires", "tensor", "twin", "version")
+
+    def __init__(self, tensor: Any, path: Path, buffer: bool) -> None:
+        self.tensor, self.path, self.buffer, self.twin = tensor, path, buffer, None
+        leaf, self.kind = tensor.is_leaf, type(tensor)
+        self.version = -1 if tensor.is_inference() else tensor._version
+        self.requires = tensor.requires_grad if leaf else None
+        self.grad = tensor.grad if leaf or tensor.retains_grad else None
+        self.data = tensor.detach()
+
+
+class Tensors:
+    """The tensors and arrays that a query can reach, as they are now."""
+
+    def __init__(self) -> None:
+        self.torch: Any = sys.modules.get("torch")
+        self._all: list[_Tensor] = []
+        self._twins: list[_Tensor] = []
+        self._groups: dict[Any, list[_Tensor]] = {}
+        self._kept: list[tuple[list[_Tensor], Any]] = []
+        self._arrays: list[tuple[Path, Any, Any]] = []
+        self._samples: list[tuple[Path, Any, Any]] = []
+        self._left, self._bytes = COPIED_TENSORS, COPIED_BYTES
+
+    def add(self, tensor: Any, path: Path, buffer: bool = False) -> Any:
+        """Note a tensor; a ``buffer`` is put back without a word. Returns its gradient."""
+        one = _Tensor(tensor, path, buffer)
+        self._all.append(one)
+        if kind_of(type(tensor)) != TENSOR or tensor.layout is not self.torch.strided or one.version < 0:
+            return one.grad
+        if one.requires is None and tensor.requires_grad and len(self._twins) < NON_LEAVES:
+            self._twins.append(one)
+        size, host = tensor.nbytes, tensor.is_cpu
+        if size <= SMALL_BYTES and size <= self._bytes and (buffer or (self._left > 0 and host)):
+            self._left -= not buffer
+            self._bytes -= size
+            self._groups.setdefault((tensor.dtype, tensor.device), []).append(one)
+        elif host and self._left > 0 and tensor.is_contiguous() and not tensor.is_quantized:
+            self._left -= 1
+            flat = one.data.view(-1)
+            self._samples.append((path, chosen := flat[:: max(1, len(flat) // SAMPLE_ELEMENTS)], chosen.clone()))
+        return one.grad
+
+    def add_array(self, array: Any, path: Path) -> None:
+        """Note an array."""
+        if array.dtype.hasobject or not array.size:
+            return
+        if array.nbytes <= SMALL_BYTES and array.nbytes <= self._bytes:
+            self._bytes -= array.nbytes
+            self._arrays.append((path, array, np.array(array, copy=True, subok=False)))
+        elif array.flags.c_contiguous:
+            flat = array.view(np.ndarray).reshape(-1)
+            self._samples.append((path, chosen := flat[:: max(1, len(flat) // SAMPLE_ELEMENTS)], chosen.copy()))
+
+    def keep(self) -> None:
+        """Copy what is small, all of a kind at once, and keep the places of results in the graph."""
+        for members in self._groups.values():
+            self._kept.append((members, self._flat(members)))
+        if self._twins:
+            with self.torch.enable_grad():
+                for one in self._twins:
+                    one.twin = self.torch.ops.aten.alias(one.tensor)
+
+    def put_back(self) -> Iterator[Change]:
+        """Put back what can be; what has changed, buffers apart."""
+        for one in self._all:
+            try:
+                yield from self._attributes(one)
+            except Exception:  # of a kind that cannot be put back; the others can
+                yield Change(one.path, False, one.tensor)
+        copied = {id(one) for members, _ in self._kept for one in members}
+        restored = {id(one) for members, kept in self._kept for one in self._restored(members, kept)}
+        for one in self._all:
+            changed = id(one) in restored
+            if one.version >= 0 and one.tensor._version != one.version:
+                self._set_version(one.tensor, one.version)
+                changed = True
+            if changed and not (one.buffer and id(one) in copied):
+                yield Change(one.path, id(one) in copied, one.tensor)
+        for path, array, copy in self._arrays:
+            if _differ(array, copy):
+                array[...] = copy
+                yield Change(path, True, array)
+        for path, chosen, copy in self._samples:
+            if _differ(chosen, copy) if isinstance(copy, np.ndarray) else _unequal(chosen, copy):
+                yield Change(path, False, chosen)
+
+    def _attributes(self, one: _Tensor) -> Iterator[Change]:
+        """Put back what hangs on a tensor: its data, its place in the graph, `requires_grad`, its gradient."""
+        tensor, data = one.tensor, one.data
+        if type(tensor) is not one.kind:
+            tensor.data = data
+            tensor.__class__ = one.kind
+            yield Change(one.path, True, tensor)
+        elif kind_of(one.kind) == TENSOR and (
+            tensor.dtype != data.dtype or tensor.shape != data.shape or tensor.stride() != data.stride()
+            or tensor.data_ptr() != data.data_ptr()
+        ):  # fmt: skip
+            tensor.data = data
+            yield Change(one.path, True, tensor)
+        if one.requires is None and tensor.is_leaf and one.twin is not None:
+            tensor.requires_grad_(False)
+            with self.torch.enable_grad():
+                tensor.copy_(one.twin)
+            yield Change(Path(one.path, "grad_fn"), True, tensor)
+        elif one.requires is not None and tensor.is_leaf and tensor.requires_grad != one.requires:
+            tensor.requires_grad_(one.requires)
+            yield Change(Path(one.path, "requires_grad"), True, tensor)
+        if (one.requires is not None or tensor.retains_grad) and tensor.grad is not one.grad:
+            tensor.grad = one.grad
+            yield Change(Path(one.path, "grad"), True, tensor)
+
+    def _restored(self, members: list[_Tensor], kept: Any) -> Iterator[_Tensor]:
+        """Put the contents of tensors of one kind back; those that had changed."""
+        now = self._flat(members) if kept.is_cpu else None  # of a device nothing is compared: that would wait for it
+        if now is not None and not _unequal(now, kept):
+            return
+        sizes = [one.tensor.numel() for one in members]
+        for one, before in zip(members, kept.split(sizes), strict=True):
+            before = before.view(one.tensor.shape)
+            if now is None or _unequal(one.data, before):
+                one.data.copy_(before)
+                yield one
+
+    def _flat(self, members: list[_Tensor]) -> Any:
+        return self.torch.cat([one.data.reshape(-1) for one in members])
+
+    def _set_version(self, tensor: Any, version: int) -> None:
+        """Have the loop's backward pass take the tensor for unchanged: it is not to fail for what a query has done."""
+        self.torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def _differ(array: Any, copy: Any) -> bool:
+    return bool(array.tobytes() != copy.tobytes())
+
+
+def _unequal(now: Any, before: Any) -> bool:
+    """Whether two tensors of a kind differ in a bit; a NaN is equal to itself."""
+    torch = sys.modules["torch"]
+    if torch.equal(now, before):
+        return False
+    return not torch.equal(*(t.reshape(-1).contiguous().view(torch.uint8) for t in (now, before)))

@@ -1,0 +1,237 @@
+"""Which values are plain: of exact known types, so that reading them, and arithmetic on them, runs no code of the job.
+
+Plain are numbers, text, bytes, None, tensors and parameters, arrays without objects, numpy's scalars, and tuples,
+lists, dicts, sets and deques of them, as far as a bounded look reaches. A subclass of any of them is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+ATOM, TENSOR, ARRAY, SEQUENCE, MAPPING, MODULE, OTHER = range(7)
+"""Kinds of types."""
+
+MAX_ITEMS = 256
+"""Items of containers that are looked at; one with more is not known to be plain."""
+MAX_MODULES = 2000
+"""Submodules and parameters of a model that are looked at."""
+LOOKS_BETWEEN_CHECKS = 64
+"""How often a model that was found plain is taken for it before its submodules are looked at again."""
+MAX_TYPES = 2000
+"""Types whose kind is remembered; classes made in a loop must not pile up."""
+
+_ATOMS: tuple[type, ...] = (
+    float, int, bool, str, type(None), bytes, complex, range, slice, type(...), bytearray,
+    *(kind for kind in vars(np).values() if isinstance(kind, type) and issubclass(kind, np.generic)
+      and kind not in (np.object_, np.void)),
+)  # fmt: skip
+_BASIC: dict[type, int] = {
+    **dict.fromkeys(_ATOMS, ATOM), np.ndarray: ARRAY, dict: MAPPING,
+    **dict.fromkeys((tuple, list, set, frozenset, deque), SEQUENCE),
+}  # fmt: skip
+_kinds: dict[type, int] = dict(_BASIC)
+
+
+def kind_of(kind: type) -> int:
+    """What values of exactly this type are."""
+    found = _kinds.get(kind)
+    if found is None:
+        if len(_kinds) > MAX_TYPES:
+            _kinds.clear()
+            _kinds.update(_BASIC)
+            _stored.clear()
+        found = _kinds[kind] = _classified(kind)
+    return found
+
+
+def _classified(kind: type) -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):  # not there while another thread imports torch
+        return OTHER
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return TENSOR
+    if kind in (torch.Size, torch.dtype, torch.device):
+        return ATOM
+    if issubclass(kind, torch.nn.Module) and all(_same(kind, torch.nn.Module, name) for name in _OF_MODULES):
+        return MODULE
+    return OTHER
+
+
+_OF_MODULES = (
+    "__getattribute__", "__getattr__", "_named_members", "parameters", "named_parameters", "buffers", "named_buffers",
+    "modules", "named_modules", "_parameters", "_buffers", "_modules",
+)  # fmt: skip
+
+
+def _same(kind: type, base: type, name: str) -> bool:
+    return inspect.getattr_static(kind, name, None) is inspect.getattr_static(base, name, None)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is plain, with all that it holds."""
+    kind = kind_of(type(value))
+    if kind == ATOM:
+        return True
+    if kind == TENSOR:
+        return not value.__dict__ or _harmless(value)
+    if kind == ARRAY:
+        return not value.dtype.hasobject
+    if kind in (SEQUENCE, MAPPING):
+        return _all_plain(value)
+    return False
+
+
+def _harmless(tensor: Any) -> bool:
+    """Whether what the job has hung on a tensor hides none of its methods."""
+    return all(not hasattr(type(tensor), name) for name in list(tensor.__dict__))
+
+
+def _all_plain(container: Any) -> bool:
+    waiting, left = [container], MAX_ITEMS
+    while waiting:
+        held = waiting.pop()
+        left -= len(held)
+        if left < 0:
+            return False
+        if type(held) is dict:
+            waiting_types = set(map(type, held))
+            if not all(kind_of(kind) == ATOM for kind in waiting_types):
+                return False
+            held = held.values()
+        for value in held:
+            kind = kind_of(type(value))
+            if kind in (SEQUENCE, MAPPING):
+                waiting.append(value)
+            elif kind != ATOM and not is_plain(value):
+                return False
+    return True
+
+
+# ---------------------------------------------------------------- models and optimizers
+
+_models: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def is_plain_model(model: Any) -> bool:
+    """Whether ``model`` is a module all of whose submodules list their parameters as torch does, which are plain."""
+    known = _models.get(id(model))
+    if known is not None and known[0]() is model and known[1] > 0:
+        _models[id(model)] = (known[0], known[1] - 1)
+        return True
+    if kind_of(type(model)) != MODULE or not _plain_modules(model):
+        return False
+    if len(_models) > 100:
+        _models.clear()
+    _models[id(model)] = (weakref.ref(model), LOOKS_BETWEEN_CHECKS)
+    return True
+
+
+def _plain_modules(model: Any) -> bool:
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        module = waiting.pop()
+        if kind_of(type(module)) != MODULE or not _METHODS.isdisjoint(vars(module)):
+            return False
+        for held in (module._parameters, module._buffers):
+            for tensor in held.values():
+                if tensor is not None and not (kind_of(type(tensor)) == TENSOR and is_plain(tensor)):
+                    return False
+                if tensor is not None and tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR):
+                    return False
+        children = [m for m in module._modules.values() if m is not None and id(m) not in seen]
+        seen.update(map(id, children))
+        waiting.extend(children)
+        if len(seen) > MAX_MODULES:
+            return False
+    return True
+
+
+_METHODS = frozenset(_OF_MODULES) - {"_parameters", "_buffers", "_modules"}
+
+
+def is_plain_optimizer(optimizer: Any) -> bool:
+    """Whether the groups of ``optimizer`` are stored as lists and dicts, and its learning rates are plain."""
+    found, groups = stored(optimizer, "param_groups")
+    if not found or type(groups) is not list or len(groups) > MAX_ITEMS:
+        return False
+    return all(type(group) is dict and is_plain(group.get("lr")) for group in groups)
+
+
+# ---------------------------------------------------------------- attributes that are stored, not computed
+
+_NOWHERE = object()
+Reader = Callable[[Any], "tuple[bool, Any]"]
+_stored: dict[tuple[type, str], Reader] = {}
+
+
+def stored(value: Any, name: str) -> tuple[bool, Any]:
+    """Whether reading ``value.name`` runs no code of the job, and what stands there, None if nothing does."""
+    key = type(value), name
+    reader = _stored.get(key)
+    if reader is None:
+        if len(_stored) > MAX_TYPES:
+            _stored.clear()
+        reader = _stored[key] = _reader(*key)
+    return reader(value)
+
+
+def _reader(kind: type, name: str) -> Reader:
+    if inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__:
+        return _unknown
+    held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
+    if isinstance(held, types.MemberDescriptorType):  # a slot
+        return lambda value: (True, getattr(value, name, None))
+    hooks = ("__get__", "__set__", "__delete__")
+    if held is not _NOWHERE and any(hasattr(type(held), hook) for hook in hooks):
+        return _unknown
+    default = None if held is _NOWHERE else held
+    fallback = inspect.getattr_static(kind, "__getattr__", None)
+    if kind_of(kind) == MODULE:
+        return lambda value: (True, _of_module(value, name, held))
+    if fallback is not None and held is _NOWHERE:
+        return lambda value: (name in (own := attributes_of(value)), own.get(name))
+    return lambda value: (True, attributes_of(value).get(name, default))
+
+
+def _unknown(value: Any) -> tuple[bool, Any]:
+    return False, None
+
+
+def attributes_of(value: Any) -> Mapping[str, Any]:
+    """The instance dictionary, without asking the class for it."""
+    try:
+        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]  # of any object
+    except AttributeError:
+        return {}
+
+
+def _of_module(module: Any, name: str, held: Any) -> Any:
+    own = attributes_of(module)
+    if name in own or held is not _NOWHERE:
+        return own.get(name, held)
+    for place in ("_parameters", "_buffers", "_modules"):
+        if name in own.get(place, ()):
+            return own[place][name]
+    return None
+
+
+def item_of(value: Any, key: Any) -> tuple[bool, Any]:
+    """Whether ``value[key]`` is an item of a plain container or of a sequence of modules, and the item or None."""
+    try:
+        if type(value) in (list, tuple, dict):
+            return True, value[key]
+        if kind_of(type(value)) == MODULE and type(key) is int:
+            nn = sys.modules["torch"].nn
+            if any(_same(type(value), base, "__getitem__") for base in (nn.Sequential, nn.ModuleList)):
+                return True, list(value._modules.values())[key]
+    except (LookupError, TypeError):  # the query says so itself
+        return True, None
+    return False, None
