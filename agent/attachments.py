@@ -75,8 +75,11 @@ class Attachments:
         self._delivery.add(
             ServedStream(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
         )
-        told = self._queries.told(query)
+        told, tap = self._queries.told(query), self._taps.open(attach.on)
+        event = tap.number
         self._queries.install(query)
+        if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
+            told.update(event=event, base=base)
         return told
 
     def _read(self, client: Client, ask: m.Attach | m.Read, standing: Standing) -> dict[str, Any]:

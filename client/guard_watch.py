@@ -139,7 +139,8 @@ class StreamJudge:
         if ended:
             self.over = True
             lost = [gap.missing for gap in self.stream.gaps if gap.after >= self._number]
-            yield from self._missed(None, sum(filter(None, lost)), None in lost)
+            more = lost.count(None) > self.stream.broken_off  # that a run was killed is not news of the rule
+            yield from self._missed(None, sum(filter(None, lost)), more)
             if self.stream.state == FAILED and self.run.state in OPEN:  # else the run has ended
                 yield News(None, self.stream.reason, "problem")
 

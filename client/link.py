@@ -222,6 +222,10 @@ class Link:
             poller.register(source, zmq.POLLIN)
         next_tick, give_up = time.monotonic() + TICK, math.inf
         while True:
+            if connection.lost:
+                while self._receive_some(connection.socket):  # a goodbye may have come before the end
+                    pass
+                return
             waiting = self._send_some(connection.socket)
             if self._stopping:
                 give_up = min(give_up, time.monotonic() + _LAST_WORDS)
@@ -233,10 +237,8 @@ class Link:
                 self._drain_wake()
             if ready.get(connection.socket, 0) & zmq.POLLIN:
                 self._receive_some(connection.socket)
-            if connection.monitor in ready and any(e == zmq.EVENT_DISCONNECTED for e, _ in connection.seen()):
-                while self._receive_some(connection.socket):  # a goodbye may have come before the end
-                    pass
-                return
+            if connection.monitor in ready:
+                connection.seen()
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
                 self._tell(self._receiver.on_tick)
@@ -346,6 +348,11 @@ class _Connection:
         self.socket.disable_monitor()
         self.monitor.close()
         self.socket.close()
+
+    @property
+    def lost(self) -> bool:
+        """True once the other side has gone, which may be seen together with the end of the handshake."""
+        return any(event == zmq.EVENT_DISCONNECTED for event, _ in self.history)
 
     def seen(self) -> list[tuple[int, int]]:
         """What the monitor has seen since it was asked last."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
@@ -26,6 +27,8 @@ _LARGEST = 1 << 62  # of a number or of an event's number: what is above comes f
 _TEXT, _TEXTS = 10_000, 100  # of what an agent says, this much is kept
 _PINNED: set[LiveStream] = set()  # those with callbacks, which run on if nobody keeps the stream
 
+_THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
+
 log = logging.getLogger("looptap")
 
 
@@ -37,8 +40,8 @@ class LiveStream(Stream):
     When a lost link is back within the agent's limit (4 s), the query has gone on, and what was lost on the way is a
     gap of exact size. After that it is attached anew: what the query had yielded and is lost is a gap of exact size;
     what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
-    (``missing`` is None). A run that was attached with ``follow=True`` goes on with the next of its name: the numbers
-    go on, and `seams` says where; what a killed process had not sent is a gap of unknown size.
+    (``missing`` is None). A run that ends without a word, such as a killed one, leaves one, too. A run that was
+    attached with ``follow=True`` goes on with the next of its name: the numbers go on, and `seams` says where.
     """
 
     def __init__(self, run: Run, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int) -> None:
@@ -56,6 +59,8 @@ class LiveStream(Stream):
         """The unit of the values, where the host has told one."""
         self.skipped = 0
         """Values that ``throttle`` held back."""
+        self.broken_off = False
+        """Whether the run went without a word on how far the query had come."""
         self._attach = attach
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
@@ -63,7 +68,7 @@ class LiveStream(Stream):
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
         self._offset = 0
-        self._relinked = self._closing = self._accounted = False
+        self._relinked = self._settled = self._closing = self._accounted = False
         self._warned = False
         release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
         release.atexit = False
@@ -151,10 +156,9 @@ class LiveStream(Stream):
     def _receive(self, message: m.Values) -> None:
         """Take in a message of values. Raises MessageError if it is inconsistent."""
         batch = _batch(message)
-        if self._relinked:
-            self._relinked = False
-            self._bridge(batch)
-            self._first_place = None  # the next cut is judged by what comes from now on
+        if self._relinked:  # what was known at the attach may be off by the event of that moment
+            self._bridge(batch.first, batch.events[0])
+            self._relinked, self._first_place = False, None  # the next cut is judged by what comes from now on
         batch = batch._replace(first=batch.first + self._offset)
         self._push(batch)
         if self._first_place is None:
@@ -165,6 +169,7 @@ class LiveStream(Stream):
         """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
         if moved is not None:
             self._taken_back()
+        self._settled = False
         if self.standing is None:
             self._earlier_errors = self.error_count
             self._told_dropped = self._told_errors = 0
@@ -182,15 +187,34 @@ class LiveStream(Stream):
         on = self._attach.on if self.standing is None else ""
         return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
 
-    def _bridge(self, batch: Batch) -> None:
-        """Go on with the numbers after the query was attached anew."""
-        number, event = self._last_place
-        lost = self._lost_between(event, batch.events[0]) if self.mapped and self._first_place else None
+    def _break_off(self) -> None:
+        """Note that the agent has gone without a word on how far the query had come."""
+        if self.state == LIVE:
+            self.broken_off = True
+            self._go_on_after(0, unknown=True)
+
+    def _attached_again(self, reply: Any) -> None:
+        """The agent has attached the query once more: it says at which event, and what number came before.
+
+        So what is missing is known now, whether or not a further value comes.
+        """
+        told = reply if isinstance(reply, dict) else {}
+        event, base = told.get("event"), told.get("base")
+        if self._relinked and _is_number(event) and _is_number(base):
+            every = self._attach.every
+            self._bridge(base + 1, event - event % every + every)
+            self._settled = True
+
+    def _bridge(self, first: int, event: int) -> None:
+        """Go on with the numbers after the query was attached anew: the value ``first`` is that of ``event``."""
+        number, before = self._last_place
+        lost = self._lost_between(before, event) if self.mapped and self._first_place else None
         if lost is not None:
-            self._offset = number + lost + 1 - batch.first
-        else:
-            self._offset = max(self._offset, self._expected - batch.first)  # what is not above would be cut
-            self._go_on_after(batch.first - 1 + self._offset, unknown=True)
+            self._offset = number + lost + 1 - first
+            self._go_on_after(number + lost, unknown=False)
+        elif not self._settled:
+            self._offset = max(self._offset, self._expected - first)  # what is not above would be cut
+            self._go_on_after(first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """How many values belong to the events between two; None unless each event has yielded one so far."""
@@ -214,6 +238,8 @@ class LiveStream(Stream):
         if status.reached and not (self._relinked and self.mapped):  # else the first value tells
             self._go_on_after(min(status.reached, _LARGEST) + self._offset, unknown=False)
         if status.state != LIVE:
+            if self._relinked and not self._settled:  # and it has yielded nothing since
+                self._go_on_after(0, unknown=True)
             last = min(status.last, _LARGEST) + self._offset if status.last else 0
             if status.state == ENDED and self.run._follow and not self._closing:
                 self._go_on_after(last, unknown=False)
@@ -233,6 +259,7 @@ class LiveStream(Stream):
         before = len(self.notes)
         self._note(notes)
         self.limits = self.notes[before:]
+        self.thinned = self.thinned or any(map(_THINNED.match, self.limits))
 
     def _outlook(self) -> str:
         return self._failures() + self._limitations() + (self.run._outlook(self.on) if self.on else "")
@@ -262,6 +289,10 @@ def _release(run: weakref.ref[Run], stream: int) -> None:
     if living is not None and stream in living._streams:
         living._forget(stream)
         living._dropped.append(stream)  # not detached here: who knows which locks this thread holds
+
+
+def _is_number(number: Any) -> TypeGuard[int]:
+    return isinstance(number, int) and 0 <= number <= _LARGEST
 
 
 def _text(text: Any) -> str:

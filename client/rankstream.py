@@ -230,6 +230,7 @@ class RankStream(LiveStream):
         found = {note: note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()}
         self.notes[:] = [*self._own_notes, *found.values()]
         limits = {note for part in self.parts.values() for note in part.limits}
+        self.thinned = self.thinned or any(part.thinned for part in self.parts.values())
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:

@@ -146,7 +146,7 @@ class Session:
         if self._finalizer.detach() is not None:
             _take_leave(self._transport)
             self._transport.close()
-        self._over(ENDED, RunEnded("This run was closed on this side; attach again."), "closed")
+        self._over(ENDED, RunEnded("This run was closed on this side; attach again."), "closed", whole=True)
 
     # ------------------------------------------------------------ for its streams
 
@@ -331,14 +331,19 @@ class Session:
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
         if goodbye.dismissed or not self._follow:  # else the transport sees the end, and looks for the next run
-            self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"))
+            self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
 
-    def _over(self, state: str, error: LinkError, reason: str = "") -> None:
-        """There will be nothing more: end the streams, and whoever waits."""
+    def _over(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
+        """There will be nothing more: end the streams, and whoever waits.
+
+        A stream that has not been told its end lacks what the agent had still to send, unless it has its ``whole``.
+        """
         if self._state not in (LIVE, LOST):
             return
         self._reason, self._state = reason or str(error), state
         for number, stream in self._living():
+            if not whole:
+                stream._break_off()
             stream._finish(state, self._reason)
             self._forget(number)
         if not self._welcomed.is_set():
@@ -356,7 +361,10 @@ class _Verdict:
 
     def __call__(self, answer: Any) -> None:
         stream, error = self._stream(), answer.exception()
-        if stream is None or error is None or isinstance(error, LinkError):  # lost once more
+        if stream is None or isinstance(error, LinkError):  # lost once more
+            return
+        if error is None:
+            stream._attached_again(answer.result())
             return
         if stream.standing is not None and isinstance(error, QueryError):
             if stream._taken_back():  # it stands there no more, and was this client's own

@@ -76,6 +76,8 @@ class Stream(Feed):
         self.notes: list[str] = []
         self.limits: list[str] = []
         """Of the notes, those that tell how a budget limits the query now."""
+        self.thinned = False
+        """Whether a budget has ever had the query evaluated at fewer events than it asked for."""
         self.drawn: tuple[str, ...] = ()
         """The fields that a chart draws, unless it is told; none: all."""
         self.callback_error: BaseException | None = None

@@ -458,6 +458,77 @@ def test_a_restart_is_a_mark_and_a_gap_in_the_line():
     assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(1, "restart: run-2")]
 
 
+def gapped(values, fields, chart="", *, name="loss"):
+    """A chart of a stream of which the fourth and fifth value are missing, and nobody knows what after the seventh."""
+    stream = Stream(name, fields=fields)
+    push(stream, values[:3])
+    push(stream, values[3:5], first=6)
+    stream._go_on_after(7, unknown=True)
+    push(stream, values[5:], first=8)
+    made = make(chosen(stream, chart))
+    made.add(stream, chart=chart)
+    made.pull()
+    return made
+
+
+WITH_GAPS = {
+    "a line": ([1.0, 2, 3, 6, 7, 8, 9], None, ""),
+    "a line over steps": ([(n, float(n)) for n in (1, 2, 3, 6, 7, 8, 9)], ("step", "loss"), ""),
+    "several lines": ([{"a": float(n), "b": 2.0 * n} for n in (1, 2, 3, 6, 7, 8, 9)], None, ""),
+    "a line with notes": ([(n, float(n), "six" * (n == 6)) for n in (1, 2, 3, 6, 7, 8, 9)], None, "annotated"),
+    "a band": ([(float(n), n + 1.0, n + 2.0) for n in (1, 2, 3, 6, 7, 8, 9)], ("lo", "mid", "hi"), ""),
+    "a line in space": ([(float(n), float(n), float(n)) for n in (1, 2, 3, 6, 7, 8, 9)], None, "line3d"),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_GAPS)
+def test_no_line_joins_what_lies_on_both_sides_of_missing_values(kind):
+    chart = gapped(*WITH_GAPS[kind])
+    picture = chart.draw()
+    assert "2 values missing in 2 gaps" in " ".join(picture.badges)
+    for mark in picture.marks:
+        parts = [mark.low, mark.high] if isinstance(mark, Band) else [mark.y] if mark.z is None else [mark.y, mark.z]
+        for part in parts:
+            assert np.flatnonzero(np.isnan(part)).tolist() == [3, 6]
+        if getattr(mark, "notes", ()):
+            assert [(mark.x[at], mark.y[at], text) for at, text in mark.notes] == [(6, 6, "six")]
+
+
+def test_a_point_between_two_gaps_is_seen():
+    stream = Stream("loss")
+    for first in (1, 3, 5):
+        push(stream, [float(first)], first=first)
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    line, points = chart.draw().marks
+    np.testing.assert_equal(line.y, [1, np.nan, 3, np.nan, 5])
+    assert (type(points), points.y.tolist()) == (Points, [1, 3, 5])
+
+
+def test_gaps_stay_in_a_line_that_is_thinned():
+    stream = Stream("loss")
+    push(stream, np.random.default_rng(0).random(30_000).tolist())
+    push(stream, np.random.default_rng(1).random(30_000).tolist(), first=40_001)
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    (line,) = chart.draw().marks
+    assert len(line.y) < 2 * DRAWN
+    (gap,) = np.flatnonzero(np.isnan(line.y))
+    assert line.x[gap - 1] <= 30_000 < 40_001 <= line.x[gap]
+
+
+def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():
+    stream = Stream("norms")
+    push(stream, [1.0, 2.0])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    stream.thinned = True
+    assert "norms: for a while evaluated at fewer events, to stay within the budget (budget=)" in chart.draw().badges
+
+
 # ---------------------------------------------------------------- frames
 
 

@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+import zmq
 from relays import Proxy
 from waiting import soon
 
 import looptap
+from looptap.client import link
 from looptap.client.link import Link
 from looptap.client.run import Run
 from looptap.protocol import messages as m
@@ -113,6 +115,55 @@ def test_over_twenty_cuts_what_was_made_is_what_arrived_and_what_is_missing(dire
         assert all(b.event - a.event == b.number - a.number for a, b in pairwise(mapped))
         assert {r.value for r in group[1:]} == {10}  # no window was cut
         assert all(b.value - a.value == 7 * (b.number - a.number) for a, b in pairwise(window))
+
+
+def test_a_link_that_breaks_in_the_moment_in_which_it_is_restored_is_restored_once_more(directory, monkeypatch):
+    with far_away(directory, Limits()) as (_, run, proxy):
+        stream = run.stream("step")
+        stream.wait(1)
+        seen, cuts = link._Connection.seen, []
+
+        def together(connection):
+            """What the monitor has seen; once, the end of the handshake and of the link at the same time."""
+            new = seen(connection)
+            if not cuts and any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in new):
+                cuts.append(proxy.cut())
+                while not any(event == zmq.EVENT_DISCONNECTED for event, _ in new):
+                    assert connection.monitor.poll(60_000)
+                    new += seen(connection)
+            return new
+
+        monkeypatch.setattr(link._Connection, "seen", together)
+        proxy.cut()
+        soon(lambda: cuts, 60)
+        before = stream.arrived
+        soon(lambda: run.state == "live" and stream.arrived > before, 60)
+
+
+def test_what_an_absence_has_cost_is_known_when_the_link_is_back_and_not_only_at_the_next_value(directory):
+    with far_away(directory, QUICK) as (job, run, proxy):
+        plain, third = run.stream("step"), run.stream("step", every=3)
+        windows = run.stream("len(events)", window=7)
+        for _ in range(3):
+            before = plain.arrived
+            soon(lambda before=before: min(plain.arrived, 3 * third.arrived) > before + 50 and windows.arrived)
+            proxy.shut = True
+            proxy.cut()
+            soon(lambda: run.state == "lost" and not job.agent._service.guests.clients)
+            at = job.agent.stats()["events"]["batch"]
+            soon(lambda at=at: job.agent.stats()["events"]["batch"] > at + 20)
+            job.rest()
+            proxy.shut = False
+            events = job.agent.stats()["events"]["batch"]
+            for stream, every in ((plain, 1), (third, 3)):
+                first = stream.records[0].event
+                soon(lambda s=stream, n=(events - first) // every + 1: s.arrived + s.dropped == n)
+                assert [gap.missing for gap in stream.gaps if gap.missing is None] == []
+            soon(lambda: windows.gaps and windows.gaps[-1].missing is None)
+            job.going.set()
+        soon(lambda: run.state == "live" and plain.latest > events + 50)
+        assert all(b.event - a.event == b.number - a.number for a, b in pairwise(plain.records))
+        assert all(b.event - a.event == 3 * (b.number - a.number) for a, b in pairwise(third.records))
 
 
 def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_timeout(directory):

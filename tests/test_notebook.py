@@ -10,7 +10,7 @@ from waiting import soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.streams.stream import Seam, Stream, stream_of
+from looptap.streams.stream import Gap, Seam, Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.notebook import kernels
 from looptap.visualizers.notebook.driver import Driver
@@ -162,6 +162,9 @@ def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
     cell = plot.cells[0]
     assert list(growing(cell.chart, cell.draw())) == [0]
     cell.streams[0]._seams.append(Seam(1, "old", "new"))
+    assert growing(cell.chart, cell.draw()) == {}
+    cell.streams[0]._seams.clear()
+    cell.streams[0]._gaps.append(Gap(1, 3))
     assert growing(cell.chart, cell.draw()) == {}
 
 

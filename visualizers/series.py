@@ -69,7 +69,8 @@ class Series:
     def state(self) -> tuple[Any, ...]:
         """What the badges depend on."""
         stream = self.stream
-        return stream.name, stream.state, stream.dropped, stream.error_count, self.skipped, len(stream.notes)
+        counts = stream.dropped, len(stream.gaps), stream.error_count, self.skipped, len(stream.notes), stream.thinned
+        return stream.name, stream.state, *counts
 
     def skip(self, count: int, complaint: str) -> None:
         """Leave out ``count`` values that do not fit."""
@@ -154,6 +155,8 @@ class Series:
         if self.forgotten:
             found.append(f"{name}: {_count(self.forgotten)} forgotten by the stream before they were drawn (buffer=)")
         found += [f"{name}: {remark}" for remark in self.remarks.values()]
+        if stream.thinned and not stream.limits:
+            found.append(f"{name}: for a while evaluated at fewer events, to stay within the budget (budget=)")
         later = [note for note in stream.notes if note not in self.noted]
         return found + [f"{name}: {note:.200}" for note in later[:_NOTES]]
 

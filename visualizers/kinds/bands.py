@@ -9,7 +9,7 @@ import numpy as np
 
 from looptap.visualizers import schemas
 from looptap.visualizers.axes import ABOUT
-from looptap.visualizers.kinds.lines import Line
+from looptap.visualizers.kinds.lines import Line, breaks_of, broken
 from looptap.visualizers.numbers import describe
 from looptap.visualizers.picture import Band as BandMark
 from looptap.visualizers.picture import Line as LineMark
@@ -44,11 +44,12 @@ class Band(Line):
         parts = np.where(np.isfinite(columns[ABOUT:]), columns[ABOUT:], np.nan)
         every = {index for pair in band.pairs for index in pair} | ({band.middle} - {None})
         picked = np.unique(np.concatenate([thinned(parts[index], 1000) for index in sorted(every)]))
-        names = series.data["names"]
+        names, breaks = series.data["names"], breaks_of(series, columns)
         for low, high in band.pairs:
-            y, name = parts[:, picked], f"{series.name} {names[low]}–{names[high]}"
-            yield BandMark(axis.x[picked], y[low], y[high], name=name, color=series.color, side=series.side)
+            name = f"{series.name} {names[low]}–{names[high]}"
+            x, lower, upper = broken(picked, breaks, axis.x[picked], parts[low][picked], parts[high][picked])
+            yield BandMark(x, lower, upper, name=name, color=series.color, side=series.side)
         if band.middle is not None:
-            y = parts[band.middle][picked]
-            yield LineMark(axis.x[picked], y, name=series.name, color=series.color, dash=series.dash, side=series.side)
+            x, y = broken(picked, breaks, axis.x[picked], parts[band.middle][picked])
+            yield LineMark(x, y, name=series.name, color=series.color, dash=series.dash, side=series.side)
         self.remark_length(series)

@@ -106,7 +106,7 @@ class Line(Chart):
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
         most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn) * ranks)))
-        breaks = _breaks(series, columns)
+        breaks = breaks_of(series, columns)
         for part in drawn:
             y = columns[ABOUT + part]
             finite = np.isfinite(y)
@@ -115,12 +115,14 @@ class Line(Chart):
             series.data["odd"] += gaps
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
-            x, shown = _broken(x, shown, picked, breaks)
+            x, shown = broken(picked, breaks, x, shown)
             name, color = self._look(series, part, drawn)
             if rank is not None:
                 name = f"{name} rank {rank}"
                 color = self.palette.color(name)
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
+            if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is not seen
+                yield Points(x[alone], shown[alone], color=color, side=series.side)
             if gaps:
                 yield _odd(axis.x, y, bad, name, color, series)
 
@@ -174,8 +176,8 @@ class Line(Chart):
         if "ring" not in series.data:
             return None
         columns = series.data["ring"].columns
-        if what == "event" and (breaks := _breaks(series, columns)).size:
-            columns = columns[:, breaks[-1] :]  # the events of the last run: each numbers them anew
+        if what == "event" and (seams := [seam.after for seam in series.stream.seams]):
+            columns = columns[:, np.searchsorted(columns[NUMBER], seams[-1], side="right") :]  # those of the last run
         known = columns[{"number": NUMBER, "event": EVENT, "time": TIME, "wall": WALL}[what]]
         if not len(known) or not known[0] <= at:
             return None
@@ -223,8 +225,10 @@ class Annotated(Line):
         places = noted_places(series.data["texts"])
         picked = np.union1d(thinned(y), np.array(places, np.intp)).astype(np.intp)
         shown = np.where(np.isfinite(y[picked]), y[picked], np.nan)
-        notes = notes_at(series.data["texts"], places, picked)
-        return replace(mark, x=axis.x[picked], y=shown, notes=notes)
+        breaks = breaks_of(series, columns)
+        notes = moved(notes_at(series.data["texts"], places, picked), picked, breaks)
+        x, shown = broken(picked, breaks, axis.x[picked], shown)
+        return replace(mark, x=x, y=shown, notes=notes)
 
 
 def noted_places(texts: deque[str]) -> list[int]:
@@ -276,17 +280,37 @@ def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, se
     return Points(x[places], height, name=f"{name}: NaN or ±inf", color=color, opacity=0.6, side=series.side)
 
 
-def _breaks(series: Series, columns: Floats) -> NDArray[np.intp]:
-    """The indices of the points with which another run begins."""
-    after = [seam.after for seam in series.stream.seams]
+def breaks_of(series: Series, columns: Floats) -> NDArray[np.intp]:
+    """The indices of the points before which values are missing, or with which another run begins."""
+    after = [seam.after for seam in series.stream.seams] + [gap.after for gap in series.stream.gaps]
     return np.searchsorted(columns[NUMBER], after, side="right") if after else np.empty(0, np.intp)
 
 
-def _broken(x: Floats, y: Floats, picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """The line with a gap before each break: what two runs yielded is not joined."""
-    at = np.unique(np.searchsorted(picked, breaks))
-    at = at[(at > 0) & (at < len(x))]
-    return (np.insert(x, at, x[at]), np.insert(y, at, np.nan)) if len(at) else (x, y)
+def broken(picked: NDArray[np.intp], breaks: NDArray[np.intp], x: Floats, *parts: Floats) -> list[Floats]:
+    """``x`` and the other coordinates of a line, with NaN in these before each break: it joins nothing across one."""
+    at = _places(picked, breaks)
+    return [np.insert(x, at, x[at]), *(np.insert(part, at, np.nan) for part in parts)] if len(at) else [x, *parts]
+
+
+def _alone(y: Floats) -> NDArray[np.bool_]:
+    """The points of a line that are joined to no other."""
+    there = np.r_[False, np.isfinite(y), False]
+    found: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
+    return found
+
+
+def moved(
+    notes: tuple[tuple[int, str], ...], picked: NDArray[np.intp], breaks: NDArray[np.intp]
+) -> tuple[tuple[int, str], ...]:
+    """Notes for a line of the points ``picked`` once it is `broken`."""
+    at = _places(picked, breaks)
+    return tuple((index + int(np.searchsorted(at, index, side="right")), text) for index, text in notes)
+
+
+def _places(picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where in the line of the points ``picked`` a gap is to be."""
+    at = np.unique(np.searchsorted(picked, breaks)).astype(np.intp, copy=False)
+    return at[(at > 0) & (at < len(picked))]
 
 
 def _remark(series: Series, about: str, text: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.visualizers.axes import ABOUT
-from looptap.visualizers.kinds.lines import Annotated, Line, noted_places, notes_at
+from looptap.visualizers.kinds.lines import Annotated, Line, breaks_of, broken, moved, noted_places, notes_at
 from looptap.visualizers.numbers import Floats, describe
 from looptap.visualizers.picture import Axis, Mark
 from looptap.visualizers.picture import Line as LineMark
@@ -34,12 +34,14 @@ class Line3D(Line):
         """The line."""
         if "ring" not in series.data:
             return
-        parts = series.data["ring"].columns[ABOUT : ABOUT + 3]
+        columns = series.data["ring"].columns
+        parts, breaks = columns[ABOUT : ABOUT + 3], breaks_of(series, columns)
         texts = series.data.get("texts")
         places = noted_places(texts) if texts else []
         picked = np.union1d(_picked(parts), np.array(places, np.intp)).astype(np.intp)
         x, y, z = np.where(np.isfinite(parts[:, picked]), parts[:, picked], np.nan)
-        notes = notes_at(texts, places, picked) if texts else ()
+        notes = moved(notes_at(texts, places, picked), picked, breaks) if texts else ()
+        x, y, z = broken(picked, breaks, x, y, z)
         yield LineMark(x, y, z, series.name, series.color, series.dash, notes=notes)
         self.remark_length(series)
 

@@ -22,7 +22,7 @@ def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
         return found
     for series in chart.series:
         layer = series.layer
-        if type(layer) is LineChart and "ring" in series.data and not series.stream.seams:
+        if type(layer) is LineChart and "ring" in series.data and not (series.stream.seams or series.stream.gaps):
             for name, color, column in _lines(layer, series):
                 if (place := places.get((name, color, series.side))) is not None:
                     found[place] = column

@@ -1,0 +1,63 @@
+"""A client in a process of its own, which the tests stop: it attaches to a file, and tells what came of each stream."""
+
+import faulthandler
+import json
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import looptap
+from looptap.client.link import Link
+from looptap.client.run import Run
+from looptap.client.session import OPEN
+from looptap.protocol.connections import read
+
+QUICK = looptap.Limits(heartbeat=0.05, heartbeat_timeout=0.2)
+QUERIES = {
+    "mapped": ("step", {}),
+    "large": ("text", {}),
+    "every third": ("step", {"every": 3}),
+    "low latency": ("step, step * 2", {"latency": "low"}),
+    "function": (lambda e: e.step, {"budget": float("inf")}),
+    "window": ("len(events)", {"window": 7}),
+    "standing": ("standing", {}),
+    "logged": ("logged", {}),
+}
+
+
+def story(stream):
+    """Of one stream what came, what is known to be missing, and what is not."""
+    records = stream.records
+    jumps = sum(b.number - a.number - 1 for a, b in pairwise(records))
+    return {
+        "state": stream.state, "reason": stream.reason, "arrived": stream.arrived, "newest": stream.newest,
+        "missing": sum(gap.missing or 0 for gap in stream.gaps), "dropped": stream.dropped,
+        "unknown": [gap.after for gap in stream.gaps if gap.missing is None],
+        "begins": stream.begins, "jumps": jumps, "withheld": getattr(stream, "withheld", 0),
+        "first": [records[0].number, records[0].event] if records else None,
+        "last": [records[-1].number, records[-1].event] if records else None,
+    }  # fmt: skip
+
+
+for line in sys.stdin:
+    limits, path = QUICK, Path(line.strip())
+    file = read(path)
+    process = file.process
+
+    def still_there(path=path, process=process):
+        return path.exists() and process.alive()
+
+    link = Link(file.endpoints, file.server_public.encode(), file.client, limits=limits, still_there=still_there)
+    with Run(link, run=file.run, timeout=60) as run:
+        streams = {name: run.stream(query, name=name, timeout=60, **how) for name, (query, how) in QUERIES.items()
+                   if name not in ("standing", "logged")}  # fmt: skip
+        streams |= {name: run.stream(name, timeout=60) for name in ("standing", "logged")}
+        print("attached", flush=True)
+        deadline = time.monotonic() + 60
+        while run.state in OPEN and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if run.state in OPEN:
+            faulthandler.dump_traceback(all_threads=True)
+        told = {name: story(stream) for name, stream in streams.items()}
+        print(json.dumps({"state": run.state, "reason": run.reason, "losses": run.losses, "streams": told}), flush=True)
