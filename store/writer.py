@@ -64,7 +64,7 @@ class Writer:
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = LIMIT) -> None:
         self.path, self.limit = path.absolute(), limit
         self.state, self.reason = "waiting", ""
-        """waiting (for something to keep), keeping, paused (it goes on by itself), or closed; what last went wrong."""
+        """waiting (for something to keep), keeping, paused (it resumes by itself) or closed; why it does so."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -299,6 +299,8 @@ class Writer:
 
     def _done(self, jobs: list[Job]) -> None:
         with self._lock:
+            if self.state == "paused":
+                self.reason = ""
             self.state = "keeping"
             self._commits += 1
             self._seconds = time.thread_time()

@@ -194,3 +194,20 @@ def test_the_kernel_tells_how_often_a_thread_has_waited():
 def test_a_bad_budget_is_a_sentence(budget):
     with pytest.raises(ValueError, match="fraction of the loop's time"):
         looptap.Agent("budget", budget=budget)
+
+
+def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
+    """Costs rise before they are measured: what queries take together stays below the budget by the headroom."""
+    budget = Budget(0.05)
+    assert budget.share() == pytest.approx(0.04)
+    wanting = [charged(budget, SLOW) for _ in range(4)]
+    assert all(meter.limited for meter in wanting)
+    assert budget.share() == pytest.approx(0.01)
+    assert sum(SLOW / STEP / meter.every for meter in wanting) <= 4 * 0.04
+    for meter in wanting[1:]:
+        meter.forget()
+    assert budget.share() == pytest.approx(0.04)
+    budget.io = 0.02
+    assert budget.share() == pytest.approx(0.8 * 0.03)
+    budget.io = 1.0
+    assert budget.share() == pytest.approx(0.8 * 0.05 / 3)

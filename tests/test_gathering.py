@@ -7,6 +7,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from looptap.client import gathering
 from looptap.client.combining import combination
 from looptap.client.gathering import Assembly
 from looptap.streams.buffers import Batch
@@ -95,6 +96,25 @@ def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
         assembly.moved(rank)
         assert assembly.take(rank, batch([1]), 0.0) == []
     assert given_out(assembly, 0.0) == [(1, [0, 1], ())]
+
+
+def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
+    assembly = Assembly([0, 1], 60.0)
+    third = gathering.MOST_BYTES // 3
+    for number in range(1, 11):
+        assembly.take(0, batch([number])._replace(nbytes=third), 0.0)
+        given = given_out(assembly, 0.0)
+        assert given == ([] if number < 4 else [(number - 3, [0], (1,))])
+    assert assembly.late == {0: 0, 1: 0}
+    assert [n for n, _ in assembly.take(1, batch(list(range(1, 11))), 0.0)] == list(range(1, 8))
+    assert given_out(assembly, 0.0) == [(8, [0, 1], ()), (9, [0, 1], ()), (10, [0, 1], ())]
+
+
+def test_what_waits_for_a_silent_rank_is_bounded_in_numbers(monkeypatch):
+    monkeypatch.setattr(gathering, "MOST", 5)
+    assembly = Assembly([0, 1], 60.0)
+    assembly.take(0, batch(list(range(1, 9))), 0.0)
+    assert given_out(assembly, 0.0) == [(1, [0], (1,)), (2, [0], (1,)), (3, [0], (1,))]
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.floats(0.0, 1.5)), max_size=30)

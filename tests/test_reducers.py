@@ -323,6 +323,26 @@ def test_one_number_has_no_standard_deviation():
         stdev([1.0])
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("sizes", [(1, 1), (70_000, 1), (1, 70_000), (70_000, 70_000), (0, 1), (1, 0)])
+def test_a_histogram_refuses_what_any_of_its_parts_has_met_however_they_are_merged(bad, sizes):
+    """The numbers of a part that has met a NaN are gone, and a count without them would be wrong and look right."""
+    for which in (0, 1):
+        parts = [REDUCERS["histogram"].create() for _ in sizes]
+        for part, size in zip(parts, sizes, strict=True):
+            part.add(np.linspace(0, 1, size))
+        parts[which].add(bad)
+        parts[0].merge(parts[1])
+        third = REDUCERS["histogram"].create()
+        third.add(np.linspace(0, 1, 100_000))
+        parts[0].merge(third)
+        with pytest.raises(ValueError, match=rf"found {bad} .* cannot choose a range"):
+            parts[0].result()
+        third.merge(parts[0])
+        with pytest.raises(ValueError, match=rf"found {bad}"):
+            third.result()
+
+
 @pytest.mark.parametrize("bad", [-0.1, 95, math.nan])
 def test_a_quantile_out_of_range_is_refused_with_a_way_out(bad):
     with pytest.raises(ValueError, match=r"Write 0\.95"):

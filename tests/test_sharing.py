@@ -357,6 +357,33 @@ def test_a_share_ends_when_its_time_is_over(job):
         looptap.attach(share.path)
 
 
+def test_a_share_that_ends_at_its_time_leaves_the_others(job):
+    _, run = job
+    run.share(expires=0.3)
+    longer = run.share(expires=60)
+    soon(lambda: [share.id for share in run.shares] == [longer.id], 60)
+    with looptap.attach(longer.path) as viewer:
+        assert viewer.alive
+
+
+def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(job, dial):
+    agent, run = job
+    path = run.share(expires=60).path
+    viewer = dial(path)
+    doorman, (shared,) = agent._link.doorman, agent._service.sharing.shares.values()
+    assert doorman.role(shared.key.decode()) == "viewer"
+    viewer.send(encode(m.Look(1)))
+    assert isinstance(answer(viewer, 1), m.Done)
+    doorman.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
+    assert doorman.role(shared.key.decode()) is None
+    denied = agent._link.denied
+    viewer.send(encode(m.Look(2)))
+    soon(lambda: agent._link.denied > denied, 60)
+    with pytest.raises(looptap.RefusedKey):
+        looptap.attach(path, timeout=5)
+    assert len(run.shares) == 1
+
+
 def test_what_cannot_be_shared_says_so(job):
     agent, run = job
     for expires in (0.0, -1.0, math.inf, math.nan):

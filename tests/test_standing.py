@@ -252,6 +252,56 @@ def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
         assert reader.dropped > 0
 
 
+class Raced(list):
+    """The slots of a ring that is written to, again and again, in the midst of a read."""
+
+    def __init__(self, slots, write):
+        super().__init__(slots)
+        self.write = write
+
+    def __getitem__(self, place):
+        if isinstance(place, slice) and self.write is not None:
+            write, self.write = self.write, None
+            write()
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("more", [1, 5, 9, 10, 11, 25])
+@pytest.mark.parametrize("behind", [0, 3])
+def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_number_of_another(more, behind):
+    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    ring = history.open(10)
+    for number in range(1, 11 + behind):
+        ring.put(number, 0.0, number, 64)
+
+    def write():
+        for _ in range(more):
+            ring.put(ring.number + 1, 0.0, ring.number + 1, 64)
+
+    reader, seen = Reader(ring), []
+    ring._slots = Raced(ring._slots, write)
+    for _ in range(5):  # one that was overtaken by all that there was comes back with nothing
+        if (columns := reader.peek(10, 1 << 20)) is not None:
+            assert columns.numbers == columns.values == tuple(range(columns.numbers[0], columns.numbers[-1] + 1))
+            reader.take(columns)
+            seen += columns.numbers
+    assert seen == sorted(set(seen))
+    assert seen[-1] == ring.number == 10 + behind + more
+    assert len(seen) + reader.dropped == ring.number - behind
+
+
+@pytest.mark.parametrize("more", [3, 5, 7])
+def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at_once(more):
+    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    ring = history.open(10)
+    for number in range(1, 11):
+        ring.put(number, 0.0, number, 64)
+    reader = Reader(ring)
+    ring._slots = Raced(ring._slots, lambda: [ring.put(n, 0.0, n, 64) for n in range(11, 11 + more)])
+    assert reader.peek(3, 1 << 20).numbers == tuple(range(more + 1, min(more + 4, 11)))
+    assert reader.dropped == more
+
+
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
     history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(50)

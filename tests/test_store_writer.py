@@ -47,6 +47,7 @@ def made(tmp_path):
         writers.append(Writer(path, {"id": "run-1", "name": "run"}, **options))
         return writers[-1]
 
+    make.folder = tmp_path
     yield make
     for one in writers:
         one.close(10)
@@ -274,6 +275,28 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
     assert kept.stats()["dropped"] == stats["dropped"] > 0
 
 
+def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
+    """The later of two things of one name is to win, wherever in a commit the value stands that cannot be written."""
+    for place in range(4):
+        kept = made(Path(f"{made.folder}/order-{place}.looptap"))
+        stream = kept.stream("s")
+        kept.append(stream, batch(1, [1]))
+        assert slow.waits.wait(30)
+        for number in range(4):  # all of these are one commit
+            if number == place:
+                kept.append(stream, batch(2, [2])._replace(rank=2**80))
+            kept.describe(step=number)
+            kept.command(Command("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, 0.2, f"outcome {number}"))
+        slow.go.set()
+        assert not kept.close(60)
+        with looptap.open(kept.path) as run:
+            assert run.metadata["step"] == 3
+            assert [command.outcome for command in run.commands] == ["outcome 3"]
+        assert (kept.stats()["kept"], kept.stats()["dropped"]) == (1, 1)
+        slow.go.clear()
+        slow.waits.clear()
+
+
 def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
@@ -291,7 +314,7 @@ def test_a_place_that_cannot_be_written_is_told_and_tried_again(made, tmp_path):
     assert "runs" in kept.stats()["reason"]
     (tmp_path / "runs").unlink()
     soon(lambda: kept.stats()["kept"] == 1, told="it did not resume")
-    assert kept.stats()["state"] == "keeping"
+    assert (kept.stats()["state"], kept.stats()["reason"]) == ("keeping", "")
 
 
 def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path):

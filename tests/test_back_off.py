@@ -1,0 +1,101 @@
+"""A client for which there is no room is left alone for a while: what it costs the job is bounded by that."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from looptap.agent import served
+from looptap.agent.gate import Sent
+from looptap.agent.served import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, Client
+from looptap.protocol.keys import OPERATOR, VIEWER
+from looptap.testing import pair
+
+
+class Clock:
+    """A clock that is turned by hand."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(served, "time", found)
+    monkeypatch.setattr("looptap.agent.delivery.time", found)
+    return found
+
+
+def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_later(clock):
+    operator, viewer = Client(b"o", OPERATOR, "o"), Client(b"v", VIEWER, "v")
+    pauses = []
+    for _ in range(12):
+        operator.refused()
+        viewer.refused()
+        assert operator.full_until == pytest.approx(clock.now + RETRY)
+        pauses.append(viewer.full_until - clock.now)
+        for client in (operator, viewer):
+            assert client.holds_up(client.full_until - 1e-6, 1 << 30)
+            assert not client.holds_up(client.full_until, 1 << 30)
+    assert pauses[:3] == pytest.approx([VIEWERS_RETRY, 2 * VIEWERS_RETRY, 4 * VIEWERS_RETRY])
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(VIEWERS_PATIENCE)
+    viewer.refusals = 0
+    viewer.refused()
+    assert viewer.full_until == pytest.approx(clock.now + VIEWERS_RETRY)
+
+
+def test_a_client_that_has_not_said_to_have_taken_in_what_was_sent_is_sent_no_more():
+    client = Client(b"o", OPERATOR, "o", sent_bytes=100, got_bytes=1)
+    assert not client.holds_up(0.0, 100)
+    client.got_bytes = 0
+    assert client.holds_up(0.0, 100)
+    client.got_bytes = 50
+    assert not client.holds_up(0.0, 100)
+    client.owed.append(b"answer")
+    assert client.holds_up(0.0, 100)
+    client.owed.clear()
+    client.away = True
+    assert client.holds_up(0.0, 100)
+
+
+def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lost(clock):
+    agent, run = pair("slow")
+    stream = run.stream("step", on="batch")
+    agent.emit("batch", step=0)
+    assert stream.values == [0]
+    real, tries = agent._service.send, []
+
+    def full(peer, frame):
+        tries.append(clock.now)
+        return Sent.FULL
+
+    agent._service.send = full
+    for step in range(1, 50):  # each event rings, and has the I/O thread look
+        agent.emit("batch", step=step)
+    assert len(tries) == 1, f"tried {len(tries)} times while there was no room"
+    clock.now += RETRY / 2
+    agent._service.flush()
+    assert len(tries) == 1
+    clock.now += RETRY
+    agent._service.flush()
+    assert len(tries) == 2
+    (client,) = agent._service.clients.values()
+    assert client.refusals == 2
+    agent._service.send = real
+    agent._service.flush()
+    assert stream.values == [0]
+    clock.now += RETRY
+    agent.emit("batch", step=50)
+    agent.emit("epoch")
+    assert stream.values == list(range(51))
+    assert (stream.dropped, client.refusals) == (0, 0)
+    agent.close()
