@@ -8,10 +8,11 @@ and who gives up waiting, decide by one atomic compare-and-set, so that all find
 
 from __future__ import annotations
 
-import heapq
 import threading
+from bisect import insort
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeout
+from operator import itemgetter
+from queue import Empty
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -150,6 +151,10 @@ class Agreement:
             began = monotonic()
             try:
                 decision = self._decision(key, record["agreed"])
+            except KeyboardInterrupt as pressed:
+                self._ballots.refuse(key)
+                pressed.add_note("The ranks were about to agree on it: if they have, the others do it.")
+                raise
             finally:
                 record["waited"] = waited = monotonic() - began
                 self._ballots.forget_later(key)
@@ -180,8 +185,8 @@ class Agreement:
         deadline = monotonic() + patience + GRACE
         while True:
             try:
-                return answer.result(min(_TICK, max(0.0, deadline - monotonic())))
-            except FutureTimeout:
+                return str(answer.result(min(_TICK, max(0.0, deadline - monotonic()))))
+            except Empty:
                 if monotonic() < deadline:
                     continue
                 why = f"has not answered for {patience + GRACE:g} s"
@@ -200,13 +205,15 @@ class Due:
     def __init__(self, queries: Queries, on: str) -> None:
         self._queries, self._on = queries, on
         self.pending: list[tuple[int, str, Callable[[Event], Then | None]]] = []
+        """In the order of their events, and of their ids."""
+        self._running: Callable[[Event], Then | None] | None = None  # done, or left by Ctrl-C
         self._lock = threading.Lock()
         self._waits = False
 
     def add(self, number: int, id: str, command: Callable[[Event], Then | None]) -> None:
         """Have ``command`` called at event ``number``, or at the next one if that was passed."""
         with self._lock:
-            heapq.heappush(self.pending, (number, id, command))
+            insort(self.pending, (number, id, command), key=itemgetter(0, 1))
             if self._waits:
                 return
             self._waits = True
@@ -217,26 +224,27 @@ class Due:
         with self._lock:
             number = next((number for number, known, _ in self.pending if known == id), 0)
             self.pending = [one for one in self.pending if one[1] != id]
-            heapq.heapify(self.pending)
             return number
 
     def __call__(self, event: Event) -> Then | None:
         """Do what is due, and come back at the next event if there is more."""
         thens = []
-        try:
-            while (command := self._next(event._number)) is not None:
-                if (then := command(event)) is not None:
-                    thens.append(then)
-        finally:
-            with self._lock:
-                self._waits = again = bool(self.pending)
-            if again:
-                self._queries.at_next(self._on, self)
+        while (command := self._running or self._next(event._number)) is not None:
+            if (then := command(event)) is not None:
+                thens.append(then)
+            self._running = None
+        with self._lock:
+            self._waits = again = len(self.pending) > 0
+        if again:  # after Ctrl-C it is called at the next event anyway
+            self._queries.at_next(self._on, self)
         return After(thens).do if thens else None
 
     def _next(self, number: int) -> Callable[[Event], Then | None] | None:
         with self._lock:
-            return heapq.heappop(self.pending)[2] if self.pending and self.pending[0][0] <= number else None
+            if self.pending and self.pending[0][0] <= number:
+                self._running = self.pending[0][2]
+                del self.pending[0]
+            return self._running
 
 
 def _key(id: str, number: int) -> str:

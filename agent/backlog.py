@@ -6,20 +6,21 @@ the I/O thread when the bell has rung; in a loop so fast that they pile up, on t
 warm then. Every other query is evaluated at its event.
 
 Guarantees: each query sees its events and the ends of its groups in their order, none twice; what waits is bounded, by
-work and not by loss. Assumes that events are appended under the lock of their types.
+work and not by loss. Ctrl-C during an evaluation costs a query the value that it was at: the rest of the piece stays,
+and whoever evaluates next does the rest. Assumes that events are appended under the lock of their types.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from itertools import groupby
+from itertools import groupby, islice, repeat, starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from looptap.agent.outbox import Post
-    from looptap.agent.taps import Plan
+    from looptap.agent.plans import Plan
 
 ENOUGH = 256
 """Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
@@ -32,8 +33,10 @@ PIECE = 64
 PATIENCE = 0.5
 """Seconds that one thread waits for another one's piece."""
 
-Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | None]"
-"""The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group."""
+Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | object | None]"
+"""The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,
+`MISSED` stands for an event that Ctrl-C has cut short."""
+MISSED: Final = object()
 
 
 class Silence:
@@ -45,23 +48,40 @@ class Silence:
         """Nobody is woken."""
 
 
+class Turn:
+    """Whose turn it is to evaluate: one piece of an agent's events is evaluated at a time."""
+
+    __slots__ = ("lock", "thread")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Held while a piece is evaluated. Only its owner can release it: so Ctrl-C never leaves it taken."""
+        self.thread = 0
+        """The identifier of the thread that evaluates."""
+
+
 class Backlog:
     """The events of an agent that wait for evaluation, of all types, in order."""
 
-    __slots__ = ("enough", "evaluating", "events", "post")
+    __slots__ = ("enough", "events", "piece", "post", "turn")
 
     def __init__(self, post: Post | Silence) -> None:
         self.post = post
         self.events: deque[Waiting] = deque()
         self.enough = ENOUGH
-        self.evaluating = threading.Lock()
-        """Held while a piece is evaluated."""
+        self.turn = Turn()
+        self.piece: list[Waiting] = []
+        """The events that are being evaluated, or that Ctrl-C has left."""
 
     def quiet_twin(self) -> Backlog:
         """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
         twin = Backlog(Silence())
-        twin.evaluating = self.evaluating
+        twin.turn = self.turn
         return twin
+
+    def waits(self) -> bool:
+        """Whether there are events to evaluate."""
+        return bool(self.events or self.piece)
 
     def look(self) -> None:
         """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
@@ -73,7 +93,7 @@ class Backlog:
 
     def drain(self, blocking: bool = True) -> None:
         """Evaluate all that waits now, and wait for another thread that is at it if ``blocking``."""
-        while self.events and self.evaluate(blocking):
+        while (self.events or self.piece) and self.evaluate(blocking):
             pass
 
     def catch_up(self) -> None:
@@ -84,13 +104,30 @@ class Backlog:
 
     def evaluate(self, blocking: bool = True) -> bool:
         """Evaluate up to 64 events; False if another thread is at it, or if nothing waits."""
-        events, lock = self.events, self.evaluating
-        if not events or not (lock.acquire(timeout=PATIENCE) if blocking else lock.acquire(False)):
+        events, piece, turn, lock = self.events, self.piece, self.turn, self.turn.lock
+        me = threading.get_ident()
+        if not (events or piece) or turn.thread == me:
             return False
-        try:
-            piece = [events.popleft() for _ in range(min(len(events), PIECE))]
+        try:  # Ctrl-C may come as soon as the lock is taken, before anything is noted
+            if not (lock.acquire(timeout=PATIENCE) if blocking else lock.acquire(False)):
+                return False
+            turn.thread = me
+            if not piece:  # in one call, so that no event is in neither
+                piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), PIECE)))
             for plan, waiting in groupby(piece, itemgetter(0)):
                 plan.evaluate(list(waiting))
+            piece.clear()
+            return True
+        except KeyboardInterrupt:
+            self.post.wake()
+            raise
+        except BaseException:
+            piece.clear()
+            raise
         finally:
-            lock.release()
-        return True
+            if turn.thread == me:
+                turn.thread = 0
+            try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
+                lock.release()
+            except RuntimeError:  # another thread has it
+                pass

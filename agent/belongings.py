@@ -18,15 +18,19 @@ from looptap.agent.walk import Walk
 
 
 class Belongings:
-    """What stands in ``roots`` by name, and what can be reached from there, as it is now.
+    """What the loop has, as it was before a query that mentions the words in ``named``."""
 
-    ``named`` are the words that the query mentions. Raises QueryError for an iterator of the loop among them.
-    """
-
-    def __init__(self, roots: Mapping[str, Any], named: Collection[str]) -> None:
-        self._walk = walk = Walk(named)
+    def __init__(self, named: Collection[str]) -> None:
+        self._walk = Walk(named)
         self._hooks = _hook_count()
         self._found: set[int] = set()  # of the hooks that the query has put somewhere
+
+    def keep(self, roots: Mapping[str, Any]) -> None:
+        """Note what stands in ``roots`` by name, and what can be reached from there, as it is now.
+
+        Raises QueryError for an iterator of the loop among what the query names.
+        """
+        walk = self._walk
         try:
             for name, value in roots.items():
                 keep_root(walk, value, Path(None, name))

@@ -5,7 +5,6 @@ An id never runs twice: whoever asks again is told the outcome of the first time
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -40,6 +39,8 @@ TEXT = 4000
 CALL = "call"
 PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
 DOUBTFUL, CANCELLED = "in doubt", "cancelled"
+NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is done."
+INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
 """What a record says of a command: it waits for its event, it ran, it ran into an error, it was not let run, it did not
 run here and may have run on other ranks, it was called off."""
 
@@ -98,12 +99,16 @@ class Outcome:
     """Seconds that it has run, once they are many."""
     command: Callable[[Event], Then | None] | None = None
     """What waits for its event."""
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    begun: bool = False
+    """Whether its work was begun."""
+    claims: list[object] = field(default_factory=list, repr=False)
+    """Who wanted to decide what becomes of it; the first does."""
 
-    def claim(self) -> bool:
-        """Whether it is the caller who decides what becomes of it: true for the first, from whichever thread."""
+    def claim(self, by: object) -> bool:
+        """Whether ``by`` decides what becomes of it: true for the first, from whichever thread."""
         self.command = None
-        return self._turn.acquire(blocking=False)
+        self.claims.append(by)
+        return self.claims[0] is by
 
     def forget(self) -> None:
         """Keep that it has run, and no longer what came of it."""
@@ -163,7 +168,13 @@ class Commands:
         outcome = self._remember(record, asker)
 
         def command(event: Event) -> Then | None:
-            return self._run(work, event, outcome, source) if outcome.claim() else None
+            me = object()
+            try:
+                return self._run(work, event, outcome, source) if outcome.claim(me) else None
+            except KeyboardInterrupt:
+                if outcome.claims and outcome.claims[0] is me:
+                    self._interrupted(outcome)
+                raise
 
         outcome.command = command
         return command
@@ -171,7 +182,7 @@ class Commands:
     def settle(self, record: dict[str, Any], asker: Asker | None, value: Any) -> None:
         """Note a command that was done where it was accepted."""
         outcome = self._remember(record, asker)
-        outcome.claim()
+        outcome.claim(self)
         outcome.value, outcome.over = value, True
         record.update(outcome=DONE, result=value)
         self._finished(outcome)
@@ -184,7 +195,7 @@ class Commands:
     def give_up(self, id: str, error: LooptapError) -> None:
         """Note that a command will not run that is on record; no harm if it has begun to, or is over."""
         outcome = self._outcomes[id]
-        if not outcome.claim():
+        if not outcome.claim(self):
             return
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
         outcome.record.update(outcome=_refusal(outcome.kind), error=str(error)[:TEXT], time=time.time())
@@ -216,14 +227,17 @@ class Commands:
     def _run(self, work: Work, event: Event, outcome: Outcome, source: str) -> Then | None:
         record, then = outcome.record, None
         record.update(event=event._source.name, number=event._number, time=time.time())
+        state = LoopState(randomness=record["what"] != CALL)
         try:
-            with LoopState(randomness=record["what"] != CALL):
+            with state:
+                outcome.begun = True
                 value, then = work(event)
                 outcome.value, outcome.size = take(value)
             turns.add()
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
-        except KeyboardInterrupt:
-            outcome.error = "interrupted by the user of the job"
+        except KeyboardInterrupt as error:
+            state.restore()  # it may have come before that was done
+            outcome.error = _with_notes(INTERRUPTED, error)
             raise
         except LooptapError as error:
             outcome.error = _with_notes(str(error), error)
@@ -231,14 +245,26 @@ class Commands:
         except BaseException as error:
             outcome.error = _with_notes(f"{type(error).__name__}: {error}", error)
             outcome.traceback = format_error(error, source)
-        finally:
-            if outcome.error:
-                became = FAILED if outcome.kind == CALL else _refusal(outcome.kind)
-                record.update(outcome=became, error=outcome.error[:TEXT])
-                record["traceback"] = outcome.traceback[-TEXT:]
-            outcome.over = True
-            self._finished(outcome)
+        self._conclude(outcome)
         return then
+
+    def _interrupted(self, outcome: Outcome) -> None:
+        """Say what has become of a command into which Ctrl-C came."""
+        if not outcome.begun:
+            outcome.error = NOT_BEGUN
+        elif not outcome.error and outcome.record["outcome"] == PENDING:
+            outcome.error = INTERRUPTED
+        self._conclude(outcome)
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Put on record what has become of a command, and tell who asked; done again, it changes nothing."""
+        record = outcome.record
+        if outcome.error:
+            became = FAILED if outcome.kind == CALL else _refusal(outcome.kind)
+            record.update(outcome=became, error=outcome.error[:TEXT])
+            record["traceback"] = outcome.traceback[-TEXT:]
+        outcome.over = True
+        self._finished(outcome)
 
 
 def _refusal(kind: str) -> str:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -54,11 +53,29 @@ def _timeout(dist: Any) -> float:
         return UNKNOWN
 
 
+class Answer:
+    """What comes of one operation on the store. Not a Future: Ctrl-C may leave the lock of one taken for ever."""
+
+    def __init__(self) -> None:
+        self._came: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def give(self, value: Any, error: Exception | None = None) -> None:
+        """Let whoever waits have the value, or the error."""
+        self._came.put((value, error))
+
+    def result(self, timeout: float) -> Any:
+        """Wait for the value, and return it once. Raises `queue.Empty` after ``timeout`` seconds, or the error."""
+        value, error = self._came.get(timeout=timeout)
+        if error is not None:
+            raise error
+        return value
+
+
 class Ballots:
     """Has the ranks of a job agree, each time on one key, with ``patience`` seconds for all to come."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Answer]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._of: int | None = None
         self._store: Any = None
@@ -70,8 +87,8 @@ class Ballots:
         """Be ready: the connection is made beside the loop."""
         self._ask(lambda store: store.set_timeout(timedelta(seconds=max(1.0, patience))))
 
-    def vote(self, key: str, size: int, patience: float) -> Future[str]:
-        """Be counted, and learn what is decided; the future raises what the store raises."""
+    def vote(self, key: str, size: int, patience: float) -> Answer:
+        """Be counted, and learn what is decided; the answer raises what the store raises."""
         return self._ask(lambda store: _vote(store, key, size, patience))
 
     def refuse(self, key: str, why: str = LATE) -> None:
@@ -81,10 +98,10 @@ class Ballots:
     def close(self) -> None:
         """Hang up."""
         if self._thread is not None:
-            self._asked.put((_hang_up, Future()))
+            self._asked.put((_hang_up, Answer()))
 
-    def _ask(self, do: Callable[[Any], Any]) -> Future[Any]:
-        answer: Future[Any] = Future()
+    def _ask(self, do: Callable[[Any], Any]) -> Answer:
+        answer = Answer()
         self._asked.put((do, answer))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="looptap-agree", daemon=True)
@@ -102,12 +119,12 @@ class Ballots:
                 store = self._connected()
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
-                answer.set_exception(NotAgreed(f"the store of the process group cannot be reached ({why:.300})."))
+                answer.give(None, NotAgreed(f"the store of the process group cannot be reached ({why:.300})."))
             else:
                 try:
-                    answer.set_result(do(store))
+                    answer.give(do(store))
                 except Exception as error:
-                    answer.set_exception(error)
+                    answer.give(None, error)
                     self._of = None  # the next one comes over a new connection
             self.since = None
 

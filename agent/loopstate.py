@@ -53,13 +53,18 @@ class LoopState:
 
     def __init__(self, randomness: bool = True) -> None:
         self.randomness = randomness
+        self._torch: Any = None
+        self._numpy: Any = None
+        self._states: Any = None
+        self._errors: Any = None
+        self._modes: dict[str, Any] | None = None
 
     def __enter__(self) -> LoopState:
-        self._torch: Any = sys.modules.get("torch")
+        self._torch = sys.modules.get("torch")
         if self.randomness:
             # numpy loads its random numbers when they are first asked for: in the loop that would take long, and
             # what is compiled there swallows a Ctrl-C. What the job has not loaded, it has not drawn from.
-            self._numpy: Any = sys.modules.get("numpy.random")
+            self._numpy = sys.modules.get("numpy.random")
             self._states = random.getstate(), None if self._numpy is None else self._numpy.get_state()
         self._errors = np.geterr()
         self._modes = None if self._torch is None else _save(self._torch, self.randomness)
@@ -68,11 +73,15 @@ class LoopState:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if np.geterr() != self._errors:
+        self.restore()
+
+    def restore(self) -> None:
+        """Put all back; done again, for Ctrl-C may have cut it short, it changes nothing more."""
+        if self._errors is not None and np.geterr() != self._errors:
             np.seterr(**self._errors)
         if self._modes is not None:
             _restore(self._torch, self._modes)
-        if self.randomness:
+        if self._states is not None:
             random.setstate(self._states[0])
             if self._numpy is not None:
                 self._numpy.set_state(self._states[1])

@@ -68,6 +68,10 @@ class Sink(Protocol):
     def quiet(self) -> bool:
         """Whether nobody waits for them."""
 
+    @property
+    def number(self) -> int:
+        """Of the newest value."""
+
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value."""
 
@@ -75,6 +79,9 @@ class Sink(Protocol):
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
     ) -> None:
         """Append the next values."""
+
+    def lose(self, count: int = 1) -> None:
+        """Number values that there will never be, and count them as dropped."""
 
     def ring(self) -> None:
         """Have the I/O thread look."""
@@ -207,13 +214,15 @@ class Outbox:
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value, or count it as dropped if there is no room."""
-        self.number = number = self.number + 1
         room = self._room - size
         if room < 0:
             room = self._ask_for_room(size)
             if room < 0:
+                self.number += 1
                 self.dropped += 1
                 return
+        # From here to the end of the append Python delivers no signal: the value has a number and is there, or neither.
+        self.number = number = self.number + 1
         self._room = room
         self._items.append((number, event, time, value, size))
         if self not in self._ready:
@@ -236,6 +245,12 @@ class Outbox:
         self._items += items
         if self not in self._ready:
             self._post.announce(self)
+
+    def lose(self, count: int = 1) -> None:
+        """Number values that there will never be, and count them as dropped."""
+        self.number += count
+        self.dropped += count
+        self.ring()
 
     def ring(self) -> None:
         """Have the I/O thread look: the state of the query has changed."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
+from queue import Empty, SimpleQueue
 
 from looptap.agent.group import Group
 from looptap.streams import stillness
@@ -23,7 +24,8 @@ class Pause:
         """Seconds that the loop has paused so far, the open pause not counted."""
         self.resumes = 0
         self._began = self._ends = 0.0
-        self._changed = threading.Condition()
+        # Not a Condition: the locks of those stay taken when Ctrl-C comes at the wrong moment.
+        self._resumed: SimpleQueue[None] = SimpleQueue()
 
     def seconds(self) -> float:
         """For how long the loop has paused; 0 if it does not."""
@@ -57,23 +59,22 @@ class Pause:
 
     def resume(self) -> float:
         """End the pause, and call off one that has not begun; how long it lasted."""
-        with self._changed:
-            self.resumes += 1
-            lasted = self.seconds()
-            self._changed.notify_all()
+        lasted = self.seconds()
+        self.resumes += 1
+        self._resumed.put(None)
         return lasted
 
     def wait(self, seconds: float, resumes: int) -> float:
         """Wait for ``seconds``, or until it is resumed more often than ``resumes``; how long that took."""
-        with self._changed:
-            self._began = began = time.monotonic()
-            self._ends = began + seconds
-            try:
-                while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
-                    self._changed.wait(min(left, _TICK))
-            finally:
-                self._began = 0.0
-                lasted = time.monotonic() - began
-                self.total += lasted
-                stillness.add(lasted)
+        began = time.monotonic()
+        try:
+            self._began, self._ends = began, began + seconds
+            while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
+                with contextlib.suppress(Empty):
+                    self._resumed.get(timeout=min(left, _TICK))
+        finally:
+            self._began = 0.0
+            lasted = time.monotonic() - began
+            self.total += lasted
+            stillness.add(lasted)
         return lasted

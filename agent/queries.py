@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from time import monotonic
 from typing import Any, TypeAlias
 
+from looptap.agent.backlog import MISSED
 from looptap.agent.budget import Meter, used
 from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
+from looptap.agent.query_status import QueryStatus
 from looptap.agent.state_guard import StateGuard
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.snapshots import NUMBERS, take
-from looptap.streams.syntax import format_error
 from looptap.streams.trust import Sight
 
-Happened: TypeAlias = tuple[Event | None, int, float, int]
-"""An event with its number, time and the number of the last one before its group; None ends the group of the number."""
-
-TOO_MANY = 100
-"""Errors in a row after which a query is detached."""
+Happened: TypeAlias = tuple[Any, int, float, int]
+"""An event with its number, time and the number of the last one before its group; None ends the group of the number,
+`MISSED` stands for an event that Ctrl-C has cut short."""
 
 
-class AttachedQuery:
+class AttachedQuery(QueryStatus):
     """One query of one client on the events of one type.
 
     The training thread calls `post` and `close`; the I/O thread reads the counters and empties the outbox.
+
+    Ctrl-C may come out of both. Each notes first which event, or which end of a group, it is at (`seen`, `closed`), and
+    leaves the counts whole: a value that is not put is counted as dropped, a window that lacks an event is flagged. So
+    whoever is interrupted finds by these marks what is left to do, and does nothing twice. Python delivers a signal
+    where a function begins, jumps back or returns from one that is written in C, and nowhere else.
     """
 
     def __init__(
@@ -43,17 +48,8 @@ class AttachedQuery:
         meter: Meter,
         places: Sequence[Latest] = (),
     ) -> None:
-        self.pipeline, self.outbox, self.on, self.name = pipeline, outbox, on, name or pipeline.text
-        self.max_bytes, self.recorder = max_bytes, recorder
-        self.state, self.reason = "live", ""
-        self.errors = self.events = 0
-        self.seconds = 0.0
-        """What the query has cost the training thread."""
-        self.traceback = ""
-        self.warning = ""
-        """A sentence on what the query does to the loop."""
-        self.changes = 1
-        """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
+        super().__init__(pipeline, outbox, meter, places)
+        self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped, self.every = needs_group(pipeline), pipeline.every
         self.numbers, self.language = pipeline.numbers, pipeline.language
         """What it reads of an event if it is arithmetic, else None; the names of the language that it uses."""
@@ -65,55 +61,59 @@ class AttachedQuery:
         self.later: bool | None = None
         """Whether it is evaluated after its events; None until it has seen one."""
         self.dear = 0  # how often in a row, a little later, it cost more than what is never limited
-        self.started = 0.0
-        self.meter = meter
-        self.places = places
-        """What it reads of events of other types."""
-        self.suspended = False
-        self.overdue = 0.0
-        """Seconds that its present evaluation has taken, once they are many."""
-        self._in_a_row = 0
+        self.seen = 0
+        """The number of the last event that it has evaluated, or counted as lost."""
+        self.closed = 0
+        """How many groups had ended when it last closed its window at the end of one."""
         self._close_asked = False
+        self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
         self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
         self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
         self._standing: Mapping[str, Any] = {}  # of the newest event
         self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
-        self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
     def post(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
 
         ``began`` is the number of the last event before the open group.
         """
+        self.seen = number
+        outbox = self.outbox
+        before = outbox.number
         try:
-            feed = self._feed
-            if feed is not None and (self.later or self._harmless(event)):
-                value, size = take(feed(event), self.max_bytes)
-                self.outbox.put(number, now, value, size)
+            try:
+                feed = self._feed
+                if feed is not None and (self.later or self._harmless(event)):
+                    self.events += 1
+                    value, size = take(feed(event), self.max_bytes)
+                    outbox.put(number, now, value, size)
+                    self._in_a_row = 0
+                    return
+                if self.suspended or self.state != "live":
+                    return
+                if not self.events:
+                    self.started = now
+                    if self.grouped:
+                        self.pipeline.begin(partial=number > began + 1)
                 self.events += 1
-                self._in_a_row = 0
-                return
-            if self.suspended or self.state != "live":
-                return
-            if not self.events:
-                self.started = now
-                if self.grouped:
-                    self.pipeline.begin(partial=number > began + 1)
-            self.events += 1
-            if self.later or self._harmless(event):
-                self._evaluate(event, number, now)
-            else:
-                self._guarded(event, number, now)
-            if self._close_asked:
-                self._close_asked = False
-                self.close(number, now)
-            if self._mapped is not None:
-                self._feed = self._mapped.feed()
+                if self.later or self._harmless(event):
+                    self._evaluate(event, number, now)
+                else:
+                    self._guarded(event, number, now)
+                self._outputs = None
+                if self._close_asked:
+                    self.close(number, now)
+                if self._mapped is not None:
+                    self._feed = self._mapped.feed()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self._outputs = None
+                self._failed(error)
         except KeyboardInterrupt:
+            self._interrupted(outbox.number - before, event, number, now)
             raise
-        except BaseException as error:
-            self._failed(error)
 
     def _harmless(self, event: Event) -> bool:
         """Whether the query is known to leave the loop alone, with what it reads of this event."""
@@ -123,19 +123,53 @@ class AttachedQuery:
         return self._inputs_seen is None or self._inputs_seen.plain(event)
 
     def _evaluate(self, event: Event, number: int, now: float) -> None:
-        outputs = self.pipeline.post(event, number, now)
+        self._outputs = outputs = self.pipeline.post(event, number, now)
         if outputs:
             self._put(outputs, event, number, now)
         elif self.pipeline.mapped:
             self._in_a_row = 0
 
+    def _interrupted(self, put: int, event: Event, number: int, now: float) -> None:
+        """Make the counts whole after Ctrl-C inside `post`, which has put ``put`` values."""
+        if self.suspended or self.state != "live":
+            return
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            self._put(outputs[put:], event, number, now)
+            return
+        if not put and self.pipeline.yields(now):
+            self.outbox.lose()
+        if self.pipeline.trusted:
+            self._put(self.pipeline.recover(now), event, number, now)
+        else:  # which may end a window
+            self._inside(StateGuard(self._pipelines, self._standing), number, lambda: self._recover(event, number, now))
+
+    def _recover(self, event: Event, number: int, now: float) -> None:
+        self._put(self.pipeline.recover(now), event, number, now)
+
+    def miss(self, number: int, now: float) -> None:
+        """Take note of an event that Ctrl-C has kept from the query."""
+        if self.suspended or self.state != "live":
+            return
+        self.seen = number
+        if not self.pipeline.mapped:
+            self.pipeline.begin(partial=True)
+        if self.pipeline.yields(now):
+            self.outbox.lose()
+
     def _guarded(self, event: Event, number: int, now: float) -> None:
         """Evaluate what may do anything: what it changes of the loop is put back or, once, reported."""
         self._standing = event.__looptap_standing__()
         guard = StateGuard(self._pipelines, *event.__looptap_shown__())
+        self._inside(guard, number, lambda: self._evaluate(event, number, now))
+
+    def _inside(self, guard: StateGuard, number: int, do: Callable[[], None]) -> None:
         try:
             with guard:
-                self._evaluate(event, number, now)
+                do()
+        except KeyboardInterrupt:
+            guard.restore()  # it may have come before that was done
+            raise
         finally:
             self._warn(guard, number)
 
@@ -145,86 +179,135 @@ class AttachedQuery:
             self._tell()
 
     def take_in(self, batch: Sequence[Happened]) -> None:
-        """Evaluate the query at several events, and end windows between them; a Ctrl-C is passed on at the end."""
+        """Evaluate the query at several events, and end windows between them; not those that it has seen already."""
+        if batch and batch[0][1] <= self.seen:  # Ctrl-C had come
+            batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
         if self.every != 1:
             batch = [one for one in batch if one[0] is None or not one[1] % self.every]
-        if self._feed is not None and self._in_bulk(self._feed, batch):
+        if not batch or (self._feed is not None and self._in_bulk(self._feed, batch)):
             return
-        interrupt: KeyboardInterrupt | None = None
         begun = self.events > 0 and self.state == "live" and not (self.suspended or self._close_asked)
         post = self._reduce if begun and self.later and not self.pipeline.mapped else self.post
         rest = iter(batch)
         while True:
             try:
                 for event, number, now, began in rest:
-                    if event is not None:
+                    if event is None:
+                        if self.grouped and self.events:
+                            self.close(number, now, began)
+                    elif event is MISSED:
+                        self.miss(number, now)
+                    else:
                         post(event, number, now, began)
-                    elif self.grouped and self.events:
-                        self.close(number, now, began)
-                break
-            except KeyboardInterrupt as pressed:
-                interrupt = pressed
+                return
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:
                 self._failed(error)
                 post = self.post
-        if interrupt is not None:
-            raise interrupt
 
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
         """`post` of a reduction that goes on as it did. Raises what it raises."""
+        self.seen = number
         self.events += 1
-        outputs = self.pipeline.post(event, number, now)
-        if outputs:
-            self._put(outputs, event, number, now)
+        outbox = self.outbox
+        before = outbox.number
+        try:
+            outputs = self.pipeline.post(event, number, now)
+            if outputs:
+                self._outputs = outputs
+                self._put(outputs, event, number, now)
+                self._outputs = None
+        except KeyboardInterrupt:
+            self._interrupted(outbox.number - before, event, number, now)
+            raise
 
     def _in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[Happened]) -> bool:
         """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""
         happened = [one for one in batch if one[0] is not None]
+        values: list[Any] = []
         try:
-            values = [feed(event) for event, _, _, _ in happened]
+            values.extend(map(feed, map(itemgetter(0), happened)))
         except Exception:  # one by one, the others get through
             return False
+        except KeyboardInterrupt:
+            if len(values) < len(happened):  # it was evaluating this one, which may take for ever
+                for event, number, now, began in happened[: len(values)]:
+                    self.post(event, number, now, began)
+                self.miss(*happened[len(values)][1:3])
+            raise
         kinds = set(map(type, values))
         rows = kinds == {tuple} and NUMBERS.issuperset(map(type, chain.from_iterable(values)))
         if not (rows or kinds <= NUMBERS):
             return False
         sizes = [SMALLEST * (len(value) or 1) for value in values] if rows else [SMALLEST] * len(values)
         numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
-        self.outbox.put_all(numbers, times, values, sizes)
-        self.events += len(values)
+        outbox, before = self.outbox, self.outbox.number
+        try:
+            outbox.put_all(numbers, times, values, sizes)
+        finally:  # all of them, unless Ctrl-C came
+            if done := outbox.number - before:
+                self.seen = numbers[done - 1]
+            self.events += done
         self._in_a_row = 0
         return True
 
-    def log(self, value: Any, now: float) -> None:
-        """Put a value that the host hands over; its event is the call. Raises nothing but KeyboardInterrupt."""
+    def log(self, value: Any, now: float, call: int) -> None:
+        """Put a value that the host hands over in its ``call``-th call. Raises nothing but KeyboardInterrupt."""
+        self.seen = call
         if self.state != "live":
             return
+        outbox, before = self.outbox, self.outbox.number
         try:
             self.events += 1
             copy, size = take(value, self.max_bytes)
-            self.outbox.put(self.events, now, copy, size)
+            outbox.put(self.events, now, copy, size)
             self._in_a_row = 0
         except KeyboardInterrupt:
+            if outbox.number == before:
+                outbox.lose()
             raise
         except BaseException as error:
             self._failed(error)
 
+    def miss_log(self, call: int) -> None:
+        """Count a value as lost that Ctrl-C has kept from `log`."""
+        if self.seen != call and self.state == "live":
+            self.seen = call
+            self.events += 1
+            self.outbox.lose()
+
     def close(self, number: int, now: float, group: int = 0) -> None:
         """End the window: the host's group has ended, which was the ``group``-th."""
+        self.closed = group or self.closed
+        self._close_asked = False
+        outbox = self.outbox
+        before = outbox.number
         try:
-            if self.pipeline.trusted:  # what is left to reduce are copies
-                self._put(self.pipeline.close(now), None, number, now)
-                return
-            guard = StateGuard(self._pipelines, self._standing)
-            try:
-                with guard:
-                    self._put(self.pipeline.close(now), None, number, now)
-            finally:
-                self._warn(guard, number)
+            self._close(number, now)
+            self._outputs = None
         except KeyboardInterrupt:
+            outputs, self._outputs = self._outputs, None
+            if outputs is None:
+                self._close(number, now)  # what is left of it; an evaluation is not tried again
+                self._outputs = None
+            else:
+                self._put(outputs[outbox.number - before :], None, number, now)
             raise
         except BaseException as error:
+            self._outputs = None
             self._failed(error)
+
+    def _close(self, number: int, now: float) -> None:
+        if self.pipeline.trusted:  # what is left to reduce are copies
+            self._put_closed(number, now)
+        else:
+            guard = StateGuard(self._pipelines, self._standing)
+            self._inside(guard, number, lambda: self._put_closed(number, now))
+
+    def _put_closed(self, number: int, now: float) -> None:
+        self._outputs = outputs = self.pipeline.close(now)
+        self._put(outputs, None, number, now)
 
     def close_soon(self) -> None:
         """End the window at the next event (from any thread)."""
@@ -260,40 +343,6 @@ class AttachedQuery:
         elif meter.limited != limited:
             self._tell()
 
-    def granted(self, share: float | None) -> None:
-        """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
-        self.meter.forget()
-        self.meter.grant = share
-        if self.suspended:
-            self.pipeline.begin(partial=True)
-            self.suspended = False
-        self.changes += 1
-
-    def remarks(self) -> list[str]:
-        """What whoever reads the stream should know of it at present."""
-        problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
-        overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
-        return [text for text in (overdue * bool(self.overdue), self.limitation(), self.warning, *problems) if text]
-
-    def limitation(self) -> str:
-        """How the budget limits this query, in words; empty if it does not."""
-        meter = self.meter
-        share = f"{100 * meter.allowed():.2g} %"
-        if self.suspended:
-            return f"suspended: it takes more than {share} of the loop's time; budget= or stream.grant() gives it more"
-        if meter.limited:
-            return f"evaluated at every {_ordinal(meter.every * meter.pace)} event, to stay within {share}"
-        return ""
-
-    def fail(self, reason: str) -> None:
-        """Stop for good; the I/O thread takes the query off its events."""
-        self.state, self.reason, self._feed = "failed", reason, None
-        self._tell()
-
-    def _tell(self) -> None:
-        self.changes += 1
-        self.outbox.ring()
-
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         put = self.outbox.put
         for flags, value in outputs:
@@ -327,26 +376,3 @@ class AttachedQuery:
                 kept[name], size = take(getattr(event, name), self.max_bytes)
                 total += size
         return kept, total
-
-    def _failed(self, error: BaseException) -> None:
-        if isinstance(error, SystemExit):
-            self.fail(f"it raised SystemExit({error.code!r})")
-        elif isinstance(error, LooptapError):
-            self.note(str(error))
-        else:
-            self.note(format_error(error, self.pipeline.text))
-
-    def note(self, text: str) -> None:
-        """Count an error; the first is told, and one hundred in a row end the query."""
-        self.errors += 1
-        self._in_a_row += 1
-        if self.errors == 1:
-            self.traceback = text
-            self._tell()
-        if self._in_a_row >= TOO_MANY:
-            first = self.traceback.strip().splitlines()[-1] if self.traceback else text
-            self.fail(f"{TOO_MANY} errors in a row, the first: {first}")
-
-
-def _ordinal(n: int) -> str:
-    return f"{n:,}" + ("th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th"))

@@ -28,16 +28,24 @@ class Replay:
     def __call__(self, event: Event) -> Then | None:
         """Do what was done at this event, and come back at the next one if there is more."""
         thens = []
-        try:
-            while self.due and self.due[0]["number"] <= event._number:
-                if (then := self._do(self.due.popleft(), event)) is not None:
-                    thens.append(then)
-        finally:
-            if self.due:
-                self._queries.at_next(self._on, self)
+        while self.due and self.due[0]["number"] <= event._number:
+            if (then := self._do(event)) is not None:
+                thens.append(then)
+        if self.due:  # after Ctrl-C it is called at the next event anyway
+            self._queries.at_next(self._on, self)
         return After(thens).do if thens else None
 
-    def _do(self, entry: dict[str, Any], event: Event) -> Then | None:
+    def _do(self, event: Event) -> Then | None:
+        entry = self.due[0]
+        del self.due[0]
+        try:
+            return self._done(entry, event)
+        except KeyboardInterrupt:
+            what, number = entry["what"], entry["number"]
+            log.warning("looptap: %s: Ctrl-C came into %s at %s %d.", self._source, what, self._on, number)
+            raise
+
+    def _done(self, entry: dict[str, Any], event: Event) -> Then | None:
         steering, what = self._steering, entry["what"]
         record = record_of(secrets.token_hex(16), self._source, what, self._on, value=entry.get("value"))
         record.update({name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry})

@@ -10,8 +10,9 @@ from typing import Any
 from looptap.agent.commands import record_of
 from looptap.agent.keeping import Keeper
 from looptap.agent.lineage import seen_by
+from looptap.agent.plans import event_of
 from looptap.agent.service import Service
-from looptap.agent.taps import Deaf, Taps, event_of
+from looptap.agent.taps import Deaf, Taps
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError
 

@@ -87,9 +87,11 @@ class Ring:
                 if (old := self._slots[place]) is not None:
                     growth -= old[4] + OVERHEAD
             self._slots[place] = (number, event, time, value, size)
-            self.number = self._made
-            if growth:
-                self._grow(growth)
+            self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
+            self.held += growth
+            history.held += growth
+            if self.held > history.each or history.held > history.peak:
+                history.shrink(self)
         if self.readers:
             self._tell(number)
 
@@ -105,33 +107,41 @@ class Ring:
         with history.lock:
             first = self._made + 1
             items = list(zip(range(first, first + count), events, times, values, sizes, strict=True))
-            self._made += count
             start = first % self.capacity
             end = min(start + count, self.capacity)
             rest = count - (end - start)
             growth = sum(sizes) + count * OVERHEAD
             growth -= sum([old[4] + OVERHEAD for old in slots[start:end] + slots[:rest] if old is not None])
+            oldest = max(self.first, first + count - self.capacity)
+            self._made += count  # from here to the last of these steps Python delivers no signal
             slots[start:end] = items[: end - start]
             slots[:rest] = items[end - start :]
-            self.first = max(self.first, self._made + 1 - self.capacity)
+            self.first = oldest
             self.number = self._made
-            if growth:
-                self._grow(growth)
+            self.held += growth
+            history.held += growth
+            if self.held > history.each or history.held > history.peak:
+                history.shrink(self)
         if self.readers:
             self._tell(first)
+
+    def lose(self, count: int = 1) -> None:
+        """Number values that there will never be; readers find that they are not there."""
+        for _ in range(count):
+            with self._history.lock:
+                self._made = number = self._made + 1
+                if number - self.first >= self.capacity:
+                    self.forget()
+                self._slots[number % self.capacity] = None
+                self.number = number
+        if self.readers:
+            self._tell(self.number)
 
     def ring(self) -> None:
         """Have the I/O thread look, also while nobody reads: the query's state has changed."""
         post = self._history.post
         post.changed = True
         post.announce(self)
-
-    def _grow(self, growth: int) -> None:
-        history = self._history
-        self.held += growth
-        history.held += growth
-        if self.held > history.each or history.held > history.peak:
-            history.shrink(self)
 
     def _tell(self, number: int) -> None:
         post = self._history.post
@@ -192,8 +202,8 @@ class Reader:
         if self.position >= upto:
             return None
         items = self.ring.read(self.position, count, upto)
-        while not items and self.position < min(upto, self.ring.first - 1):  # overtaken while he read
-            self._skip(min(upto, self.ring.first - 1))
+        while not items and self.position < upto:  # overtaken while he read, or none of them was ever there
+            self._skip(min(upto, max(self.position + count, self.ring.first - 1)))
             items = self.ring.read(self.position, count, upto)
         if items:
             self._skip(items[0][0] - 1)

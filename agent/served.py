@@ -13,7 +13,8 @@ import msgspec
 
 from looptap.agent.aligned import AlignedQuery
 from looptap.agent.outbox import Columns, Item, Marked, Sink, Source
-from looptap.agent.queries import TOO_MANY, AttachedQuery
+from looptap.agent.queries import AttachedQuery
+from looptap.agent.query_status import TOO_MANY
 from looptap.agent.ring import Handed, Reader
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values

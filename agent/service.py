@@ -141,7 +141,8 @@ class Service:
     def rest(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
         self.post.rung = False
-        self.post.rung = bool(self.post.ready or self.taps.backlog.events or self._outcomes or self.delivery.news())
+        waits = self.post.ready or self.taps.backlog.waits() or self._outcomes
+        self.post.rung = bool(waits or self.delivery.news())
         return not self.post.rung
 
     def beat(self) -> None:

@@ -100,6 +100,7 @@ class StandingStreams:
         self._displaced: list[Standing] = []
         self._naming = threading.Lock()  # the host's threads and the I/O thread
         self._capturing: Callable[[], bool] | None = None
+        self._logs = 0  # calls of `log` so far
 
     def declare(
         self,
@@ -170,18 +171,28 @@ class StandingStreams:
         if capturing is not None and capturing():
             return
         with self._taps.lock:
-            started = now = monotonic()
-            for name, value in values.items():
-                stream = self.by_name.get(name) or self._logged(name, now)
-                if not stream.logged and stream.by:
-                    stream = self._logged(name, now)
-                if not stream.logged:
-                    raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
-                query = stream.query
-                query.log(value, now)
-                ended = monotonic()
-                query.seconds += ended - started
-                started = ended
+            self._logs += 1
+            try:
+                self._log(values)
+            except KeyboardInterrupt:
+                for name in values:
+                    if (stream := self.by_name.get(name)) is not None and stream.logged:
+                        stream.query.miss_log(self._logs)
+                raise
+
+    def _log(self, values: dict[str, Any]) -> None:
+        started = now = monotonic()
+        for name, value in values.items():
+            stream = self.by_name.get(name) or self._logged(name, now)
+            if not stream.logged and stream.by:
+                stream = self._logged(name, now)
+            if not stream.logged:
+                raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
+            query = stream.query
+            query.log(value, now, self._logs)
+            ended = monotonic()
+            query.seconds += ended - started
+            started = ended
 
     def named(self, name: str) -> Standing | None:
         """The stream of that name; that of the commands is made when it is first asked for."""

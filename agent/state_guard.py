@@ -33,14 +33,16 @@ class StateGuard:
     ``names``. Raises QueryError, before anything has run, where the query would take from an iterator of the loop.
     """
 
-    __slots__ = ("_belongings", "_changes", "_names", "_pipelines", "_shown", "_state")
+    __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_shown", "_state")
 
     def __init__(
         self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()
     ) -> None:
         self._pipelines, self._shown, self._names = pipelines, shown, names
         self._changes: list[Change] = []
+        self._state = LoopState()
         self._belongings: Belongings | None = None
+        self._open = False
 
     def __enter__(self) -> StateGuard:
         named = frozenset(self._names).union(*(p.mentions for p in self._pipelines))
@@ -53,33 +55,44 @@ class StateGuard:
         for pipeline in self._pipelines:
             if pipeline.function is not None:
                 roots[pipeline.text] = pipeline.function
-        self._state = LoopState()
         self._state.__enter__()
+        self._belongings = belongings = Belongings(named)
         try:
-            self._belongings = Belongings(roots, named)  # functions of the host are meant to do what they do
+            self._open = True
+            belongings.keep(roots)  # functions of the host are meant to do what they do
             engine.retain()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.restore()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Put all back, unless that was done: whoever is interrupted by Ctrl-C calls it, for that may have come before.
+
+        Ctrl-C does not leave the loop half put back, since all of it can be done twice.
+        """
         pressed: KeyboardInterrupt | None = None
-        while True:  # a Ctrl-C must not leave the loop half put back: all of it can be done twice
+        while self._open:
             try:
                 self._put_back()
-                break
+                self._open = False
             except KeyboardInterrupt as interrupt:
                 pressed = interrupt
+            except BaseException:
+                self._open = False
+                raise
         if pressed is not None:
             raise pressed
 
     def _put_back(self) -> None:
         try:
             engine.release()
-            self._state.__exit__(None, None, None)
+            self._state.restore()
         finally:
             if self._belongings is not None:
                 self._changes += self._belongings.put_back()
@@ -117,5 +130,10 @@ def copy_of(event: Event, name: str) -> Any:
     """A copy of an observable, taken inside a guard unless it is plain. Raises what taking it raises."""
     if Sight.of_whole((name,)).plain(event):
         return take(getattr(event, name))[0]
-    with StateGuard((), *event.__looptap_shown__(), names=(name,)):
-        return take(getattr(event, name))[0]
+    guard = StateGuard((), *event.__looptap_shown__(), names=(name,))
+    try:
+        with guard:
+            return take(getattr(event, name))[0]
+    except KeyboardInterrupt:
+        guard.restore()
+        raise

@@ -259,10 +259,12 @@ class Steering:
         save = self._saving()
 
         def both(event: Event) -> Did:
+            state = LoopState()
             try:
-                with LoopState():
+                with state:
                     record["saved"] = _short(save.function())
             except BaseException as error:
+                state.restore()  # Ctrl-C may have come before that was done
                 error.add_note("This was the checkpoint before the change, which was not made.")
                 raise
             return work(event)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from looptap.agent.backlog import Backlog, Waiting
-from looptap.agent.budget import GRACE, WATCHED, used
+from looptap.agent.backlog import MISSED, Backlog
 from looptap.agent.loopstate import captures
 from looptap.agent.outbox import Post
-from looptap.agent.queries import AttachedQuery, Happened
+from looptap.agent.plans import Plan, end_group, evaluate, event_of
+from looptap.agent.queries import AttachedQuery
 from looptap.agent.state_guard import copy_of
-from looptap.streams.arithmetic import IMMUTABLE, copied_numbers, tensor_type
-from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
+from looptap.streams.arithmetic import IMMUTABLE, copied_numbers
+from looptap.streams.events import Event, LazyEvent, Source
 from looptap.streams.pipelines import Latest
 
 Command = Callable[[Event], "Callable[[], None] | None"]
@@ -29,52 +29,6 @@ Command = Callable[[Event], "Callable[[], None] | None"]
 
 EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
-
-
-COLD = 1e-4
-"""Seconds that the first of several events may take longer: looptap's code is in no cache."""
-
-
-class Plan:
-    """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
-
-    __slots__ = ("at_once", "begun", "later", "names", "queries", "source", "stale", "tensor")
-
-    def __init__(
-        self, source: Source, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
-    ) -> None:
-        self.source, self.queries, self.later = source, queries, later
-        put_off = frozenset(later)
-        self.at_once = tuple(q for q in queries if q not in put_off)
-        self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
-        self.tensor = tensor_type()
-        self.stale = False  # whether a query of ``later`` has turned out to be dear
-        self.begun = False  # the first event is evaluated without delay: somebody has just asked
-
-    def evaluate(self, waiting: list[Waiting]) -> None:
-        """Have the queries of ``later`` take in these events and ends of groups; a Ctrl-C is passed on at the end."""
-        batch: list[Happened] = []
-        interrupt: KeyboardInterrupt | None = None
-        for _, number, now, dt, began, observables in waiting:
-            event = None if observables is None else event_of(observables, self.source, number, now, dt)
-            batch.append((event, number, now, began))
-        for query in self.later:
-            began_on, _ = used() if query.dear else (0.0, 0)  # of a suspect alone
-            started = monotonic()
-            try:
-                query.take_in(batch)
-            except KeyboardInterrupt as pressed:
-                interrupt = pressed
-            cost = monotonic() - started
-            if query.dear and (on := used()[0]):
-                cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
-            query.seconds += cost
-            query.dear = query.dear + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
-            if query.dear >= GRACE:
-                query.later = False  # it is for the budget to judge, event by event
-                self.stale = True
-        if interrupt is not None:
-            raise interrupt
 
 
 class After(Exception):
@@ -93,8 +47,8 @@ class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_backlogs", "_last", "_lock", "_own", "_plan", "backlog", "began", "busy", "capturing", "closes", "commands",
-        "groups", "latest", "number", "queries", "source",
+        "_backlogs", "_ends", "_last", "_lock", "_own", "_plan", "_posted", "_told", "backlog", "began", "busy",
+        "capturing", "closes", "commands", "groups", "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +68,10 @@ class Tap:
         self._plan = Plan(source)
         self._last = 0.0
         self._own = 0.0  # what the queries took at the last event
+        # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
+        # were put into the backlog, and the event that last ended groups, with what their counts are to be then.
+        self._posted = self._told = 0
+        self._ends: tuple[int, tuple[int, ...]] = 0, ()
         self.update()
 
     def update(self) -> None:
@@ -128,58 +86,84 @@ class Tap:
             return
         with self._lock:
             self.number = number = self.number + 1
-            now = monotonic()
-            if self.closes:
-                for inner in self.closes:
-                    inner.end_group(now)
-            if not (self.queries or self.commands or self.latest):
-                return
-            dt = now - self._last if self._last else 0.0
-            self._last = now
-            plan = self._plan
-            if plan.queries is not self.queries or plan.stale:
-                plan = self._decide(observables)
-            if plan.later:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
-                numbers = {}
-                try:
-                    for name in plan.names:
-                        value = observables[name]
-                        if type(value) not in IMMUTABLE:
-                            if type(value) is not plan.tensor or value.ndim or not value.is_cpu:
-                                raise TypeError
-                            value = value.item()
-                        numbers[name] = value
-                except Exception:  # not there, no number, or a tensor that has no value now
-                    plan = self._decide(observables)
-                    numbers = copied_numbers(observables, plan.names) or {}
-                if plan.later:
-                    backlog = self.backlog
-                    backlog.events.append((plan, number, now, dt, self.began, numbers))
-                    if not backlog.post.rung or len(backlog.events) >= backlog.enough:
-                        backlog.look()
-                    if not plan.begun:
-                        plan.begun = True
-                        backlog.drain()
-            for query in plan.at_once:
-                if not number % query.every:
-                    break
-            else:
-                if not (self.commands or self.latest):
-                    self._own = 0.0
-                    return
-            event = event_of(observables, self.source, number, now, dt)
             try:
-                if self.commands or self.latest:
-                    thens = self._prepare(event)
-                    self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
-                    if thens:
-                        raise After(thens)
+                now = monotonic()
+                if self.closes:
+                    self._end_inner(number, now)
+                if not (self.queries or self.commands or self.latest):
+                    return
+                dt = now - self._last if self._last else 0.0
+                self._last = now
+                plan = self._plan
+                if plan.queries is not self.queries or plan.stale:
+                    plan = self._decide(observables)
+                if plan.later:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
+                    numbers = {}
+                    try:
+                        for name in plan.names:
+                            value = observables[name]
+                            if type(value) not in IMMUTABLE:
+                                if type(value) is not plan.tensor or value.ndim or not value.is_cpu:
+                                    raise TypeError
+                                value = value.item()
+                            numbers[name] = value
+                    except Exception:  # not there, no number, or a tensor that has no value now
+                        plan = self._decide(observables)
+                        numbers = copied_numbers(observables, plan.names) or {}
+                    if plan.later:
+                        backlog = self.backlog
+                        self._posted = number
+                        backlog.events.append((plan, number, now, dt, self.began, numbers))
+                        if not backlog.post.rung or len(backlog.events) >= backlog.enough:
+                            backlog.look()
+                        if not plan.begun:
+                            plan.begun = True
+                            backlog.drain()
+                for query in plan.at_once:
+                    if not number % query.every:
+                        break
                 else:
-                    self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
-            finally:
-                observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
-                if type(event) is LazyEvent:
-                    event._lazies.clear()
+                    if not (self.commands or self.latest):
+                        self._own = 0.0
+                        return
+                event = event_of(observables, self.source, number, now, dt)
+                try:
+                    if self.commands or self.latest:
+                        thens = self._prepare(event)
+                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                        if thens:
+                            raise After(thens)
+                    else:
+                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                finally:
+                    observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+                    if type(event) is LazyEvent:
+                        event._lazies.clear()
+            except KeyboardInterrupt:
+                self._finish(number)
+                observables.clear()
+                raise
+
+    def _finish(self, number: int) -> None:
+        """Finish an event that Ctrl-C has cut short: groups end, and what no query has evaluated is counted as lost."""
+        now, plan = monotonic(), self._plan
+        if self.closes:
+            self._end_inner(number, now)
+        if plan.later and self._posted != number:
+            self._posted = number
+            self.backlog.events.append((plan, number, now, 0.0, self.began, MISSED))
+            self.backlog.post.wake()
+        fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
+        for query in (*plan.at_once, *fresh):
+            if query.seen != number and not number % query.every:
+                query.miss(number, now)
+
+    def _end_inner(self, number: int, now: float) -> None:
+        """End the open groups of the types that this one encloses; for the same event again, those that are left."""
+        if self._ends[0] != number:
+            self._ends = number, tuple([inner.groups + 1 for inner in self.closes])
+        for inner, groups in zip(self.closes, self._ends[1], strict=True):
+            inner.end(groups, now)
 
     def _decide(self, observables: dict[str, Any]) -> Plan:
         """A plan for the queries of now, as this event has the numbers that they read, or has not."""
@@ -195,8 +179,9 @@ class Tap:
         put_off = frozenset(later)
         for query in queries:
             query.later = query in put_off
-        self.backlog = self._backlogs[bool(later) and all(q.outbox.quiet for q in later)]
-        self._plan = plan = Plan(self.source, queries, later)
+        backlog = self._backlogs[bool(later) and all(q.outbox.quiet for q in later)]
+        plan = Plan(self.source, queries, later)
+        self.backlog, self._plan = backlog, plan
         return plan
 
     def _prepare(self, event: Event) -> list[Callable[[], None]]:
@@ -204,11 +189,15 @@ class Tap:
         thens = []
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
             try:
-                command = self.commands.popleft()
+                command = self.commands[0]
             except IndexError:  # called off meanwhile
                 break
             if (then := command(event)) is not None:
                 thens.append(then)
+            try:  # noqa: SIM105 - one that Ctrl-C leaves here runs no second time
+                self.commands.remove(command)
+            except ValueError:  # called off meanwhile
+                pass
         for place in self.latest:
             try:
                 place.value = copy_of(event, place.name)
@@ -219,60 +208,26 @@ class Tap:
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""
         with self._lock:
-            self.began = self.number
-            self.groups += 1
-            plan = self._plan
-            if plan.later:
-                self.backlog.events.append((plan, self.number, now, 0.0, self.groups, None))
-                self.backlog.look()
-            end_group(plan.at_once, self.number, now, self.groups)
-            if not self.queries:
-                self._last = 0.0
+            groups = self.groups + 1
+            try:
+                self.end(groups, now)
+            except KeyboardInterrupt:
+                self.end(groups, now)
+                raise
 
-
-def event_of(observables: dict[str, Any], source: Source, number: int, now: float, dt: float) -> Event:
-    """The event of these observables."""
-    if lazies and Lazy in map(type, observables.values()):
-        return LazyEvent(observables, source, number, now, dt)
-    event = _new(Event)  # Event(…) spelled out: half the time of a call
-    event.__dict__ = observables
-    event._source, event._number, event._time, event._dt = source, number, now, dt
-    return event
-
-
-def evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float
-) -> float:
-    """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds."""
-    started = begin = monotonic()  # what an event costs with any query is no query's fault
-    for query in queries:
-        if number % query.every:
-            continue
-        meter = query.meter
-        if meter.skip:
-            if meter.skip > 0:
-                meter.skip = meter.skip - 1 or WATCHED
-            else:
-                started = query.watched(event, number, now, began, step, started)
-            continue
-        query.post(event, number, now, began)
-        ended = monotonic()
-        cost = ended - started
-        query.seconds += cost
-        if cost > meter.cheap:
-            query.charge(cost, step, number, now)
-            ended = monotonic()
-        elif meter.every != 1:
-            meter.forget()  # it has become cheap
-        started = ended
-    return started - begin
-
-
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int) -> None:
-    """End the windows that follow the group, which is the ``group``-th."""
-    for query in queries:
-        if query.grouped and query.events:
-            query.close(number, now, group)
+    def end(self, groups: int, now: float) -> None:
+        """End the group that is the ``groups``-th; called again for the same one, it does what was left to do."""
+        if self.groups != groups:
+            self.began, self.groups = self.number, groups
+        plan = self._plan
+        if plan.later:
+            if self._told != groups:
+                self._told = groups
+                self.backlog.events.append((plan, self.number, now, 0.0, groups, None))
+            self.backlog.look()
+        end_group(plan.at_once, self.number, now, groups)
+        if not self.queries:
+            self._last = 0.0
 
 
 class Taps:
@@ -306,7 +261,7 @@ class Taps:
     def still(self, seconds: float) -> Iterator[bool]:
         """Have no event raised and no query evaluated meanwhile; False if that cannot be had within ``seconds``."""
         with contextlib.ExitStack() as held:
-            for lock in (self.lock, self.backlog.evaluating):
+            for lock in (self.lock, self.backlog.turn.lock):
                 if not lock.acquire(timeout=seconds):
                     yield False
                     return
@@ -335,10 +290,12 @@ class Taps:
                 number, tap.number = tap.number, events.get(name, 0)
                 tap.began = min(groups.get(name, tap.number), tap.number)
                 for query in tap.queries:
+                    query.seen = tap.number
                     if query.events and not query.pipeline.mapped:
                         query.cut(number, now)
                         query.pipeline.begin(partial=tap.number > tap.began)
                 tap._last = 0.0
+                tap._posted, tap._ends = 0, (0, ())
 
     def counts(self) -> dict[str, int]:
         """Events so far, by type; a name that was only asked for does not appear."""
@@ -362,7 +319,3 @@ class Deaf(Taps):
 
 def _nobody() -> None:
     """Whom the bell of an inert agent wakes."""
-
-
-_new = object.__new__
-

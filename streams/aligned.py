@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from looptap.streams.errors import QueryError
 from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.pipelines import Output, Pipeline, Reducing, Slot
+from looptap.streams.pipelines import Output, Pipeline, Reducing
 from looptap.streams.reducers import Reducer
+from looptap.streams.slots import Slot
 from looptap.streams.states import can_travel, restore, state_of
 from looptap.streams.windows import Count, Seconds, Sliding
 
@@ -45,7 +46,6 @@ class Aligned(Reducing):
         if self.every != 1 and number % self.every:
             return ()
         window = self.window
-        outputs: list[Output] = []
         if isinstance(window, Count):
             span = window.size * self.every
             at, begins = (number - 1) // span + 1, (number - self.every) % span == 0
@@ -54,19 +54,17 @@ class Aligned(Reducing):
         else:
             at, begins = number if isinstance(window, Sliding) else self.at, True
         if at != self.at:
-            outputs += self.close(now)
+            self._end(now)
             self.at, self.partial = at, self.partial or not begins
-        outputs += self._numbered(super().post(item, number, now))
-        if isinstance(window, Count) and not number % span:
-            outputs += self.close(now)
-        return outputs
+        outputs = super().post(item, number, now)
+        if not isinstance(window, Count) or number % span:
+            return outputs
+        self._ready += tuple(outputs)
+        return self.close(now)
 
-    def close(self, now: float = 0.0) -> Sequence[Output]:
-        """Yield the window, if it had events, and begin the next."""
-        return self._numbered(super().close(now))
-
-    def _numbered(self, outputs: Sequence[Output]) -> list[Output]:
-        return [(flags, InWindow(self.at, value)) for flags, value in outputs]
+    def _value(self) -> Output:
+        flags, value = super()._value()
+        return flags, InWindow(self.at, value)
 
 
 def aligned(pipeline: Reducing, origin: float, states: bool) -> Aligned:
@@ -105,7 +103,7 @@ class Merger:
 
     ``functions`` are names that only the job knows: what is called at each event is called there.
 
-    >>> from looptap.streams.pipelines import Slot
+    >>> from looptap.streams.slots import Slot
     >>> merger = Merger("mean(e.loss for e in events)")
     >>> merger.value([((2, 0.0, 0.0, False, None, 1),), ((10, 0.0, 0.0, False, None, 3),)])
     3.0

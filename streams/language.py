@@ -20,7 +20,8 @@ from looptap.streams.errors import QueryError
 from looptap.streams.events import CALLS
 from looptap.streams.items import DEFAULT_BOUNDS, Bounds
 from looptap.streams.parts import Extraction, Parts, called_name, plain_name
-from looptap.streams.pipelines import Items, Mapped, Pipeline, Reducing, SlidingSlot
+from looptap.streams.pipelines import Mapped, Pipeline, Reducing
+from looptap.streams.slots import Items, SlidingSlot
 from looptap.streams.stages import collected_events, collected_values
 from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
 from looptap.streams.trust import GUARDED, Sight, sight_of

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from looptap.streams.errors import QueryError
-from looptap.streams.pipelines import Items, Latest, SlidingSlot, Slot
+from looptap.streams.pipelines import Latest
 from looptap.streams.reducers import REDUCERS, Bounds, Reducer
+from looptap.streams.slots import Items, SlidingSlot, Slot
 from looptap.streams.stages import Fold, as_made_by, chained, collected_events, ema_fold, snapshotting, uncopied
 from looptap.streams.syntax import COMPREHENSIONS, Comprehension, Text, free_names, function, rewrite, targets
 

@@ -8,147 +8,19 @@ torch can leak into the loop and any thread may post.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.streams.reducers import Reducer
-from looptap.streams.snapshots import take_item
+from looptap.streams.slots import Feed, Items, SlidingSlot, Slot
 from looptap.streams.syntax import format_error
 from looptap.streams.trust import Sight
 from looptap.streams.windows import Count, Group, Seconds, Sliding, Window
 
 PARTIAL, ERROR = 1, 2
 """Flags of an output: a cut window; the text of an error in place of a value."""
+SPOILT = "Ctrl-C fell into the evaluation of this window: it has no value."
 
 Output = tuple[int, Any]
-Feed = Callable[[Any], Any]
-
-
-class Items:
-    """A per-event sequence: ``feed(event)`` gives its item (``one``) or the items that this event adds."""
-
-    __slots__ = ("bare", "copied", "feed", "one", "resets")
-
-    def __init__(
-        self,
-        feed: Feed,
-        one: bool,
-        bare: bool = False,
-        copied: bool = False,
-        resets: Iterable[Callable[[], None]] = (),
-    ) -> None:
-        self.feed, self.one, self.bare, self.copied = feed, one, bare, copied
-        self.resets = list(resets)
-
-    def items(self, event: Any) -> Iterable[Any]:
-        """The items that this event adds."""
-        return (self.feed(event),) if self.one else self.feed(event)
-
-
-class Slot:
-    """One reducing part of a query: its items stream into a reducer that starts anew with each window."""
-
-    def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
-        self.sequence, self.make = sequence, make
-        self._feed, self._one, self._ours = sequence.feed, sequence.one, sequence.bare or sequence.copied
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a window."""
-        self.reducer = self.make()
-        self._add = self.reducer.add
-        for reset in self.sequence.resets:
-            reset()
-
-    def post(self, event: Any) -> None:
-        """Let the items of this event into the reducer."""
-        if self._ours:
-            self._add(self._feed(event))
-        elif self._one:
-            self._add(take_item(self._feed(event)))
-        else:
-            for item in self._feed(event):
-                self._add(take_item(item))
-
-    def result(self) -> Any:
-        """What the window has come to."""
-        return self.reducer.result()
-
-    def total(self) -> Reducer:
-        """The reducer of the window's items."""
-        return self.reducer
-
-
-class SlidingSlot:
-    """A reducing part over the last ``size`` events.
-
-    A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) an event); any
-    other is fed again from the kept items when somebody asks.
-    """
-
-    def __init__(self, sequence: Items, make: Callable[[], Reducer], size: int, merges: bool) -> None:
-        self.sequence, self.make, self.size, self.merges = sequence, make, size, merges
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all events."""
-        self._front: list[Reducer] = []  # suffixes of the older half, the longest last
-        self._back: deque[list[Any]] = deque()  # the items of the younger half, event by event
-        self._tail = self.make()  # all of the younger half
-        for reset in self.sequence.resets:
-            reset()
-
-    def post(self, event: Any) -> None:
-        """Let this event in and the oldest out."""
-        items: list[Any]
-        if self.sequence.bare:
-            items = [None]  # only counted: the event itself must not outlive emit
-        elif self.sequence.copied:
-            items = [self.sequence.feed(event)]
-        else:
-            items = [take_item(x) for x in self.sequence.items(event)]
-        if len(self._front) + len(self._back) == self.size:
-            self._drop_oldest()
-        self._back.append(items)
-        if self.merges:
-            for item in items:
-                self._tail.add(item)
-
-    def _drop_oldest(self) -> None:
-        if not self.merges:
-            self._back.popleft()
-            return
-        if not self._front:
-            suffix: Reducer | None = None
-            for items in reversed(self._back):
-                reducer = self.make()
-                for item in items:
-                    reducer.add(item)
-                if suffix is not None:
-                    reducer.merge(suffix)
-                self._front.append(reducer)
-                suffix = reducer
-            self._back.clear()
-            self._tail = self.make()
-        self._front.pop()
-
-    def result(self) -> Any:
-        """What the last events come to."""
-        return self.total().result()
-
-    def total(self) -> Reducer:
-        """A reducer of the items of the last events."""
-        total = self.make()
-        if self.merges:
-            if self._front:
-                total.merge(self._front[-1])
-            total.merge(self._tail)
-        else:
-            for items in self._back:
-                for item in items:
-                    total.add(item)
-        return total
 
 
 class Latest:
@@ -214,6 +86,14 @@ class Pipeline:
         """Say that the open window began before the query did."""
         self.partial = partial
 
+    def yields(self, now: float) -> bool:
+        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        return now >= self._next or self._next == now + self.throttle
+
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
     def _due(self, now: float) -> bool:
         """Whether ``throttle`` lets a value out now."""
         if now < self._next:
@@ -276,6 +156,12 @@ class Mapped(Pipeline):
             return ()
         return [(0, value) for value in self.sequence.items(item)]
 
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        for slot in self.slots:  # of which one may have taken in half of the event
+            slot.reset()
+        return ()
+
     def close(self, now: float = 0.0) -> Sequence[Output]:
         """Start running folds anew; a mapped query has nothing to yield at a close."""
         self.events = 0
@@ -312,15 +198,22 @@ class Reducing(Pipeline):
         # Asked for at each event: what kind of window it is.
         self._count = window.size if isinstance(window, Count) else math.inf
         self._seconds = window.size if isinstance(window, Seconds) else 0.0
-        self._slides = isinstance(window, Sliding)
+        self._slides = window.size if isinstance(window, Sliding) else 0
+        # What Ctrl-C may leave half done: whether the time of the window is over, whether its output is in `_ready`,
+        # and the outputs that wait there until `post` or `close` returns them.
+        self._over = self._closing = False
+        self._ready: tuple[Output, ...] = ()
+        self._hole = 0  # how many events a sliding window had when it last missed some
 
     def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
         if self.every != 1 and number % self.every:
             return ()
-        outputs: Sequence[Output] = ()
-        if self._seconds and self._elapsed(now, self._seconds):
-            outputs = self.close(now)
+        if self._seconds:
+            self._over = self._elapsed(now, self._seconds)
+            if self._over:
+                self._end(now)
+                self._over = False
         self.events += 1
         if self.failure is None:
             try:
@@ -331,20 +224,59 @@ class Reducing(Pipeline):
                     slot.post(item)
             except Exception as error:  # this window is lost; the next one starts clean
                 self.failure = format_error(error, self.text)
-            except BaseException:  # Ctrl-C between two parts: the window is not whole any more
-                self.partial = True
+            except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
+                self.failure = SPOILT
+                for inner in self.inner:
+                    inner.reset()
                 raise
         if self._slides:
             return self._sliding(now)
-        return self.close(now) if self.events >= self._count else outputs
+        if self.events >= self._count:
+            self._end(now)
+        return self._returned() if self._ready else ()
 
     def close(self, now: float = 0.0) -> Sequence[Output]:
         """Yield the window, if it had events and is not sliding, and begin the next."""
-        if not self.events or isinstance(self.window, Sliding):
-            return ()
-        output = self._value()
+        self._end(now)
+        return self._returned()
+
+    def _end(self, now: float) -> None:
+        """Move the value of the window to `_ready`, and begin the next; called again, it does what was left to do."""
+        if not self._closing:
+            if not self.events or self._slides:
+                return
+            output = self._value()
+            due = not self.throttle or self._due(now)
+            # Up to the return no call comes between these steps, and so no Ctrl-C.
+            self._closing = True
+            if due:
+                self._ready += (output,)
         self._reset()
-        return () if self.throttle and not self._due(now) else (output,)
+
+    def _returned(self) -> Sequence[Output]:
+        outputs, self._ready = self._ready, ()
+        return outputs
+
+    def yields(self, now: float) -> bool:
+        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        return self._slides > 0 and super().yields(now)
+
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        missed = True
+        if self._slides:
+            if self.failure is not None:
+                self._reset()
+        elif self._over or self._closing or self.events >= self._count:
+            missed, self._over = self._over, False
+            self._end(now)
+        if missed:
+            self.begin(partial=True)
+        return self._returned()
+
+    def begin(self, partial: bool) -> None:
+        """Say that the open window lacks events: they came before the query did, or it could not see them."""
+        self.partial, self._hole = partial, self.events
 
     def merge(self, later: Reducing) -> None:
         """Take in the open window of another instance of this query: of another rank, or a later part of the window.
@@ -366,18 +298,23 @@ class Reducing(Pipeline):
                 return flags, self.finish()
             except Exception as error:
                 self.failure = format_error(error, self.text)
+            except BaseException:
+                self.failure = SPOILT
+                raise
         return flags | ERROR, self.failure
 
     def _sliding(self, now: float) -> Sequence[Output]:
+        if self.partial and self.events - self._hole >= self._slides:
+            self.partial = False
         output = () if self.throttle and not self._due(now) else (self._value(),)
         if self.failure is not None:
             self._reset()
         return output
 
     def _reset(self) -> None:
-        self.events, self.partial, self.failure = 0, False, None
         for slot in self.slots:
             slot.reset()
+        self.events, self.partial, self.failure, self._closing = 0, False, None, False
 
 
 def needs_group(pipeline: Pipeline) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from looptap.streams.events import EventSnapshot
-from looptap.streams.pipelines import Items, SlidingSlot, Slot
 from looptap.streams.reducers import REDUCERS, Bounds
+from looptap.streams.slots import Items, SlidingSlot, Slot
 from looptap.streams.snapshots import take_item
 
 

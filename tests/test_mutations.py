@@ -106,7 +106,8 @@ def test_what_watches_is_bounded_and_touches_neither_modes_nor_subclasses_of_the
     many = [torch.ones(1) for _ in range(50)]
     Loud.called.clear()
     monkeypatch.setattr(walk, "MAX_THINGS", 24)
-    kept = Belongings({"loud": loud, "quiet": quiet, "many": many, "text": "x", "module": nn}, {"many"})
+    kept = Belongings({"many"})
+    kept.keep({"loud": loud, "quiet": quiet, "many": many, "text": "x", "module": nn})
     many[-1].add_(1)
     many[0].add_(1)
     assert [str(change.path) for change in kept.put_back()] == ["many[0]"]
