@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak lint types check demo bench bench-charts bench-progress bench-echo gallery notebooks clean
+.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo gallery notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ soak: $(READY) ## the long counts of docs/safety.md
 	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 tests/test_language.py tests/test_reducers.py \
 		tests/test_stream.py tests/test_unharmed.py
 	@$(VENV)/bin/pytest -n 0 -m soak
+
+mutants: $(READY) ## small faults in the modules that guard data and access, each of which a test has to notice
+	@nice $(VENV)/bin/python tests/mutants/mutate.py $(MUTANTS) $(MODULES)
 
 lint: $(READY) ## ruff
 	@$(VENV)/bin/ruff check .

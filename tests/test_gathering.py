@@ -98,6 +98,19 @@ def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
     assert given_out(assembly, 0.0) == [(1, [0, 1], ())]
 
 
+def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
+    assembly = Assembly([0, 1, 2], 2.0)
+    assembly.take(0, batch([1]), 0.0)
+    assembly.take(2, batch([1]), 0.0)
+    assembly.over(2)
+    assert given_out(assembly, 0.0) == []
+    assert assembly.awaited(0.5) == {1: 0.5}
+    assembly.take(1, batch([1]), 1.0)
+    assert assembly.awaited(1.0) == {}
+    assert given_out(assembly, 1.0) == [(1, [0, 1, 2], ())]
+    assert (assembly.awaited(1.0), assembly.deadline()) == ({}, None)
+
+
 def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
     assembly = Assembly([0, 1], 60.0)
     third = gathering.MOST_BYTES // 3

@@ -1,0 +1,350 @@
+"""Mutation tests: each of many small faults is put into a module, and its tests must fail.
+
+`make mutants`, or `make mutants MODULES="agent/ring.py store/writer.py"`. Everything happens on copies of the tree in a
+temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that no test
+notices are listed, with their line. `allowed.txt` names those that change nothing that anybody could notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOWED = Path(__file__).with_name("allowed.txt")
+TESTS = {
+    "agent/agreement.py": "test_agreement.py test_cancelling.py",
+    "agent/budget.py": "test_budget.py",
+    "agent/commands.py": "test_controls.py test_cancelling.py test_agreement.py",
+    "agent/delivery.py": "test_back_off.py test_stream.py test_queries.py test_standing.py test_sharing.py",
+    "agent/outbox.py": "test_queries.py test_standing.py test_stream.py",
+    "agent/ring.py": "test_standing.py test_handing_over.py",
+    "agent/sharing.py": "test_sharing.py",
+    "agent/zap.py": "wire/test_wire_access.py test_sharing.py",
+    "client/gathering.py": "test_gathering.py test_merging.py",
+    "protocol/buffers.py": "test_codec.py test_bounds_of_values.py",
+    "protocol/codec.py": "test_codec.py test_bounds_of_values.py",
+    "protocol/connections.py": "wire/test_wire_files.py test_prepared_files.py test_places.py",
+    "protocol/footprint.py": "test_bounds_of_values.py",
+    "protocol/keys.py": "wire/test_wire_files.py wire/test_wire_access.py",
+    "protocol/regular.py": "test_prepared_files.py",
+    "protocol/roles.py": "wire/test_wire_access.py test_sharing.py",
+    "store/database.py": "test_prepared_files.py test_store_reader.py",
+    "store/pages.py": "test_store_reader.py test_prepared_files.py test_store_export.py",
+    "store/reader.py": "test_prepared_files.py test_store_reader.py",
+    "store/schema.py": "test_prepared_files.py test_store_reader.py",
+    "store/writer.py": "test_store_writer.py",
+    "streams/buffers.py": "test_stream.py test_store_reader.py test_gathering.py",
+    "streams/distributions.py": "test_reducers.py test_merging.py",
+    "streams/feed.py": "test_stream.py test_queries.py",
+    "streams/sums.py": "test_reducers.py test_merging.py",
+    "streams/windows.py": "test_language.py test_reducers.py test_merging.py test_queries.py",
+}
+"""Modules in which a silent fault would cost data or safety, and the tests that would notice."""
+
+Way: TypeAlias = list[tuple[str, int | None]]
+"""The fields that lead from the top of a tree to a node, with the index in those that are lists."""
+
+SLOWER, LEAST_SECONDS = 4.0, 30.0
+"""A fault after which the tests take so many times as long as without, and so many seconds more, was noticed."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One change of a module: its place among those of the module, where it is, and the text after it."""
+
+    module: str
+    line: int
+    what: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """How `allowed.txt` names it, whatever line it is in."""
+        return f"{self.module}: {self.what}"
+
+
+# ---------------------------------------------------------------- making faults
+
+_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult, ast.Mod: ast.Add,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.Lt: ast.LtE, ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+_UNTOLD = ("annotation", "returns", "decorator_list", "bases")
+_SILENT = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Delete)
+
+
+def faults(module: str, source: str) -> list[Fault]:
+    """Every fault of a module, in the order of its lines."""
+    tree = ast.parse(source)
+    found, named = [], Counter[str]()
+    for path, node, inside in _nodes(tree):
+        for what, change in _changes(node):
+            changed = copy.deepcopy(tree)
+            _replace(changed, path, change)
+            begun, before = (ast.unparse(each).partition("\n")[0][:100] for each in (inside, node))
+            name = f"{before} → {what}" if begun == before else f"{begun}: {before} → {what}"
+            named[name] += 1
+            name += f" ({named[name]})" if named[name] > 1 else ""
+            found.append(Fault(module, getattr(node, "lineno", 0), name, ast.unparse(changed)))
+    return found
+
+
+def _nodes(tree: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
+    """The nodes that may be changed, with the way to each and the statement around it: no texts, types or messages."""
+
+    def walk(node: ast.AST, path: Way, inside: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
+        for name, value in ast.iter_fields(node):
+            if name in _UNTOLD or isinstance(node, ast.JoinedStr | ast.Raise):
+                continue
+            for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                    continue
+                if isinstance(child, ast.AST):
+                    statement = child if isinstance(child, ast.stmt) else inside
+                    yield [*path, (name, index)], child, statement
+                    yield from walk(child, [*path, (name, index)], statement)
+
+    yield from walk(tree, [], tree)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], ast.AST]]]:
+    """What can go wrong with a node: each with its name and how to make it so."""
+    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in _OPERATORS:
+        other = _OPERATORS[type(node.op)]
+        yield other.__name__, lambda new: _set(new, op=other())
+    if isinstance(node, ast.BoolOp):
+        for index in range(len(node.values)):
+            yield f"without part {index + 1}", lambda new, index=index: _without(new, index)
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
+        other = _OPERATORS[type(node.ops[0])]
+        yield other.__name__, lambda new: _set(new, ops=[other(), *new.ops[1:]])
+    if isinstance(node, ast.If | ast.IfExp | ast.While):
+        for value in (True, False) if not isinstance(node, ast.While) else (False,):
+            yield f"if {value}", lambda new, value=value: _set(new, test=ast.Constant(value))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "without not", lambda new: new.operand
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield f"{node.value + 1!r}", lambda new: ast.Constant(new.value + 1)
+    if isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield f"{not node.value}", lambda new: ast.Constant(not new.value)
+    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        yield "return None", lambda new: ast.Return(ast.Constant(None))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        other_name = "max" if node.func.id == "min" else "min"
+        yield other_name, lambda new: _set(new, func=ast.Name(other_name))
+    if isinstance(node, _SILENT) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        yield "nothing", _nothing
+    if isinstance(node, ast.Break | ast.Continue):
+        yield "nothing", _nothing
+
+
+def _nothing(node: ast.AST) -> ast.AST:
+    return ast.Pass()
+
+
+def _set(node: ast.AST, **fields: object) -> ast.AST:
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+def _without(node: ast.AST, index: int) -> ast.AST:
+    assert isinstance(node, ast.BoolOp)
+    left = node.values[:index] + node.values[index + 1 :]
+    return left[0] if len(left) == 1 else _set(node, values=left)
+
+
+def _replace(tree: ast.AST, path: Way, change: Callable[[ast.AST], ast.AST]) -> None:
+    parent = tree
+    for name, index in path[:-1]:
+        value = getattr(parent, name)
+        parent = value if index is None else value[index]
+    name, index = path[-1]
+    value = getattr(parent, name)
+    if index is None:
+        setattr(parent, name, ast.fix_missing_locations(change(value)))
+    else:
+        value[index] = ast.fix_missing_locations(change(value[index]))
+
+
+# ---------------------------------------------------------------- trying them
+
+
+_WARM = """
+import os, signal, sys
+for name in "torch numpy zmq msgspec pandas yaml typer rich cloudpickle".split():
+    try:
+        __import__(name)
+    except ImportError:
+        pass
+for line in sys.stdin:
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        os.nice(10)
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        import pytest
+        os._exit(int(pytest.main(line.split())))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Runs pytest for each line of arguments, in a fork of a process that has imported all that is large."""
+
+
+class Tree:
+    """A copy of the tree in which one fault at a time is tried."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        listed = ["git", "ls-files", "-co", "--exclude-standard"]
+        for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True).stdout.splitlines():
+            source, target = ROOT / name, place / name
+            if source.is_symlink() or source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
+        environment = {**os.environ, "PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / ".hypothesis")
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", _WARM], cwd=place, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def passes(self, tests: list[str], seconds: float) -> bool:
+        """Whether the tests pass here within so many seconds."""
+        asks, says = self._child.stdin, self._child.stdout
+        assert asks is not None
+        assert says is not None
+        asks.write(f"-n 0 -x -q -p no:cacheprovider {' '.join(tests)}\n")
+        asks.flush()
+        group = int(says.readline())
+        alarm = threading.Timer(seconds, _kill, [group])
+        alarm.start()
+        code = int(says.readline())
+        alarm.cancel()
+        _kill(group)  # with whatever the tests have started
+        return code == 0
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+    def notices(self, fault: Fault, tests: list[str], seconds: float) -> bool:
+        """Whether a test fails with the fault in place."""
+        path = self.place / fault.module
+        before = path.read_text()
+        path.write_text(fault.text)
+        try:
+            return not self.passes(tests, seconds)
+        finally:
+            path.write_text(before)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def allowed() -> dict[str, str]:
+    """The faults that change nothing that anybody could notice, each with its reason."""
+    lines = [line for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
+    return {name.strip(): why.strip() for name, _, why in (line.rpartition(" | ") for line in lines)}
+
+
+def tried(module: str, most: int) -> list[Fault]:
+    """The faults of a module that are tried: all, or the same ``most`` each time."""
+    known = allowed()
+    found = [fault for fault in faults(module, (ROOT / module).read_text()) if fault.name not in known]
+    if len(found) > most:
+        found = sorted(random.Random(module).sample(found, most), key=lambda fault: fault.line)
+    return found
+
+
+def main() -> int:
+    """Try the faults, tell how far it is, and list what no test noticed; the exit code is 1 if there is any."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="*", help="such as agent/ring.py; by default all")
+    parser.add_argument("--most", type=int, default=40, help="faults of a module")
+    parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no more faults are tried")
+    options = parser.parse_args()
+    if unknown := set(options.modules) - TESTS.keys():
+        parser.error(f"no tests are named for {', '.join(sorted(unknown))}; there are {', '.join(TESTS)}")
+    end = time.monotonic() + 60 * options.minutes
+    left, rows = [], []
+    with tempfile.TemporaryDirectory(prefix="looptap-mutants-") as folder:
+        trees = [Tree(Path(folder) / str(number)) for number in range(options.jobs)]
+        for module in options.modules or TESTS:
+            tests = [f"tests/{name}" for name in TESTS[module].split() if (ROOT / "tests" / name).exists()]
+            begun = time.monotonic()
+            if not trees[0].passes(tests, 900.0):
+                print(f"{module}: its tests fail without a fault", flush=True)
+                left.append(Fault(module, 0, "nothing", ""))
+                continue
+            seconds = SLOWER * (time.monotonic() - begun) + LEAST_SECONDS
+            found = tried(module, options.most)
+            judged = _judge(trees, found, tests, seconds, end)
+            survivors = [fault for fault, noticed in judged if not noticed]
+            left += survivors
+            rows.append((module, len(judged), len(judged) - len(survivors)))
+            share = 100 * rows[-1][2] / max(1, len(judged))
+            print(f"{module}: {rows[-1][2]} of {len(judged)} noticed, {share:.0f} %", flush=True)
+            for fault in survivors:
+                print(f"  line {fault.line}: {fault.what}", flush=True)
+        for tree in trees:
+            tree.close()
+    tried_in_all, noticed_in_all = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    print("\n| module | faults | noticed |\n|---|---|---|\n" + "\n".join(f"| {m} | {t} | {n} |" for m, t, n in rows))
+    print(f"| all | {tried_in_all} | {noticed_in_all} |")
+    return int(bool(left))
+
+
+def _judge(
+    trees: list[Tree], found: list[Fault], tests: list[str], seconds: float, end: float
+) -> list[tuple[Fault, bool]]:
+    """Which of the faults were noticed, in their order; several at a time, each in a tree of its own."""
+    waiting: SimpleQueue[Fault] = SimpleQueue()
+    for fault in found:
+        waiting.put(fault)
+    judged: dict[Fault, bool] = {}
+
+    def work(tree: Tree) -> None:
+        while time.monotonic() < end:
+            try:
+                fault = waiting.get_nowait()
+            except Empty:
+                return
+            judged[fault] = tree.notices(fault, tests, seconds)
+            if sys.stderr.isatty():
+                print(f"\r{fault.module}: {len(judged)} of {len(found)} ", end="", file=sys.stderr, flush=True)
+
+    threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [(fault, judged[fault]) for fault in found if fault in judged]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

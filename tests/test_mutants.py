@@ -1,0 +1,57 @@
+"""The mutation tests (`make mutants`) make the faults that they should, and name tests and modules that there are."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = '''
+"""A module."""
+
+def found(a: int, b: int) -> int:
+    """A function."""
+    if a < b and not b:
+        raise ValueError(f"{a + b} is too much")
+    a = max(a, 3)
+    return a * b
+'''
+
+
+@pytest.fixture(scope="module")
+def mutate():
+    spec = importlib.util.spec_from_file_location("mutate", HERE / "mutants" / "mutate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["mutate"]
+
+
+def test_each_fault_changes_one_thing_and_none_is_in_a_text_or_a_type(mutate):
+    made = {fault.what: fault.text for fault in mutate.faults("a.py", SOURCE)}
+    whole = ast.unparse(ast.parse(SOURCE))
+    lines = {
+        what: [now for now, before in zip(text.splitlines(), whole.splitlines(), strict=True) if now != before]
+        for what, text in made.items()
+    }
+    assert all(len(changed) == 1 for changed in lines.values())
+    assert {changed[0].strip() for changed in lines.values()} == {
+        "if True:", "if False:", "if a < b or not b:", "if a <= b and (not b):", "if not b:", "if a < b:",
+        "if a < b and b:", "pass", "a = min(a, 3)", "a = max(a, 4)", "return a + b", "return None",
+    }  # fmt: skip
+
+
+def test_modules_and_tests_that_are_named_are_there_and_so_is_each_fault_that_is_allowed(mutate):
+    missing = [name for name in mutate.TESTS if not (mutate.ROOT / name).is_file()]
+    missing += [name for names in mutate.TESTS.values() for name in names.split() if not (HERE / name).is_file()]
+    assert missing == []
+    allowed = mutate.allowed()
+    modules = {name.partition(":")[0] for name in allowed}
+    known = {fault.name for module in modules for fault in mutate.faults(module, (mutate.ROOT / module).read_text())}
+    assert [name for name in allowed if name not in known] == []
+    assert all(allowed.values())
