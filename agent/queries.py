@@ -14,7 +14,7 @@ from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
 from looptap.agent.query_status import QueryStatus
 from looptap.agent.state_guard import StateGuard
 from looptap.streams.errors import LooptapError
-from looptap.streams.events import Event
+from looptap.streams.events import Event, missing_of
 from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.recorder import FlightRecorder
 from looptap.streams.snapshots import NUMBERS, take
@@ -94,6 +94,9 @@ class AttachedQuery(QueryStatus):
                     return
                 if not self.events:
                     self.started = now
+                    if self.pipeline.expects:
+                        self.doubt = missing_of(event, self.pipeline.expects)
+                        self._tell()
                     if self.grouped:
                         self.pipeline.begin(partial=number > began + 1)
                 self.events += 1

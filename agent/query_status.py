@@ -20,6 +20,7 @@ class QueryStatus:
 
     def __init__(self, pipeline: Pipeline, outbox: Sink, meter: Meter, places: Sequence[Latest]) -> None:
         self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
+        pipeline.on_failure = self._window_failed
         self.places = places
         """What it reads of events of other types."""
         self.state, self.reason = "live", ""
@@ -29,6 +30,8 @@ class QueryStatus:
         self.traceback = ""
         self.warning = ""
         """A sentence on what the query does to the loop."""
+        self.doubt = ""
+        """What the query is likely to read of its events, and the first of them did not have."""
         self.changes = 1
         """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
         self.suspended = False
@@ -50,7 +53,10 @@ class QueryStatus:
         """What whoever reads the stream should know of it at present."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
         overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
-        return [text for text in (overdue * bool(self.overdue), self.limitation(), self.warning, *problems) if text]
+        failure = self.pipeline.failure
+        failed = f"the open window has failed and will yield an error: {last_line(failure)}" if failure else ""
+        known = overdue * bool(self.overdue), self.limitation(), self.warning, self.doubt, failed, *problems
+        return [text for text in known if text]
 
     def limitation(self) -> str:
         """How the budget limits this query, in words; empty if it does not."""
@@ -71,6 +77,12 @@ class QueryStatus:
         self.changes += 1
         self.outbox.ring()
 
+    def _window_failed(self) -> None:
+        """Report at once a window that will yield an error: its end may be far."""
+        if not self.traceback:
+            self.traceback = self.pipeline.failure or ""
+        self._tell()
+
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
@@ -87,8 +99,13 @@ class QueryStatus:
             self.traceback = text
             self._tell()
         if self._in_a_row >= TOO_MANY:
-            first = self.traceback.strip().splitlines()[-1] if self.traceback else text
+            first = last_line(self.traceback) or text
             self.fail(f"{TOO_MANY} errors in a row, the first: {first}")
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty: of a traceback, the error."""
+    return (text.strip().splitlines() or [""])[-1]
 
 
 def _ordinal(n: int) -> str:

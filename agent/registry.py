@@ -114,7 +114,7 @@ class Queries:
         if query.on not in seen:
             near = nearest(query.on, seen)
             notes.append(f"no {query.on!r} event so far, only {_listed(seen)}.{' ' * bool(near)}{near}")
-            if "torch._dynamo" in sys.modules:  # whose graphs have nothing of an event in them, not even a word
+            if _emits_are_compiled(likely=bool(seen) and not near):
                 notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
         for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
             near = nearest(event, seen)
@@ -199,6 +199,20 @@ class Queries:
             now(self._taps.open(on).number, time.monotonic())
         finally:
             lock.release()
+
+
+def _emits_are_compiled(likely: bool) -> bool:
+    """Whether torch.compile has compiled a function that calls ``emit``.
+
+    Of a function that is compiled with the one that calls it there is no trace: then ``likely`` decides, if anything
+    was compiled.
+    """
+    try:
+        compiled = [reference() for reference in list(sys.modules["torch._dynamo.convert_frame"].input_codes.seen)]
+        graphs = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
+    except (KeyError, AttributeError):  # Dynamo is not loaded, or another one
+        return False
+    return bool(likely and graphs) or any("emit" in code.co_names for code in compiled if code is not None)
 
 
 def _listed(names: list[str]) -> str:

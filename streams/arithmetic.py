@@ -11,6 +11,7 @@ from collections.abc import Iterable, Set
 from typing import Any
 
 from looptap.streams.reducers import REDUCERS
+from looptap.streams.syntax import item_name
 
 _MODULES = {"math", "statistics", "itertools", "functools", "operator", "collections"}
 _FUNCTIONS = set(REDUCERS) | {
@@ -44,14 +45,13 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
             if not _known(node.func):
                 return None
             events += _counted(node)
-        elif isinstance(node, ast.Attribute):
-            if not isinstance(node.value, ast.Name):
+        elif isinstance(node, ast.Attribute) or (isinstance(node, ast.Subscript) and item_name(node) is not None):
+            value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            if not isinstance(value, ast.Name) or value.id in observables or name is None:
                 return None
-            if node.value.id in observables:
-                return None
-            if node.value.id not in _MODULES:
-                names.add(node.attr)
-                events.append(node.value.id)
+            if value.id not in _MODULES:
+                names.add(name)
+                events.append(value.id)
         elif not isinstance(node, _NODES):
             return None
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

@@ -90,6 +90,9 @@ class DerivedStream(Stream):
             self.traceback = self.traceback or self._explained(format_error(error, self.text))
             return ()
         self._in_a_row = 0
+        if self._pipeline.failure and not self.traceback:  # the window will yield it when it closes
+            self.traceback = self._explained(self._pipeline.failure)
+            self.notes.append(f"the open window has failed and will yield an error: {self._first_error()}")
         return outputs
 
     def _told(self, output: tuple[int, Any]) -> tuple[int, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from looptap.streams.errors import QueryError
 
@@ -105,6 +108,10 @@ class Event:
             return self._source.rank
         raise _missing(name, self._source.name, self.__dict__, standing)
 
+    def __getitem__(self, name: str) -> Any:
+        """The observable ``name``, which need not be a name of Python: ``e["train/loss"]``."""
+        return getattr(self, name)
+
     def __looptap_names__(self) -> set[str]:
         return {*self.__dict__, *self._source.standing}
 
@@ -157,6 +164,9 @@ class EventSnapshot:
             raise AttributeError(name)
         raise _missing(name, "", self.__dict__, {})
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
     def __looptap_names__(self) -> set[str]:
         return set(self.__dict__)
 
@@ -170,10 +180,31 @@ def parts_of(event: Event | EventSnapshot) -> str:
     return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]
 
 
+_OF_VALUES = frozenset(
+    name for kind in (int, float, str, list, dict, tuple, set, np.ndarray) for name in dir(kind)
+)
+
+
+def missing_of(event: Any, names: Iterable[str]) -> str:
+    """Say which of ``names`` this event does not have, and no common value either; empty if it has all.
+
+    >>> missing_of(Event({"loss": 0.5}), ["shape", "loss"])
+    ''
+    """
+    given = event.__looptap_names__() if hasattr(event, "__looptap_names__") else set()
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    unknown = sorted(set(names) - given - _OF_VALUES - set(BUILT_IN))
+    unknown = [name for name in unknown if not hasattr(tensor, name)]
+    return str(_missing(unknown[0], event._source.name, given, {})) if unknown and given else ""
+
+
 def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str]) -> MissingObservable:
     names = sorted({*own, *standing})
     near = difflib.get_close_matches(name, names, n=1)
+    tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = f" Did you mean {near[0]!r}?" if near else f" {CALLS[name]}" if name in CALLS else ""
+    if tags:
+        hint = f" A name with a stroke is read as e[{tags[0]!r}]."
     return MissingObservable(
         f"no observable {name!r} at this {f'{event!r} ' if event else ''}event; there are: "
         f"{', '.join([*names, *BUILT_IN])}.{hint}"

@@ -1,4 +1,4 @@
-"""Functions that a query may call by name: statistics of layers, choice of samples, checks of numbers.
+"""Functions that a query may call by name: statistics of layers, choice of samples, checks of numbers, memory.
 
 None of them changes anything: no gradient, no graph, no global random numbers, no collective. A sharded
 tensor stands for its local shard. What lives on the host gives Python numbers and numpy arrays; what lives
@@ -16,6 +16,7 @@ import numpy as np
 
 from looptap.streams.batches import batch_bottomk, batch_sample, batch_topk, confusion, thumbnail
 from looptap.streams.layers import activation_stats, layer_histograms, layer_norms
+from looptap.streams.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.streams.tensors import dense, full, is_tensor, local, no_grad
 
 
@@ -160,6 +161,10 @@ HELPERS: dict[str, Callable[..., Any]] = {
         shape,
         lr,
         thumbnail,
+        rss,
+        peak_rss,
+        cuda_memory,
+        cuda_peak,
     )
 }
 """The helpers by name, as queries see them."""

@@ -11,7 +11,6 @@ import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 from looptap.streams import namespace
@@ -23,7 +22,19 @@ from looptap.streams.parts import Extraction, Parts, called_name, plain_name
 from looptap.streams.pipelines import Mapped, Pipeline, Reducing
 from looptap.streams.slots import Items, SlidingSlot
 from looptap.streams.stages import collected_events, collected_values
-from looptap.streams.syntax import Text, free_names, function, mentions, nearest, rewrite
+from looptap.streams.syntax import (
+    Text,
+    attributes_of_names,
+    free_names,
+    function,
+    item_name,
+    mentions,
+    names_in,
+    names_read,
+    nearest,
+    rewrite,
+    texts_in,
+)
 from looptap.streams.trust import GUARDED, Sight, sight_of
 from looptap.streams.windows import Group, Sliding, Window
 
@@ -194,7 +205,7 @@ class _Compiler:
         self.complete(body)
         window = self.spec.window
         size = window.size if isinstance(window, Sliding) else None
-        extraction = Extraction(self.parts, self.is_source, size, _attributes(body))
+        extraction = Extraction(self.parts, self.is_source, size, names_read(body))
         rest = extraction.rewrite(body)
         finish = extraction.only() or function(None, rest, self.text, self.names)
         pipeline = Reducing(
@@ -206,6 +217,8 @@ class _Compiler:
         if extraction.only() is None:
             shown.append("at the close: " + self.text.segment(body))
         pipeline.notes = extraction.notes
+        if self.parts.collects:
+            pipeline.expects = attributes_of_names(body, self.names)
         return self.described(pipeline, body, shown)
 
     def complete(self, body: ast.expr) -> None:
@@ -241,7 +254,7 @@ class _Compiler:
         pipeline.explanation = explanation
         pipeline.fields = _fields(body, self.text)
         pipeline.latest = self.parts.latest
-        pipeline.reads = frozenset(_attributes(body) | {n.id for n in free_names(body)})
+        pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, _hands_over(body)
         free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
@@ -285,10 +298,6 @@ def _observables(item: Any) -> set[str]:
     return names() if names is not None else set(getattr(item, "_fields", ()))
 
 
-def _attributes(body: ast.AST) -> set[str]:
-    return {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
-
-
 def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
     """The names of a tuple's elements, where the query yields tuples."""
     if isinstance(body, ast.GeneratorExp):
@@ -307,8 +316,9 @@ def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
 
 
 def _hands_over(body: ast.expr) -> bool:
-    """Whether a name, which may stand for an event, is used other than by its attributes."""
+    """Whether a name, which may stand for an event, is used other than by its attributes and items."""
     held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+    held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
     bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
     return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
@@ -350,21 +360,23 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         )
     window, every, throttle = spec.window, spec.every, spec.throttle
     compiled = getattr(code, "__code__", None)
-    reads = frozenset(_names_in(compiled))
+    reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be read: e['train/loss']
     pipeline: Pipeline
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None
-        slot = collected_values(size, spec.bounds) if spec.item == "v" else collected_events(reads, size, spec.bounds)
+        ours = spec.item == "e"
+        slot = collected_events(reads | texts, size, spec.bounds) if ours else collected_values(size, spec.bounds)
         finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
         pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
         pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]
-        pipeline.notes = [_collected(reads if spec.item == "e" else None)]
+        pipeline.notes = [_collected(reads if ours else None)]
+        pipeline.expects = reads - {*namespace.names(), *getattr(code, "__globals__", ())}
     else:
         none: Iterable[SlidingSlot] = ()
         pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
         pipeline.explanation = [f"at each event: {name}(event)"]
     pipeline.reads = reads
-    pipeline.mentions, pipeline.hands_over, pipeline.function = reads | _texts_in(compiled), True, code
+    pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code
     pipeline.explanation.append(GUARDED.format(name))
     return pipeline
 
@@ -372,25 +384,3 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
 def _collected(reads: Iterable[str] | None) -> str:
     what = "values" if reads is None else f"events with {', '.join(sorted(reads)) or 'nothing'}"
     return f"collected until the window closes, bounded: {what}"
-
-
-def _names_in(code: CodeType | None) -> set[str]:
-    """The attribute and global names that a function's code mentions, inner functions included."""
-    if code is None:
-        return set()
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names_in(constant)
-    return names
-
-
-def _texts_in(code: CodeType | None) -> set[str]:
-    """The texts that a function's code holds, inner functions included: `getattr` reads what they name."""
-    texts: set[str] = set()
-    for constant in () if code is None else code.co_consts:
-        if isinstance(constant, CodeType):
-            texts |= _texts_in(constant)
-        elif isinstance(constant, str):
-            texts.add(constant)
-    return texts

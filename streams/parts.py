@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -11,7 +12,17 @@ from looptap.streams.pipelines import Latest
 from looptap.streams.reducers import REDUCERS, Bounds, Reducer
 from looptap.streams.slots import Items, SlidingSlot, Slot
 from looptap.streams.stages import Fold, as_made_by, chained, collected_events, ema_fold, snapshotting, uncopied
-from looptap.streams.syntax import COMPREHENSIONS, Comprehension, Text, free_names, function, rewrite, targets
+from looptap.streams.syntax import (
+    COMPREHENSIONS,
+    Comprehension,
+    Text,
+    free_names,
+    function,
+    item_name,
+    names_read,
+    rewrite,
+    targets,
+)
 
 IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
@@ -57,6 +68,9 @@ class Parts:
         """The per-event sequence that ``node`` is, or None."""
         if is_source(node, bound):
             return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
+        name = item_name(node)
+        if name is not None and isinstance(node, ast.Subscript) and is_source(node.value, bound):
+            return Items(operator.itemgetter(name), one=True)  # events['train/loss'], of each
         if any(n.id in bound for n in free_names(node)):
             return None  # it depends on a variable of a loop around it
         if isinstance(node, COMPREHENSIONS):
@@ -202,8 +216,9 @@ class Parts:
         """``body`` with reductions of `recent(n)` and reads of `latest(event).name` replaced by places."""
 
         def hook(node: ast.expr, inner: frozenset[str]) -> ast.expr | None:
-            if isinstance(node, ast.Attribute) and _named_call(node.value) == "latest":
-                return self._latest(node)
+            read = node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            if read and isinstance(node, ast.Attribute | ast.Subscript) and _named_call(node.value) == "latest":
+                return self._latest(node.value, read)
             if _named_call(node) in ("recent", "latest"):
                 raise self.text.error(
                     f"{ast.unparse(node)} alone is not a value.", node,
@@ -212,7 +227,7 @@ class Parts:
             size = self._recent_in(node)
             if size is None:
                 return None
-            extraction = Extraction(self, _is_recent, size, _attributes(node))
+            extraction = Extraction(self, _is_recent, size, names_read(node))
             new = extraction.part(node, bound | inner)
             self.slots += extraction.slots  # type: ignore[arg-type]  # with a size, all of them slide
             return new
@@ -223,6 +238,8 @@ class Parts:
         """The n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
         if isinstance(node, COMPREHENSIONS):
             return self._recent_in(node.generators[0].iter)
+        if item_name(node) is not None and isinstance(node, ast.Subscript):
+            return self._recent_in(node.value)
         if not isinstance(node, ast.Call):
             return None
         if called_name(node) != "recent":
@@ -233,12 +250,11 @@ class Parts:
             raise self.text.error("recent(n) takes a number of events from 1 to 1,000,000.", node, "recent(100)")
         return size
 
-    def _latest(self, node: ast.Attribute) -> ast.expr:
-        call = node.value
+    def _latest(self, call: ast.expr, read: str) -> ast.expr:
         assert isinstance(call, ast.Call)
         if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
             raise self.text.error("latest takes the name of an event.", call, "latest('epoch').error")
-        place = Latest(call.args[0].value, node.attr)
+        place = Latest(call.args[0].value, read)
         self.latest.append(place)
         return self.place(place.get)
 
@@ -326,10 +342,10 @@ def called_name(node: ast.Call) -> str | None:
 
 
 def plain_name(node: ast.expr) -> str | None:
-    """The last name of `loss`, `e.loss`, `latest('epoch').error`; None for anything else."""
+    """The last name of `loss`, `e.loss`, `e['train/loss']`, `latest('epoch').error`; None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
-    return node.attr if isinstance(node, ast.Attribute) else None
+    return node.attr if isinstance(node, ast.Attribute) else item_name(node)
 
 
 def _named_call(node: ast.AST) -> str | None:
@@ -342,10 +358,6 @@ def _is_recent(node: ast.expr, bound: frozenset[str]) -> bool:
 
 def _contains(node: ast.AST, is_source: IsSource, bound: frozenset[str]) -> bool:
     return any(isinstance(n, ast.expr) and is_source(n, bound) for n in ast.walk(node))
-
-
-def _attributes(body: ast.AST) -> set[str]:
-    return {n.attr for n in ast.walk(body) if isinstance(n, ast.Attribute)}
 
 
 def _results(node: Comprehension) -> list[ast.expr]:

@@ -59,6 +59,9 @@ class Pipeline:
         self.language: frozenset[str] = frozenset()  # the names it uses that an observable may turn out to hide
         self.numbers: frozenset[str] | None = None  # all that it reads of an event, if it is arithmetic
         self.latest: list[Latest] = []
+        self.expects: frozenset[str] = frozenset()  # what it is likely to read of the events that it collects
+        self.failure: str | None = None  # of the open window, which then yields it in place of a value
+        self.on_failure: Callable[[], None] | None = None
         self.skipped = 0
         self.events = 0  # in the open window
         self.partial = False
@@ -194,7 +197,6 @@ class Reducing(Pipeline):
     ) -> None:
         super().__init__(text, window, every, throttle)
         self.slots, self.inner, self.finish = slots, inner, finish
-        self.failure: str | None = None
         # Asked for at each event: what kind of window it is.
         self._count = window.size if isinstance(window, Count) else math.inf
         self._seconds = window.size if isinstance(window, Seconds) else 0.0
@@ -224,6 +226,8 @@ class Reducing(Pipeline):
                     slot.post(item)
             except Exception as error:  # this window is lost; the next one starts clean
                 self.failure = format_error(error, self.text)
+                if self.on_failure is not None:
+                    self.on_failure()
             except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
                 self.failure = SPOILT
                 for inner in self.inner:

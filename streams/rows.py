@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 import keyword
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
+
+_TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
+"""Names that a field keeps: those of Python, and tags such as `train/loss`."""
 
 
 class Row(tuple[Any, ...]):
@@ -33,6 +37,15 @@ class Row(tuple[Any, ...]):
         return tuple, (tuple(self),)  # its type exists in this process only
 
 
+class TaggedRow(Row):
+    """A row with names that are not Python's: ``row["train/loss"]``; to read it by number takes longer."""
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        return getattr(self, place) if isinstance(place, str) else tuple.__getitem__(self, place)
+
+
 @lru_cache(maxsize=256)
 def row_type(fields: tuple[str, ...]) -> type[Row]:
     """The type of rows with these names; what is no name, or comes twice, is called ``_`` and its position.
@@ -41,13 +54,16 @@ def row_type(fields: tuple[str, ...]) -> type[Row]:
     0.5
     >>> row_type(("a", "a", "class"))((1, 2, 3))
     (a=1, _1=2, _2=3)
+    >>> row_type(("step", "train/loss"))((3, 0.5))["train/loss"]
+    0.5
     """
     names: list[str] = []
     for position, name in enumerate(fields):
-        usable = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+        usable = _TAG.fullmatch(name) and not keyword.iskeyword(name)
         names.append(name if usable and name not in names else f"_{position}")
     getters = {name: property(itemgetter(position)) for position, name in enumerate(names)}
-    return type("Row", (Row,), {**getters, "__slots__": (), "_fields": tuple(names)})
+    kind = Row if all(map(str.isidentifier, names)) else TaggedRow
+    return type("Row", (kind,), {**getters, "__slots__": (), "_fields": tuple(names)})
 
 
 def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:

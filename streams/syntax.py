@@ -6,8 +6,8 @@ import ast
 import difflib
 import linecache
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import CodeType, TracebackType
 from typing import Any, TypeAlias, cast
 
 from looptap.streams.errors import LooptapError, QueryError
@@ -60,6 +60,48 @@ def free_names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[a
         return
     for child, names in _children(node):
         yield from free_names(child, bound | names)
+
+
+def item_name(node: ast.AST) -> str | None:
+    """The name in `e['train/loss']`; None for anything else."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return node.slice.value
+    return None
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """All names that are read of something in ``node``, as attributes or as items."""
+    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return found | {name for n in ast.walk(node) if (name := item_name(n)) is not None}
+
+
+def attributes_of_names(node: ast.AST, known: Collection[str]) -> frozenset[str]:
+    """The names that are read, and not called, as attributes of names that are not ``known``: `loss` of `e.loss`."""
+    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in called]
+    return frozenset(n.attr for n in read if isinstance(n.value, ast.Name) and n.value.id not in known)
+
+
+def names_in(code: CodeType | None) -> set[str]:
+    """The attribute and global names that a function's code mentions, inner functions included."""
+    if code is None:
+        return set()
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_in(constant)
+    return names
+
+
+def texts_in(code: CodeType | None) -> set[str]:
+    """The texts that a function's code holds, inner functions included: `getattr` reads what they name."""
+    texts: set[str] = set()
+    for constant in () if code is None else code.co_consts:
+        if isinstance(constant, CodeType):
+            texts |= texts_in(constant)
+        elif isinstance(constant, str):
+            texts.add(constant)
+    return texts
 
 
 def mentions(node: ast.AST, name: str, bound: frozenset[str] = frozenset()) -> bool:

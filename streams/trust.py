@@ -300,6 +300,10 @@ class _Tree:
         negative = isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
         constant = index.operand if isinstance(index, ast.UnaryOp) and negative else index
         key = constant.value if isinstance(constant, ast.Constant) else None
+        if kind == EVENTS and isinstance(key, str):
+            return Path(key)
+        if kind == LATEST and isinstance(key, str):
+            return DATA
         if isinstance(kind, Path) and (type(key) is int or (type(key) is str and not negative)):
             return Path(kind.root, (*kind.steps, (-key if isinstance(key, int) and negative else key,)))
         self.data(index, bound)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import looptap
-from looptap.streams import snapshots
+from looptap.streams import memory, snapshots
 from looptap.testing import pair
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -152,3 +152,23 @@ def test_an_event_inside_a_captured_graph_is_only_counted():
     assert stream.values == [3.0, 6.0]
     assert agent.stats()["events"]["batch"] == 3
     agent.close()
+
+
+@NEEDS_CUDA
+def test_memory_of_a_device_is_that_of_its_tensors():
+    held = torch.ones(1 << 20, device="cuda")
+    assert memory.cuda_memory() == torch.cuda.memory_allocated() >= held.nbytes
+    assert memory.cuda_peak("cuda:0") == torch.cuda.max_memory_allocated()
+
+
+@NEEDS_CUDA
+def test_a_model_on_a_device_is_asked_and_its_random_numbers_go_on():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5)).cuda()
+    x = torch.randn(8, 4, device="cuda")
+    state, mean = torch.cuda.get_rng_state(), model[1].running_mean.clone()
+    answer = looptap.probe(model, x)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    assert torch.equal(model[1].running_mean, mean)
+    assert torch.equal(answer, model.eval()(x))
+    with pytest.raises(looptap.QueryError, match="model is on cuda:0 and its input on cpu"):
+        looptap.probe(model, x.cpu())

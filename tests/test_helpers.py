@@ -30,6 +30,8 @@ from looptap.streams.helpers import (
     shape,
     thumbnail,
 )
+from looptap.streams.memory import cuda_memory, cuda_peak, peak_rss, rss
+from looptap.testing import pair
 
 
 @pytest.fixture
@@ -258,6 +260,9 @@ def test_a_thumbnail_of_a_pil_image_leaves_the_image_alone():
     assert (thumbnail(image).size, image.size) == ((64, 32), (100, 50))
 
 
+MEMORY = {"rss": rss, "peak_rss": peak_rss, "cuda_memory": cuda_memory, "cuda_peak": cuda_peak}
+
+
 def everything(model):
     """A call of each helper on tensors of the model's device."""
     x = next(model.parameters()).new_ones(6, 1)
@@ -278,6 +283,7 @@ def everything(model):
         "shape": lambda: shape(x),
         "lr": lambda: lr(optimizer),
         "thumbnail": lambda: thumbnail(x),
+        **MEMORY,
     }
 
 
@@ -308,7 +314,7 @@ def test_no_helper_looks_at_a_tensor_of_a_device(name):
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     result = everything(model)[name]()
-    assert name in ("lr", "shape") or "device='meta'" in repr(result)
+    assert name in ("lr", "shape", *MEMORY) or "device='meta'" in repr(result)
 
 
 def test_helpers_do_not_import_torch():
@@ -318,3 +324,22 @@ def test_helpers_do_not_import_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_memory_is_that_of_this_process():
+    before = rss()
+    held = np.ones(64 * 1024 * 1024, dtype=np.uint8)
+    assert rss() - before > held.nbytes / 2
+    assert peak_rss() >= before + held.nbytes / 2
+    assert cuda_memory() == cuda_peak() == 0  # where there is a device: test_cuda.py
+
+
+def test_memory_can_be_asked_for_in_any_query():
+    agent, run = pair("memory")
+    queries = ("rss()", "max(rss() for e in events)", "step, cuda_memory(), cuda_peak(), peak_rss()")
+    streams = [run.stream(query, on="batch", window=2) for query in queries]
+    for step in range(4):
+        agent.emit("batch", step=step)
+    agent.close()
+    assert [len(stream.values) for stream in streams] == [4, 2, 4]
+    assert not any(stream.error_count for stream in streams)

@@ -479,3 +479,59 @@ def test_a_client_without_room_holds_up_nobody_and_gets_what_waits_later(job, mo
 
     soon(room)
     assert step.values[:4] == [0, 1, 2, 3]
+
+
+def whole(events):
+    return sum(e.lss for e in events)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "mean(e.lss for e in events)", "max((e.loss for e in events if e.lss > 3), default=0)",
+        "reduce(lambda a, e: a + e.lss, events, 0)", "[a.lss for a, b in itertools.pairwise(events)]",
+        "sum(events['lss']) / len(events)", whole,
+    ],
+)  # fmt: skip
+def test_a_mistyped_name_in_a_reduction_is_said_at_the_first_event(job, query):
+    agent, run = job
+    stream = run.stream(query, on="batch", window=1000)
+    batches(agent, 1)
+    soon(lambda: "Did you mean 'loss'?" in str(stream.notes), told=lambda: stream.notes)
+    assert "there are: " in str(stream.notes)
+    assert not stream.arrived
+    assert "window has failed" not in str(stream.notes) or "'lss'" in stream.traceback
+
+
+def test_a_window_that_fails_later_says_so_at_once_and_the_next_one_no_longer(job):
+    agent, run = job
+    stream = run.stream("sum(1 / e.step for e in events)", on="batch", window=4)
+    for step in (2, 0, 1, 1):
+        assert "window has failed" not in str(stream.notes)
+        agent.emit("batch", step=step)
+        if not step:
+            break
+    soon(lambda: "window has failed" in str(stream.notes))
+    assert "ZeroDivisionError" in stream.traceback
+    assert stream.error_count == 0
+    for _ in range(6):
+        agent.emit("batch", step=1)
+    soon(lambda: "window has failed" not in str(stream.notes))
+    assert stream.error_count == 1
+    assert [record.value for record in stream.records if not record.error] == [4.0]
+
+
+def test_names_that_values_have_are_not_taken_for_observables(job):
+    agent, run = job
+    stream = run.stream("[(a.x.shape, b.x.sum()) for a, b in itertools.pairwise(events)]", on="batch", window=1000)
+    agent.emit("batch", x=np.zeros(2))
+    assert "no observable" not in str(stream.notes)
+
+
+def test_a_reduction_of_what_has_arrived_fails_at_the_first_value_too(job):
+    agent, run = job
+    rows = run.stream("step, loss", on="batch")
+    derived = rows.query("mean(v.lss for v in values)")
+    batches(agent, 1)
+    soon(lambda: "Did you mean 'loss'?" in derived.traceback)
+    assert "window has failed" in str(derived.notes)

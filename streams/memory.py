@@ -1,0 +1,64 @@
+"""Helpers of queries: what memory the process of the job takes, on the host and on its CUDA device."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_STATM = "/proc/self/statm"
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+
+
+def rss() -> int:
+    """Return the bytes of the host's memory that this process takes now.
+
+    Raises OSError where the system has no /proc.
+
+    >>> rss() <= peak_rss()
+    True
+    """
+    try:
+        place = os.open(_STATM, os.O_RDONLY)  # not kept open: in a forked child it would be the parent's
+    except FileNotFoundError:
+        raise OSError("rss() reads /proc, which this system does not have. peak_rss() works here, too.") from None
+    try:
+        return int(os.read(place, 100).split()[1]) * _PAGE
+    finally:
+        os.close(place)
+
+
+def peak_rss() -> int:
+    """Return the most bytes of the host's memory that this process has taken so far.
+
+    Raises ImportError where the system does not count them (Windows).
+    """
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def cuda_memory(device: object = None) -> int:
+    """Return the bytes that tensors take on a CUDA device, the current one by default; 0 without CUDA.
+
+    >>> cuda_memory() <= cuda_peak()
+    True
+    """
+    return _allocated(device, "current")
+
+
+def cuda_peak(device: object = None) -> int:
+    """Return the most bytes that tensors have taken on a CUDA device; 0 without CUDA.
+
+    It counts from the start, or from what the job has reset (`torch.cuda.reset_peak_memory_stats`).
+    """
+    return _allocated(device, "peak")
+
+
+def _allocated(device: object, which: str) -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    # Nested: to flatten them, as torch.cuda.memory_allocated does, takes longer than to ask.
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    return int(stats["allocated_bytes"]["all"][which])
