@@ -42,6 +42,10 @@ class Belongings:
             self._stand_down()
             raise
 
+    def owns(self, thing: Any) -> bool:
+        """Whether ``thing`` is what the loop had before."""
+        return self._walk.seen(thing)
+
     def put_back(self) -> list[Change]:
         """Put everything back; what had changed, buffers apart."""
         torch = sys.modules.get("torch")

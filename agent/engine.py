@@ -2,12 +2,14 @@
 
 `torch.autograd.grad` frees the graph it goes through, and the loop's own `backward()` would then raise. Every way
 into the engine leads through one attribute of torch, where a stand-in takes its place while a guard is open; it
-changes calls of guarded threads only.
+changes calls of guarded threads only. A backward pass through what the query itself has made may run; one that
+reaches the loop's graph or tensors is refused.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
 
@@ -20,8 +22,37 @@ NO_BACKWARD = (
 _PASSED_ON = ("roots", "grad_tensors", "keep_graph", "create_graph", "inputs", "allow_unreachable", "accumulate_grad")
 """The arguments of the engine's run_backward, in their order."""
 
-_guarded: list[int] = []
-"""Threads that are inside a guard; as often as they are."""
+Owns = Callable[[Any], bool]
+_guarded: list[Guarded] = []
+"""The guards that are open."""
+
+
+class Guarded:
+    """A thread inside a guard: whose tensors are the loop's, and the number of the first node that is the query's."""
+
+    def __init__(self, owns: Owns) -> None:
+        self.thread, self.owns, self.first_node = get_ident(), owns, 0
+        self.gradients: list[tuple[Any, Any]] = []
+
+    def admit(self, roots: Iterable[Any]) -> None:
+        """Refuse a backward pass that reaches what is the loop's; have gradients of all leaves put back."""
+        waiting = [getattr(root, "node", None) or root.grad_fn or root for root in roots]
+        seen = set(map(id, waiting))
+        while waiting:
+            node = waiting.pop()
+            leaf = node if hasattr(node, "is_leaf") else getattr(node, "variable", None)
+            if leaf is not None:
+                if self.owns(leaf) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+                    raise QueryError(NO_BACKWARD)
+                self.gradients.append((leaf, leaf.grad))
+                leaf.grad = None
+                continue
+            if node._sequence_nr() < self.first_node:
+                raise QueryError(NO_BACKWARD)
+            for after, _ in node.next_functions:
+                if after is not None and id(after) not in seen:
+                    seen.add(id(after))
+                    waiting.append(after)
 
 
 class _StandIn:
@@ -34,11 +65,13 @@ class _StandIn:
         return getattr(self.engine, name)
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        if get_ident() not in _guarded:
+        thread = get_ident()
+        guarded = next((one for one in reversed(_guarded) if one.thread == thread), None)
+        if guarded is None:
             return self.engine.run_backward(*args, **kwargs)
         given = {**dict(zip(_PASSED_ON, args, strict=False)), **kwargs}
         if given.get("accumulate_grad"):
-            raise QueryError(NO_BACKWARD)
+            guarded.admit(given["roots"])
         if len(args) > 2:
             return self.engine.run_backward(*args[:2], True, *args[3:], **kwargs)
         return self.engine.run_backward(*args, **{**kwargs, "keep_graph": True})
@@ -47,13 +80,14 @@ class _StandIn:
 _stand_in: _StandIn | None = None
 
 
-def retain() -> None:
+def retain(guarded: Guarded) -> None:
     """Have the graphs of the loop outlive what this thread does until `release`."""
     global _stand_in
-    _guarded.append(get_ident())
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "autograd"):
         return
+    guarded.first_node = torch._C._autograd._get_sequence_nr()
+    _guarded.append(guarded)
     engine = torch.autograd.Variable._execution_engine
     if type(engine) is not _StandIn:
         if _stand_in is None or _stand_in.engine is not engine:
@@ -61,11 +95,12 @@ def retain() -> None:
         torch.autograd.Variable._execution_engine = _stand_in
 
 
-def release() -> None:
-    """End what `retain` has begun."""
-    thread = get_ident()
-    if thread in _guarded:
-        _guarded.remove(thread)
+def release(guarded: Guarded) -> None:
+    """End what `retain` has begun; the second time there is nothing to end."""
+    for leaf, gradient in reversed(guarded.gradients):
+        leaf.grad = gradient
+    if guarded in _guarded:
+        _guarded.remove(guarded)
     torch = sys.modules.get("torch")
     if not _guarded and torch is not None and hasattr(torch, "autograd"):
         engine = torch.autograd.Variable._execution_engine

@@ -102,7 +102,7 @@ def _mapping(walk: Walk, value: Any, path: Path) -> None:
             walk.push(key, here)
             walk.push(item, here)
     if type(value) is not dict:
-        _attributes(walk, value, path)
+        _instance(walk, value, path)
 
 
 def _sequence(walk: Walk, value: Any, path: Path) -> None:
@@ -112,7 +112,7 @@ def _sequence(walk: Walk, value: Any, path: Path) -> None:
         for place, item in enumerate(list(value)):
             walk.push(item, Path(path, "[", place))
     if type(value) not in (list, tuple):
-        _attributes(walk, value, path)
+        _instance(walk, value, path)
 
 
 def _torch_generator(walk: Walk, value: Any, path: Path) -> None:

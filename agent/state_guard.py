@@ -13,6 +13,7 @@ from typing import Any
 
 from looptap.agent import engine
 from looptap.agent.belongings import Belongings
+from looptap.agent.engine import Guarded
 from looptap.agent.loopstate import LoopState
 from looptap.agent.tensors import Change
 from looptap.streams.events import Event, Lazy
@@ -33,7 +34,7 @@ class StateGuard:
     ``names``. Raises QueryError, before anything has run, where the query would take from an iterator of the loop.
     """
 
-    __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_shown", "_state")
+    __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_retained", "_shown", "_state")
 
     def __init__(
         self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()
@@ -42,6 +43,7 @@ class StateGuard:
         self._changes: list[Change] = []
         self._state = LoopState()
         self._belongings: Belongings | None = None
+        self._retained: Guarded | None = None
         self._open = False
 
     def __enter__(self) -> StateGuard:
@@ -57,10 +59,11 @@ class StateGuard:
                 roots[pipeline.text] = pipeline.function
         self._state.__enter__()
         self._belongings = belongings = Belongings(named)
+        self._retained = Guarded(belongings.owns)
         try:
             self._open = True
             belongings.keep(roots)  # functions of the host are meant to do what they do
-            engine.retain()
+            engine.retain(self._retained)
         except BaseException:
             self.restore()
             raise
@@ -91,7 +94,8 @@ class StateGuard:
 
     def _put_back(self) -> None:
         try:
-            engine.release()
+            if self._retained is not None:
+                engine.release(self._retained)
             self._state.restore()
         finally:
             if self._belongings is not None:

@@ -55,14 +55,15 @@ class Change(NamedTuple):
 class _Tensor:
     """One tensor as it was."""
 
-    __slots__ = ("buffer", "data", "grad", "kind", "path", "requires", "tensor", "twin", "version")
+    __slots__ = ("buffer", "data", "grad", "kind", "path", "requires", "retained", "tensor", "twin", "version")
 
     def __init__(self, tensor: Any, path: Path, buffer: bool) -> None:
         self.tensor, self.path, self.buffer, self.twin = tensor, path, buffer, None
         leaf, self.kind = tensor.is_leaf, type(tensor)
         self.version = -1 if tensor.is_inference() else tensor._version
         self.requires = tensor.requires_grad if leaf else None
-        self.grad = tensor.grad if leaf or tensor.retains_grad else None
+        self.retained = tensor.retains_grad
+        self.grad = tensor.grad if leaf or self.retained else None
         self.data = tensor.detach()
 
 
@@ -163,6 +164,8 @@ class Tensors:
         elif one.requires is not None and tensor.is_leaf and tensor.requires_grad != one.requires:
             tensor.requires_grad_(one.requires)
             yield Change(Path(one.path, "requires_grad"), True, tensor)
+        elif one.requires is None and tensor.retains_grad and not one.retained:
+            yield Change(Path(one.path, "retains_grad"), False, tensor)
         if (one.requires is not None or tensor.retains_grad) and tensor.grad is not one.grad:
             tensor.grad = one.grad
             yield Change(Path(one.path, "grad"), True, tensor)

@@ -44,6 +44,10 @@ class Walk:
         self.things.append(thing)
         return True
 
+    def seen(self, thing: Any) -> bool:
+        """Whether the walk has come by ``thing``."""
+        return id(thing) in self._seen
+
     def push(self, value: Any, path: Path) -> None:
         """Have the walk look at ``value``, once."""
         if kind_of(type(value)) != ATOM and self.first(value):
