@@ -23,6 +23,7 @@ from looptap.protocol import connections, documents, replays
 from looptap.protocol.errors import UnsafeFile
 from looptap.store import reader, records
 from looptap.store.about import git_commit
+from looptap.store.database import Database, size_of
 from looptap.store.errors import StoreError
 from looptap.store.places import kept
 from looptap.store.run import MAX_STREAMS
@@ -182,6 +183,43 @@ def test_long_values_take_no_more_memory_than_the_file_can_need(good, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 30 * path.stat().st_size
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("SELECT x FROM c WHERE x < 0", "leads in circles"),
+        ("SELECT zeroblob(900000) FROM c LIMIT 4000", "more bytes than the file"),
+        ("SELECT zeroblob(240) FROM c LIMIT 1000000", "more bytes than the file"),
+        ("SELECT hex(zeroblob(120)) FROM c LIMIT 1000000", "more bytes than the file"),
+        ("SELECT zeroblob(5000000) FROM c LIMIT 1", "too big"),
+    ],
+)
+def test_a_query_of_a_small_file_has_small_results_whatever_the_file_does(rows, says, tmp_path):
+    """What a hostile tree of pages could make of a plain table, made by SQL."""
+    (tmp_path / "small").touch()
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    small = Database(connection, tmp_path / "small")
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match=says):
+            small.select(f"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) {rows}")
+        assert tracemalloc.get_traced_memory()[1] < 25_000_000
+    finally:
+        tracemalloc.stop()
+        small.close()
+
+
+def test_the_size_of_a_file_counts_its_log_and_leaves_holes_out(tmp_path):
+    path = tmp_path / "a.looptap"
+    path.write_bytes(b"x" * 100_000)
+    assert size_of(path) == 100_000
+    path.with_name("a.looptap-wal").write_bytes(b"x" * 50_000)
+    assert size_of(path) == 150_000
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    assert size_of(path) < 100 * 150_000
+    assert size_of(tmp_path / "absent") == 0
 
 
 def test_a_file_of_more_streams_than_a_run_has_is_refused(changed):

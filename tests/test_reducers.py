@@ -297,6 +297,20 @@ def test_a_histogram_without_a_range_refuses_nan_and_says_what_to_do():
     assert reduced("histogram", [1.0, math.nan, math.inf], 2, (0, 2))[0].tolist() == [0, 1]
 
 
+def test_a_histogram_of_more_bins_than_may_be_held_is_refused():
+    with pytest.raises(ValueError, match="takes at most 100 bins, and 101 were asked for"):
+        REDUCERS["histogram"].create(101, bounds=Bounds(items=100))
+    with pytest.raises(ValueError, match="takes at most 100 bins, and 102 were asked for"):
+        REDUCERS["histogram"].create(list(range(102)), bounds=Bounds(items=100))
+    assert len(REDUCERS["histogram"].create(100, bounds=Bounds(items=100)).result()[0]) == 100
+
+
+def test_a_quantile_of_nothing_is_an_error_as_a_function_too():
+    for q in (0.5, [0.1, 0.9]):
+        with pytest.raises(statistics.StatisticsError, match="at least one data point"):
+            quantile([], q)
+
+
 EMPTY = {
     "min": ValueError,
     "max": ValueError,

@@ -302,6 +302,40 @@ def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at
     assert reader.dropped == more
 
 
+def test_a_reader_passes_over_values_that_there_never_were_however_many_and_counts_them():
+    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    ring = history.open(100)
+    reader, seen = Reader(ring), []
+    for number in (1, 2):
+        ring.put(number, 0.0, number, 64)
+    ring.lose(35)
+    ring.put(38, 0.0, 38, 64)
+    for _ in range(3):
+        if (columns := reader.peek(10, 1 << 20)) is not None:
+            reader.take(columns)
+            seen += columns.numbers
+    assert (seen, reader.dropped) == ([1, 2, 38], 35)
+
+
+def test_without_readers_nothing_rings_and_only_the_first_value_hurries():
+    rung, hurried = [], []
+    history = History(Post(1 << 20, lambda: rung.append(1), lambda: hurried.append(1)), 1 << 20, 1 << 20)
+    ring = history.open(100)
+    ring.put(1, 0.0, 1, 64)
+    ring.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
+    ring.lose(2)
+    assert (rung, hurried) == ([], [])
+    Reader(ring)
+    ring.put(6, 0.0, 6, 64)
+    assert (len(rung), hurried) == (1, [])
+    first = history.open(100)
+    Reader(first)
+    first.put(1, 0.0, 1, 64)
+    assert hurried == [1]
+    first.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
+    assert hurried == [1]
+
+
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
     history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(50)
