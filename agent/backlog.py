@@ -26,6 +26,8 @@ ENOUGH = 256
 """Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
 MOST = 2048
 """Events beyond which it even waits for the I/O thread, which is at work on them."""
+OVERFLOW_EVENTS = 65_536
+"""Events beyond which the queries that do not return fail: what waits must not grow without bound."""
 PIECE = 64
 """Events that are evaluated at once."""
 
@@ -51,11 +53,13 @@ class Silence:
 class Turn:
     """Whose turn it is to evaluate: one piece of an agent's events is evaluated at a time."""
 
-    __slots__ = ("lock", "thread")
+    __slots__ = ("lock", "overdue", "thread")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         """Held while a piece is evaluated. Only its owner can release it: so Ctrl-C never leaves it taken."""
+        self.overdue = False
+        """Whether another thread has waited for the piece in vain; it waits no second time for the same one."""
         self.thread = 0
         """The identifier of the thread that evaluates."""
 
@@ -86,10 +90,22 @@ class Backlog:
     def look(self) -> None:
         """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
         waiting = len(self.events)
-        if waiting >= self.enough:
+        if waiting < self.enough:
+            self.post.wake()
+        elif waiting < OVERFLOW_EVENTS:
             self.drain(blocking=waiting >= MOST)
         else:
-            self.post.wake()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Fail the queries whose events have piled up behind a piece that does not end, and drop these events."""
+        plans = {waiting[0] for waiting in [*self.events]}  # copied in one step, whatever the I/O thread takes
+        self.events.clear()
+        for plan in plans:
+            plan.fail(
+                f"{OVERFLOW_EVENTS:,} events were waiting while an evaluation on the I/O thread did not return; "
+                "looptap stacks names the query"
+            )
 
     def drain(self, blocking: bool = True) -> None:
         """Evaluate all that waits now, and wait for another thread that is at it if ``blocking``."""
@@ -109,9 +125,14 @@ class Backlog:
         if not (events or piece) or turn.thread == me:
             return False
         try:  # Ctrl-C may come as soon as the lock is taken, before anything is noted
-            if not (lock.acquire(timeout=PATIENCE) if blocking else lock.acquire(False)):
-                return False
+            if not lock.acquire(False):
+                if not blocking or turn.overdue:
+                    return False
+                if not lock.acquire(timeout=PATIENCE):
+                    turn.overdue = True  # its owner clears this when the piece has ended
+                    return False
             turn.thread = me
+            turn.overdue = False
             if not piece:  # in one call, so that no event is in neither
                 piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), PIECE)))
             for plan, waiting in groupby(piece, itemgetter(0)):
@@ -127,6 +148,7 @@ class Backlog:
         finally:
             if turn.thread == me:
                 turn.thread = 0
+                turn.overdue = False
             try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
                 lock.release()
             except RuntimeError:  # another thread has it

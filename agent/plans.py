@@ -52,6 +52,13 @@ class Plan:
                 query.later = False  # it is for the budget to judge, event by event
                 self.stale = True
 
+    def fail(self, reason: str) -> None:
+        """Fail the queries of ``later``, from the training thread: their events are not evaluated any more."""
+        for query in self.later:
+            query.later = False
+            query.fail(reason)
+        self.stale = True
+
 
 def event_of(observables: dict[str, Any], source: Source, number: int, now: float, dt: float) -> Event:
     """The event of these observables."""

@@ -8,10 +8,11 @@ import time
 
 import pytest
 import torch
+from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.backlog import ENOUGH
+from looptap.agent.backlog import ENOUGH, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import Event
 from looptap.testing import pair
@@ -218,3 +219,36 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     agent._link.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21
+
+
+def test_an_evaluation_that_does_not_return_holds_up_no_event_and_no_memory(run):
+    agent, client = run
+    stuck = client.stream("step", on="batch")
+    agent.emit("batch", step=0)
+    stuck.wait(1)
+    backlog, taken, over = agent._taps.backlog, threading.Event(), threading.Event()
+
+    def hold():
+        with backlog.turn.lock:
+            taken.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(60)
+    try:
+        for step in range(1, OVERFLOW_EVENTS + 5_000):  # one wait of half a second for each would take nine hours
+            agent.emit("batch", step=step)
+        assert len(backlog.events) < 5_000
+        assert backlog.turn.overdue
+    finally:
+        over.set()
+        holder.join()
+    agent.emit("batch", step=-1)
+    soon(lambda: stuck.state == "failed")
+    assert "did not return" in stuck.reason
+    assert not backlog.events
+    fresh = client.stream("step", on="batch")
+    agent.emit("batch", step=7)
+    fresh.wait(1)
+    assert fresh.values == [7]
