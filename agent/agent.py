@@ -16,7 +16,7 @@ from typing import Any
 
 from looptap.agent.announcing import announce, note_end
 from looptap.agent.backlog import Backlog
-from looptap.agent.budget import Budget
+from looptap.agent.budget import OverheadBudget
 from looptap.agent.endpoints import place_for_sockets
 from looptap.agent.identity import checked_groups, checked_name, run_info
 from looptap.agent.keeping import Keeper
@@ -97,7 +97,7 @@ class Agent(Steered, Resumable):
         self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
         self._keeper = self._kept(store) if wanted else None
         self._service = Service(
-            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=Budget(budget),
+            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=OverheadBudget(budget),
             keeper=self._keeper,
         )  # fmt: skip
         self._allow(on_stop, may_pause, replay)

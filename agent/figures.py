@@ -79,6 +79,7 @@ class Figures:
             "outbox_bytes": post.waiting(),
             "outbox_peak": post.peak,
             "dropped": sum(s.source.dropped for s in streams),
+            "withheld": sum(s.query.withheld for s in streams if s.reader is None),
             "refused_messages": service.refused,
             "events_in_cuda_graphs": loopstate.captured,
             **service.lineage.told(),

@@ -41,6 +41,7 @@ class Keeper:
         self._rings: dict[Sink, Standing] = {}  # of those
         self._ready: dict[Standing, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
+        self._withheld: dict[str, int] = {}
         self._errors_told = -math.inf
         self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -108,6 +109,7 @@ class Keeper:
     def _tell_errors(self, streams: Iterable[Standing]) -> None:
         """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
 
+        Likewise how many events the budget has kept from them.
         A first error, and the end of a query, at once where it is one of these ``streams``; further ones, of all
         streams, once a second.
         """
@@ -120,6 +122,10 @@ class Keeper:
             for number, query in ((self._kept[standing][0], standing.query) for standing in streams)
             if query.errors
         }
+        withheld = {str(self._kept[standing][0]): standing.query.withheld for standing in streams}
+        if due and any(count != self._withheld.get(name, 0) for name, count in withheld.items()):
+            self._withheld |= withheld
+            self.writer.describe(withheld=self._withheld)
         fresh = {name: told for name, told in errors.items() if self._errors.get(name) != told}
         first = any(name not in self._errors or self._errors[name][2] != told[2] for name, told in fresh.items())
         if fresh and (due or first):

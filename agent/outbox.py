@@ -121,10 +121,17 @@ class Post:
     all streams.
     """
 
-    __slots__ = ("_outboxes", "changed", "granted", "hurry", "limit", "peak", "ready", "ring", "rung", "taken")
+    __slots__ = (
+        "_outboxes", "changed", "deferred", "defers", "granted", "hurry", "limit", "peak", "ready", "ring", "rung",
+        "taken",
+    )  # fmt: skip
 
     def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
         self.limit, self.ring, self.hurry = limit, ring, hurry
+        self.defers = False
+        """Whether the training thread measures the cost of a query, and sends wakeups afterwards."""
+        self.deferred: tuple[Callable[[], None], ...] = ()
+        """Those wakeups."""
         self.ready: set[Sink] = set()
         """The sinks with news; added by producers, removed by the I/O thread."""
         self.changed = False
@@ -155,10 +162,30 @@ class Post:
         if not self.rung:
             try:
                 self.rung = True
-                self.ring()
+                self._send(self.ring)
             except BaseException:  # an interrupt
                 self.rung = False
                 raise
+
+    def hasten(self) -> None:
+        """Have the I/O thread send the first value of a stream at once: somebody looks at an empty screen."""
+        self._send(self.hurry)
+
+    def _send(self, wakeup: Callable[[], None]) -> None:
+        if self.defers:  # there is no call up to the end, so no other thread and no interrupt comes between
+            self.deferred = (*self.deferred, wakeup)
+        else:
+            wakeup()
+
+    def settle(self) -> None:
+        """Send the wakeups that were deferred."""
+        deferred, self.deferred = self.deferred, ()
+        try:
+            for wakeup in deferred:
+                wakeup()
+        except BaseException:  # an interrupt
+            self.rung = False
+            raise
 
     def collect(self) -> list[Sink]:
         """Take the sinks that have news out of the set, for the I/O thread, which looks at them afterwards."""
@@ -227,8 +254,8 @@ class Outbox:
         self._items.append((number, event, time, value, size))
         if self not in self._ready:
             self._post.announce(self)
-        if number == 1:  # somebody has just asked, and looks at an empty screen
-            self._post.hurry()
+        if number == 1:
+            self._post.hasten()
 
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]

@@ -6,8 +6,10 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.backlog import Waiting
-from looptap.agent.budget import GRACE, WATCHED, used
+from looptap.agent.budget import GRACE, WATCHED
+from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
+from looptap.agent.thread_time import used
 from looptap.streams.arithmetic import tensor_type
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
 
@@ -71,9 +73,25 @@ def event_of(observables: dict[str, Any], source: Source, number: int, now: floa
 
 
 def evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: Post
 ) -> float:
-    """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds."""
+    """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds.
+
+    No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
+    keeps that for as long as it likes.
+    """
+    post.defers = True
+    try:
+        return _evaluate(queries, event, number, now, began, step, post)
+    finally:
+        post.defers = False
+        if post.deferred:
+            post.settle()
+
+
+def _evaluate(
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: Post
+) -> float:
     started = begin = monotonic()  # what an event costs with any query is no query's fault
     for query in queries:
         if number % query.every:
@@ -81,20 +99,25 @@ def evaluate(
         meter = query.meter
         if meter.skip:
             if meter.skip > 0:
-                query.seen = number
+                query.seen = number  # an interrupt finds all of this done, or nothing: there is no call
                 meter.skip = meter.skip - 1 or WATCHED
-            else:
-                started = query.watched(event, number, now, began, step, started)
-            continue
-        query.post(event, number, now, began)
-        ended = monotonic()
-        cost = ended - started
-        query.seconds += cost
-        if cost > meter.cheap:
-            query.charge(cost, step, number, now)
+                query.withheld += 1
+                continue
+            query.watched(event, number, now, began, step)
             ended = monotonic()
-        elif meter.every != 1:
-            meter.forget()  # it has become cheap
+        else:
+            query.post(event, number, now, began)
+            ended = monotonic()
+            cost = ended - started
+            query.seconds += cost
+            if cost > meter.cheap:
+                query.charge(cost, step, number, now)
+                ended = monotonic()
+            elif meter.every != 1:
+                meter.forget()  # it has become cheap
+        if post.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
+            post.settle()
+            ended = monotonic()
         started = ended
     return started - begin
 

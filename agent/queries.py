@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from time import monotonic
 from typing import Any, TypeAlias
 
 from looptap.agent.backlog import MISSED
-from looptap.agent.budget import Meter, used
+from looptap.agent.budget import CostMeter
 from looptap.agent.outbox import SMALLEST, Item, Marked, Sink
 from looptap.agent.query_status import QueryStatus
 from looptap.agent.state_guard import StateGuard
@@ -45,7 +44,7 @@ class AttachedQuery(QueryStatus):
         name: str = "",
         max_bytes: int,
         recorder: FlightRecorder[Item] | None = None,
-        meter: Meter,
+        meter: CostMeter,
         places: Sequence[Latest] = (),
     ) -> None:
         super().__init__(pipeline, outbox, meter, places)
@@ -90,8 +89,13 @@ class AttachedQuery(QueryStatus):
                     outbox.put(number, now, value, size)
                     self._in_a_row = 0
                     return
-                if self.suspended or self.state != "live":
+                if self.state != "live":
                     return
+                if self.suspended:
+                    if now < self._retry:
+                        self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
+                        return
+                    self._try_again(now)
                 if not self.events:
                     self.started = now
                     if self.pipeline.expects:
@@ -130,6 +134,7 @@ class AttachedQuery(QueryStatus):
         if outputs:
             self._put(outputs, event, number, now)
         elif self.pipeline.mapped:
+            self._empty += 1
             self._in_a_row = 0
 
     def _interrupted(self, put: int, event: Event, number: int, now: float) -> None:
@@ -152,9 +157,12 @@ class AttachedQuery(QueryStatus):
 
     def miss(self, number: int, now: float) -> None:
         """Take note of an event that Ctrl-C has kept from the query."""
-        if self.suspended or self.state != "live":
+        if self.state != "live":
             return
         self.seen = number
+        if self.suspended:
+            self.withheld += 1
+            return
         if not self.pipeline.mapped:
             self.pipeline.begin(partial=True)
         if self.pipeline.yields(now):
@@ -321,18 +329,16 @@ class AttachedQuery(QueryStatus):
         self.pipeline.begin(partial=True)
         self.close(number, now)
 
-    def watched(self, event: Event, number: int, now: float, began: int, step: float, started: float) -> float:
-        """`post` of a query that is under suspicion, at the cost that is its own doing. Returns when it ended."""
-        cpu, waits = used()
+    def watched(self, event: Event, number: int, now: float, began: int, step: float) -> None:
+        """`post` of a query that is under suspicion, at the cost that is its own doing."""
+        before = self.meter.own.start()
         self.post(event, number, now, began)
-        ended, (cpu_then, waits_then) = monotonic(), used()
-        cost = self.meter.own(ended - started, cpu_then - cpu, waits_then - waits)
+        cost = self.meter.own.stop(before)
         self.seconds += cost
         if cost > self.meter.cheap:
             self.charge(cost, step, number, now)
         else:
             self.meter.calm(now)
-        return monotonic()
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
         """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
@@ -341,8 +347,7 @@ class AttachedQuery(QueryStatus):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
         elif meter.limited and not self.pipeline.mapped:
             self.cut(number, now)
-            self.suspended, meter.skip = True, 0
-            self._tell()
+            self._suspend(now)
         elif meter.limited != limited:
             self._tell()
 

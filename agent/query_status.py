@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
-from looptap.agent.budget import Meter
+from looptap.agent.budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
 from looptap.agent.outbox import Sink
 from looptap.streams.errors import LooptapError
 from looptap.streams.pipelines import Latest, Pipeline
@@ -18,7 +19,7 @@ TOO_MANY = 100
 class QueryStatus:
     """The part of an `AttachedQuery` that clients are told of."""
 
-    def __init__(self, pipeline: Pipeline, outbox: Sink, meter: Meter, places: Sequence[Latest]) -> None:
+    def __init__(self, pipeline: Pipeline, outbox: Sink, meter: CostMeter, places: Sequence[Latest]) -> None:
         self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
         pipeline.on_failure = self._window_failed
         self.places = places
@@ -35,19 +36,48 @@ class QueryStatus:
         self.changes = 1
         """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
         self.suspended = False
+        self.withheld = 0
+        """Events that the budget has kept from it."""
+        self._empty = 0  # events that gave no value: filtered out, or throttled
+        self._pause = self._retry = self._resumed = 0.0  # seconds of the newest suspension, when it ends, when it ended
         self.overdue = 0.0
         """Seconds that its present evaluation has taken, once they are many."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
+
+    def _suspend(self, now: float) -> None:
+        """Evaluate a reducing query no more for a while, which is longer if the last suspension has just ended."""
+        again = self._pause and now - self._resumed < self._pause
+        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
+        self._retry = now + self._pause
+        self.suspended = True
+        self.meter.forget()  # its share is free for others meanwhile
+        self._tell()
+
+    def _try_again(self, now: float) -> None:
+        """Resume a suspended query, and watch what it costs."""
+        self._resumed = now
+        self.meter.try_again(now)
+        self._resume()
+
+    def _resume(self) -> None:
+        self.pipeline.begin(partial=True)
+        self.suspended = False
+        self._tell()
 
     def granted(self, share: float | None) -> None:
         """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
         self.meter.forget()
         self.meter.grant = share
         if self.suspended:
-            self.pipeline.begin(partial=True)
-            self.suspended = False
-        self.changes += 1
+            self._resume()
+        self._tell()
+
+    @property
+    def filtered(self) -> int:
+        """Events at which a mapped query had no value to yield, of those at which it was evaluated."""
+        empty = self._empty  # looked at first: the training thread raises it last
+        return max(0, empty - self.pipeline.skipped)
 
     def remarks(self) -> list[str]:
         """What whoever reads the stream should know of it at present."""
@@ -60,13 +90,17 @@ class QueryStatus:
 
     def limitation(self) -> str:
         """How the budget limits this query, in words; empty if it does not."""
-        meter = self.meter
-        share = f"{100 * meter.allowed():.2g} %"
+        meter, verdict = self.meter, self.meter.verdict
+        if verdict is None or not (self.suspended or meter.limited):
+            return ""
         if self.suspended:
-            return f"suspended: it takes more than {share} of the loop's time; budget= or stream.grant() gives it more"
-        if meter.limited:
-            return f"evaluated at every {_ordinal(meter.every * meter.pace)} event, to stay within {share}"
-        return ""
+            left = max(0.0, self._retry - monotonic())
+            return (
+                f"suspended: it takes more than {percent(verdict.allowed)} of the loop's time: {verdict}; it is tried "
+                f"again in {left:.0f} s; budget= or stream.grant() gives it more"
+            )
+        every = _ordinal(meter.every * meter.pace)
+        return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
 
     def fail(self, reason: str) -> None:
         """Stop for good; the I/O thread takes the query off its events."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.aligned import AlignedQuery
-from looptap.agent.budget import Budget, Meter
+from looptap.agent.budget import CostMeter, OverheadBudget
 from looptap.agent.functions import code_of
 from looptap.agent.outbox import Item, Outbox, Sink
 from looptap.agent.queries import AttachedQuery
@@ -39,7 +39,7 @@ class Queries:
     """Compiles queries and commands, and moves them on and off the taps."""
 
     def __init__(
-        self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: Budget
+        self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget
     ) -> None:
         self._taps, self._groups, self._limits, self._budget = taps, groups, limits, budget
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
@@ -65,7 +65,7 @@ class Queries:
         """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
-        meter = Meter(self._budget, math.inf, pipeline.every)
+        meter = CostMeter(self._budget, math.inf, pipeline.every)
         return AttachedQuery(
             pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest
         )
@@ -83,7 +83,7 @@ class Queries:
         kind = AttachedQuery
         if attach.align:
             pipeline, kind = _aligned(pipeline, attach), AlignedQuery if not pipeline.mapped else AttachedQuery
-        meter = Meter(self._budget, granted(attach.budget), attach.every)
+        meter = CostMeter(self._budget, granted(attach.budget), attach.every)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)

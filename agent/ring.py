@@ -148,7 +148,7 @@ class Ring:
         if self not in post.ready:
             post.announce(self)
         if number == 1:  # somebody waits for the first value
-            post.hurry()
+            post.hasten()
 
     def forget(self) -> None:
         """Give up the oldest value, under the lock of the history."""

@@ -115,8 +115,8 @@ class ServedStream:
         """Whether any of its counters has moved since this was last asked, or anything else that clients hear of."""
         query, source = self.query, self.source
         before, self._seen = self._seen, (
-            query.events, query.errors, query.pipeline.skipped, source.number, source.dropped, self.sent,
-            query.overdue, *(place.problem for place in query.places),
+            query.events, query.errors, query.pipeline.skipped, query.withheld, source.number, source.dropped,
+            self.sent, query.overdue, *(place.problem for place in query.places),
         )  # fmt: skip
         return before != self._seen
 
@@ -223,7 +223,7 @@ class ServedStream:
             self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
             query.pipeline.skipped, query.errors, traceback, remarks,
             1e9 * query.seconds / query.events if query.events else 0.0,
-            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
+            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached, query.withheld, query.filtered,
         )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class ServedStream:
         return {
             "name": self.query.name, "on": self.query.on, "client": self.client.name, "state": s.state,
             "values": s.last - self.base, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped,
-            "errors": s.errors,
+            "errors": s.errors, "withheld": s.withheld, "filtered": s.filtered, "evaluated": self.query.events,
             "nanoseconds_per_event": s.nanoseconds, "share_of_time": s.share,
             "limitation": self.query.limitation(),
         }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from looptap.agent.attachments import Attachments
-from looptap.agent.budget import Budget
+from looptap.agent.budget import OverheadBudget
 from looptap.agent.commands import Outcome
 from looptap.agent.delivery import LARGE, Delivery
 from looptap.agent.figures import Figures
@@ -52,7 +52,7 @@ class Service:
         groups: tuple[str, ...],
         limits: Limits,
         post: Post,
-        budget: Budget,
+        budget: OverheadBudget,
         keeper: Keeper | None = None,
     ) -> None:
         self.run, self.limits, self.taps, self.budget = run, limits, taps, budget
@@ -154,6 +154,7 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
+        self.budget.io_clock.is_this_thread()
         self.pulse.beat()
         self.post.rung = False  # an interrupt of the training thread may have left it set and woken nobody
         if not self.clients:  # nobody waits for what is quiet

@@ -69,6 +69,7 @@ class Standing:
             "bytes": ring.held,
             "rate": self._rate(),
             "errors": query.errors,
+            "withheld": query.withheld,
             "readers": ring.readers - self.kept,
             "exported": self.exported,
             "shares": sorted(self.shares),

@@ -47,15 +47,21 @@ class Tap:
     """One type of events."""
 
     __slots__ = (
-        "_backlogs", "_ends", "_last", "_lock", "_own", "_plan", "_posted", "_told", "backlog", "began", "busy",
-        "capturing", "closes", "commands", "groups", "latest", "number", "queries", "source",
+        "_backlogs", "_ends", "_last", "_lock", "_own", "_plan", "_post", "_posted", "_told", "backlog", "began",
+        "busy", "capturing", "closes", "commands", "groups", "latest", "number", "queries", "source",
     )  # fmt: skip
 
     def __init__(
-        self, source: Source, lock: threading.RLock, backlogs: tuple[Backlog, Backlog], closes: tuple[Tap, ...] = ()
+        self,
+        source: Source,
+        lock: threading.RLock,
+        backlogs: tuple[Backlog, Backlog],
+        post: Post,
+        closes: tuple[Tap, ...] = (),
     ) -> None:
         self.source, self._lock, self.closes = source, lock, closes
         self._backlogs = backlogs  # where somebody waits for the values, and where nobody does
+        self._post = post
         self.backlog = backlogs[0]
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
@@ -130,11 +136,11 @@ class Tap:
                 try:
                     if self.commands or self.latest:
                         thens = self._prepare(event)
-                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own, self._post)
                         if thens:
                             raise After(thens)
                     else:
-                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own)
+                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own, self._post)
                 finally:
                     observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
                     if type(event) is LazyEvent:
@@ -235,13 +241,14 @@ class Taps:
 
     def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: Backlog) -> None:
         self.standing, self.rank, self.backlog = standing, rank, backlog
+        assert isinstance(backlog.post, Post)
+        self._post = backlog.post
         self.quiet = backlog.quiet_twin()
         """The events of the queries whose values nobody waits for: no bell is rung for them."""
         self.lock = threading.RLock()
         self.by_name: dict[str, Tap] = {}
         for name in groups:
-            closes = tuple(self.by_name.values())
-            self.by_name[name] = Tap(Source(name, standing, rank), self.lock, (backlog, self.quiet), closes)
+            self.by_name[name] = self._new(name, tuple(self.by_name.values()))
 
     def open(self, event: str) -> Tap:
         """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
@@ -254,8 +261,9 @@ class Taps:
             tap = self.by_name.setdefault(event, self._new(event))
         return tap
 
-    def _new(self, event: str) -> Tap:
-        return Tap(Source(event, self.standing, self.rank), self.lock, (self.backlog, self.quiet))
+    def _new(self, event: str, closes: tuple[Tap, ...] = ()) -> Tap:
+        source, backlogs = Source(event, self.standing, self.rank), (self.backlog, self.quiet)
+        return Tap(source, self.lock, backlogs, self._post, closes)
 
     @contextlib.contextmanager
     def still(self, seconds: float) -> Iterator[bool]:
@@ -307,9 +315,9 @@ class Deaf(Taps):
 
     def __init__(self) -> None:
         super().__init__((), {}, 0, Backlog(Post(0, _nobody, _nobody)))
-        self._tap = Tap(Source("inert"), self.lock, (self.backlog, self.quiet))
+        self._tap = super()._new("inert")
 
-    def _new(self, event: str) -> Tap:
+    def _new(self, event: str, closes: tuple[Tap, ...] = ()) -> Tap:
         return self._tap
 
     def counts(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ def rows() -> Iterator[Row]:
                     mlp.step()
                 due += PERIOD
                 agent.emit("batch")
-            client.when("delay", EVENTS)
+            client.delivered("delay", EVENTS)
             delays = client.seen("delay")["delays"]
         p50, p99 = statistics.median(delays), statistics.quantiles(delays, n=100)[98]
         yield Row(

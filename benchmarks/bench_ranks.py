@@ -57,6 +57,7 @@ for value in stream.follow(history=False):
     if now > stop:
         break
 windows = stream.arrived - seen
+assert not (stream.dropped or stream.withheld), stream
 told = {{"cpu": (time.process_time() - cpu) / windows, "messages": messages / windows, "delays": delays,
          "threads": threading.active_count(), "absent": len(stream.absent)}}
 run.close()

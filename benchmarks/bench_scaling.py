@@ -49,6 +49,7 @@ stream.wait(2, timeout=60)
 cpu, begin = time.process_time(), stream.arrived
 stream.wait(begin + 8, timeout=60)
 print(json.dumps((time.process_time() - cpu) / (stream.arrived - begin)))
+assert not (stream.dropped or stream.withheld), stream
 run.close()
 """
 

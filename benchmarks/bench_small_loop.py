@@ -20,7 +20,8 @@ from reader import Reader, reader, run
 
 import looptap
 
-STEPS = 60
+STEPS, ROUNDS, WARM_UP = 60, 60, 3
+EVENTS = STEPS * (ROUNDS + WARM_UP)
 STREAMS: dict[str, dict[str, Any]] = {
     "row": {"query": "step, loss"},
     "mean": {"query": "mean(e.loss for e in events)", "window": 100},
@@ -28,6 +29,8 @@ STREAMS: dict[str, dict[str, Any]] = {
     "recent": {"query": "loss > 3 * mean(e.loss for e in recent(50))"},
     "recorder": {"query": "step, loss", "when": "isnan(loss)", "before": 20},
 }
+VALUES = {"row": EVENTS, "mean": EVENTS // 100, "norm": EVENTS // 10, "recent": EVENTS, "recorder": 0}
+"""What is to arrive."""
 
 
 class Floor:
@@ -74,7 +77,10 @@ def measured(make: Callable[[], Any], agent: looptap.Agent, client: Reader, even
         "floor": block(loop, Floor(), event),
         "five": block(loop, agent, event),
     }
-    return interleave(blocks, rounds=60, warm_up=3)
+    seen = interleave(blocks, ROUNDS, warm_up=WARM_UP)
+    for name, count in VALUES.items():
+        client.delivered(f"{event} {name}", count)
+    return seen
 
 
 def rows() -> Iterator[Row]:

@@ -60,6 +60,18 @@ def rows() -> Iterator[Row]:
         blocks["log"] = _burst(lambda number: agent.log(loss=0.5))
         blocks["log loop"] = lambda: mean_in_a_loop(mlp.step, lambda number, loss: agent.log(logged=loss))
         seen = interleave(blocks, ROUNDS, settle=0.05)
+        turns = ROUNDS + 1
+        kept = {stream["name"]: stream["values"] for stream in agent.stats()["streams"]}
+        assert (kept["loss"], kept["logged"]) == (IN_A_ROW * turns, STEPS * turns), kept
+        for query in QUERIES:
+            for kind in ("read", "kept"):
+                agent.end_group(f"{kind} loop {query}")
+            agent.end_group(f"kept {query}")
+            values = 1 if "events" in query else STEPS * turns
+            client.delivered(f"read loop {query}", values)
+            kept = {stream["name"]: stream["values"] for stream in agent.stats()["streams"]}
+            assert kept[f"kept loop {query}"] == values, kept
+            assert kept[f"kept {query}"] == (1 if "events" in query else IN_A_ROW * turns), kept
     for query, kind in QUERIES.items():
         for loop, where in (("", f"{IN_A_ROW:,} in a row"), ("loop ", "after a training step, loss a tensor")):
             kept, read = f"kept {loop}{query}", f"read {loop}{query}"

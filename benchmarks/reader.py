@@ -30,8 +30,14 @@ class Reader:
         return self._ask(do="open", name=name, query=query, **options)
 
     def when(self, name: str, count: int) -> dict[str, Any]:
-        """Wait until ``count`` values have arrived: the time at which they had, and what is missing."""
+        """Wait until ``count`` values have arrived: the time at which they had, what is missing, what is withheld."""
         return self._ask(do="when", name=name, count=count)
+
+    def delivered(self, name: str, count: int) -> float:
+        """Wait until all ``count`` values have arrived: the time at which they had. None may be missing or withheld."""
+        answer = self.when(name, count)
+        assert (answer["arrived"], answer["missing"], answer["withheld"]) == (count, 0, 0), (name, count, answer)
+        return float(answer["at"])
 
     def seen(self, name: str) -> dict[str, Any]:
         """What has arrived by now, its newest values, and the delays that `delays=True` measured."""
@@ -109,7 +115,8 @@ def _answer(
         deadline = time.monotonic() + PATIENCE
         while stream.arrived < how["count"] and time.monotonic() < deadline:
             time.sleep(0.0005)
-        return {"at": time.monotonic(), "arrived": stream.arrived, "missing": stream.dropped}
+        at = time.monotonic()
+        return {"at": at, "arrived": stream.arrived, "missing": stream.dropped, "withheld": stream.withheld}
     if do == "seen":
         numbers = [record.number for record in stream.records[-3:]]
         return {

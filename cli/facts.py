@@ -75,6 +75,8 @@ class Facts:
     """What they may take together; None without a limit."""
     clients: int = 0
     dropped: int = 0
+    withheld: int = 0
+    """Events that the budget has kept from queries."""
     outbox: int = 0
     """Bytes that wait to be sent."""
     streams: tuple[StandingStream, ...] = ()
@@ -129,6 +131,7 @@ class Watcher:
             budget=_number(told.get("budget"), math.inf) if _number(told.get("budget"), math.inf) < 1 else None,
             clients=len(_dicts(told.get("clients"))) - 1,  # this process is one of them
             dropped=int(_number(told.get("dropped"))),
+            withheld=int(_number(told.get("withheld"))),
             outbox=int(_number(told.get("outbox_bytes"))),
         )
 

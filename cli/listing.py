@@ -155,6 +155,8 @@ def _query(query: dict[str, Any]) -> Text:
         cost(query["nanoseconds_per_event"], query["share_of_time"]),
         f"{query['dropped']:,} dropped",
     ]
+    if query.get("withheld"):
+        facts.append(f"{several(query['withheld'], 'event')} withheld by the budget")
     if query["errors"]:
         facts.append(several(query["errors"], "error"))
     if query["state"] != "live":

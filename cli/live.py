@@ -100,6 +100,7 @@ class Part:
         over = f"  {stream.state}: {printable(stream.reason)}" if stream.state != "live" else ""
         yield Text.assemble((stream.name.replace("\n", " "), "bold cyan"), (f"  on {stream.on}", "dim"), over)
         losses = f", {stream.dropped:,} missing" if stream.dropped else ""
+        losses += f", {several(stream.withheld, 'event')} withheld by the budget" if stream.withheld else ""
         errors = f", {several(stream.error_count, 'error')}" if stream.error_count else ""
         values = f"  {several(self.tail.values, 'value')}, {self._rate():,.0f} per second"
         yield Text.assemble(values, (losses + errors, "red"), f"; {cost(*stream.cost)}")

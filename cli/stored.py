@@ -24,7 +24,7 @@ from looptap.streams.lengths import duration
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""
-_INNER = {"process", "id", "name", "started", "ended", "farewell", "errors"}
+_INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld"}
 _OF_RANKS = {"rank", "ranks", "attempt"}
 _MOST = 20  # commands that people are shown
 
@@ -101,7 +101,7 @@ def export(file: str, name: str, to: str, output: str | None) -> int:
 
 
 def _report(run: StoredRun) -> dict[str, Any]:
-    facts = {name: fact for name, fact in run.metadata.items() if name not in ("process", "errors")}
+    facts = {name: fact for name, fact in run.metadata.items() if name not in ("process", "errors", "withheld")}
     return {
         "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
         "started": run.started, "ended": run.ended, "facts": facts,
@@ -114,7 +114,7 @@ def _described(stream: StoredStream) -> dict[str, Any]:
     return {
         "name": stream.name, "query": stream.text, "on": stream.on, "window": stream.window, "fields": stream.fields,
         "unit": stream.unit, "values": stream.arrived, "errors": stream.error_count, "error": stream.traceback,
-        "missing": stream.dropped, "latest": stream.latest, "notes": stream.notes,
+        "missing": stream.dropped, "withheld": stream.withheld, "latest": stream.latest, "notes": stream.notes,
     }  # fmt: skip
 
 
@@ -146,6 +146,8 @@ def _lines(run: StoredRun) -> Iterator[Text]:
             facts.append(f"the last {text_of(stream.latest, 80)}")
         if stream.dropped:
             facts.append(f"{stream.dropped:,} missing")
+        if stream.withheld:
+            facts.append(f"{several(stream.withheld, 'event')} withheld by the budget")
         if failed := _failed(stream):
             facts.append(failed)
         query = f" = {stream.text}" if stream.text not in ("", stream.name) else ""

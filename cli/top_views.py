@@ -92,6 +92,8 @@ def _costs(seen: Facts) -> Text:
     )  # fmt: skip
     if seen.dropped:
         line.append(f", {several(seen.dropped, 'value')} dropped", "red")
+    if seen.withheld:
+        line.append(f", {several(seen.withheld, 'event')} withheld by the budget", "red")
     return line
 
 
@@ -169,6 +171,8 @@ class Shown:
             line.append(f"  {text_of(stream.latest, 200)}{unit}").append(f"  {_rate(self.rate())}", "dim")
         if stream.dropped:
             line.append(f"  {stream.dropped:,} missing", "red")
+        if stream.withheld:
+            line.append(f"  {stream.withheld:,} withheld", "red")
         if stream.error_count:
             line.append(f"  {several(stream.error_count, 'error')}", "red")
         line.append(f"  {cost(*stream.cost)}", "dim")

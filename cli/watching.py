@@ -215,7 +215,8 @@ class Json:
             stream = tail.stream
             print(json_of({
                 **_query(tail), "state": stream.state, "reason": stream.reason, "values": tail.values,
-                "missing": stream.dropped, "errors": stream.error_count, "notes": stream.notes,
+                "missing": stream.dropped, "withheld": stream.withheld, "filtered": stream.filtered,
+                "errors": stream.error_count, "notes": stream.notes,
                 "nanoseconds_per_event": stream.cost.nanoseconds, "share_of_time": stream.cost.share,
             }), flush=True)  # fmt: skip
 
@@ -228,6 +229,8 @@ def summary(tail: Tail) -> str:
     """What came of a stream, on one line."""
     stream = tail.stream
     facts = [several(tail.values, "value"), f"{stream.dropped:,} missing"]
+    if stream.withheld:
+        facts.append(f"{several(stream.withheld, 'event')} withheld by the budget")
     if stream.error_count:
         facts.append(several(stream.error_count, "error"))
     return f"{', '.join(facts)}; {cost(*stream.cost)}; {stream.reason or stream.state}"

@@ -65,6 +65,7 @@ class LiveStream(Stream):
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._told_dropped = self._told_errors = self._earlier_errors = 0
+        self._earlier = 0, 0  # events withheld and filtered before the query was attached anew
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
         self._offset = 0
@@ -172,6 +173,7 @@ class LiveStream(Stream):
         self._settled = False
         if self.standing is None:
             self._earlier_errors = self.error_count
+            self._earlier = self.withheld, self.filtered
             self._told_dropped = self._told_errors = 0
         if moved is None:
             self._relinked = self.standing is None  # else the numbers tell
@@ -230,6 +232,7 @@ class LiveStream(Stream):
         self.cost = Cost(status.nanoseconds, status.share)
         self._told_dropped, self.skipped = status.dropped, status.skipped
         self._told_errors = status.errors
+        self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
         self.traceback = self.traceback or _text(status.traceback)
         self._limit(status.notes)
         if self.traceback and not self._warned:

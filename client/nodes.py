@@ -105,7 +105,8 @@ class NodeRelay:
             self._tell(m.Status(
                 number, stream.state, stream.reason, dropped=stream.dropped, errors=stream.error_count,
                 traceback=stream.traceback, notes=(*stream.notes, *lacks),
-                nanoseconds=stream.cost.nanoseconds, share=stream.cost.share,
+                nanoseconds=stream.cost.nanoseconds, share=stream.cost.share, withheld=stream.withheld,
+                filtered=stream.filtered,
             ))  # fmt: skip
 
     def _attach(self, attach: m.Attach) -> dict[str, Any]:

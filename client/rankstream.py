@@ -219,6 +219,8 @@ class RankStream(LiveStream):
     def _look(self) -> None:
         """See how the ranks are."""
         self.skipped = sum(part.skipped for part in self.parts.values())
+        self.withheld = sum(part.withheld for part in self.parts.values())
+        self.filtered = sum(part.filtered for part in self.parts.values())
         costs = [part.cost for part in self.parts.values()]
         self.cost = max(costs, default=Cost())
         self.traceback = self.traceback or next((p.traceback for p in self.parts.values() if p.traceback), "")

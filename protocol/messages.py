@@ -327,6 +327,7 @@ class Bundle(Message, tag="bundle", frozen=True):
 class Status(Message, tag="status", frozen=True):
     """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach.
 
+    ``withheld`` events were kept from the query by the budget, ``filtered`` ones gave no value.
     Values up to number ``reached`` were sent before this message, or never will be.
     """
 
@@ -342,6 +343,8 @@ class Status(Message, tag="status", frozen=True):
     nanoseconds: float = 0.0
     share: float = 0.0
     reached: int = 0
+    withheld: int = 0
+    filtered: int = 0
 
 
 class Beat(Message, tag="beat", frozen=True):

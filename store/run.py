@@ -122,7 +122,7 @@ class StoredRun:
                 if row[0] not in self._streams:
                     self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select)
                     stream.run = self
-                    stream.stumbled(self._errors_of(stream))
+                    self._told(stream)
                     if self.state != LIVE:
                         stream._finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
@@ -151,10 +151,13 @@ class StoredRun:
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
 
-    def _errors_of(self, stream: StoredStream) -> object:
-        """What the run says of the errors of a stream."""
-        told = self.metadata.get("errors")
-        return told.get(str(stream.id)) if isinstance(told, dict) else None
+    def _told(self, stream: StoredStream) -> None:
+        """Pass on to a stream what the run says of its errors, and of the events that were withheld."""
+        errors, withheld = self.metadata.get("errors"), self.metadata.get("withheld")
+        if isinstance(errors, dict):
+            stream.stumbled(errors.get(str(stream.id)))
+        if isinstance(withheld, dict) and isinstance(count := withheld.get(str(stream.id)), int):
+            stream.withheld = max(0, count)
 
     def _looked_at(self) -> list[StoredStream | StoredCommands]:
         """The streams that somebody has asked for."""
@@ -204,7 +207,7 @@ class StoredRun:
         for stream in streams:
             stream.look()
             if isinstance(stream, StoredStream):
-                stream.stumbled(self._errors_of(stream))
+                self._told(stream)
         if self.ended is not None:
             self._finish(str(self.metadata.get("farewell", "the run ended")))
         return True

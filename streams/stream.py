@@ -80,6 +80,12 @@ class Stream(Feed):
         """Whether a budget has ever had the query evaluated at fewer events than it asked for."""
         self.drawn: tuple[str, ...] = ()
         """The fields that a chart draws, unless it is told; none: all."""
+        self.withheld = self.filtered = 0
+        """Events that the budget kept from the query (see `notes`), and events at which it had no value to yield.
+
+        Of a mapped query that yields one value at an event, the events that it asks for are its values (those that were
+        `dropped` included), errors, withheld and filtered events, and what ``throttle`` held back: exactly so many.
+        """
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 
@@ -319,6 +325,8 @@ class Stream(Feed):
             facts.append(f"latest {_short(repr(self._latest))}")
         if self.dropped:
             facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
+        if self.withheld:
+            facts.append(f"{self.withheld:,} event{'s' * (self.withheld != 1)} withheld by the budget")
         if self._seams:
             facts.append(f"{len(self._seams) + 1:,} runs, the last from number {self._seams[-1].after + 1:,} on")
         if self.forgotten:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
+import threading
 import time
 
 import pytest
 
 import looptap
-from looptap.agent.budget import HEADROOM, SWITCH, WATCHED, Budget, Meter, used
+from looptap.agent.budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
+from looptap.agent.thread_time import SWITCH_SECONDS, used
 from looptap.testing import pair
 from looptap.visualizers.plots import Plot
+
+from .support.waiting import soon
 
 STEP, SLOW = 0.001, 0.005
 
@@ -75,10 +80,10 @@ def test_a_granted_query_runs_at_every_event(limited):
 
 
 def test_an_evaluation_over_a_second_twice_detaches(limited, monkeypatch):
-    meter = Meter(Budget(0.03))
+    meter = CostMeter(OverheadBudget(0.03))
     assert meter.charge(1.5, 0.001, 1.5, 1, 1.5)
     assert not meter.charge(1.5, 0.001, 3.0, 2, 3.0)
-    assert Meter(Budget(0.03), grant=math.inf).charge(100, 0.001, 100, 9, 100)
+    assert CostMeter(OverheadBudget(0.03), grant=math.inf).charge(100, 0.001, 100, 9, 100)
 
 
 def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
@@ -87,7 +92,7 @@ def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
     for step in range(20_000):
         agent.emit("batch", step=step)
     assert stream.arrived == 20_000
-    meter = Meter(Budget(0.03))
+    meter = CostMeter(OverheadBudget(0.03))
     for i in range(1, 1000):  # now and then a pause of the machine: 1,000 events at 2 µs, then one of 5 ms
         assert meter.charge(5e-3, 1e-5, i * 7e-3, i * 1001, i * 0.015)
     assert meter.every == 1
@@ -95,16 +100,16 @@ def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
 
 
 def charged(budget, cost):
-    meter = Meter(budget)
+    meter = CostMeter(budget)
     for i in range(1, 6):
         meter.charge(cost, STEP, i * cost, i, i * (STEP + cost))
     return meter
 
 
 def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have():
-    budget = Budget(0.03 / HEADROOM)
-    small = Meter(budget)
-    for i in range(1, 1000):  # 2.5 % of a step
+    budget = OverheadBudget(0.03 / HEADROOM)
+    small = CostMeter(budget)
+    for i in range(1, 2000):  # 2.5 % of a step
         small.charge(25e-6, STEP, i * 25e-6, i, i * STEP)
     assert not small.limited
     first, second = charged(budget, SLOW), charged(budget, SLOW)
@@ -131,7 +136,7 @@ def evaluated(costs, events, step, meter):
             continue
         seen.append(event)
         wall, cpu, waits = costs(len(seen))
-        cost = meter.own(wall, cpu, waits) if watched else wall
+        cost = meter.own.of(wall, cpu, waits) if watched else wall
         now, seconds = now + wall, seconds + cost
         if cost > meter.cheap:
             meter.charge(cost, step, seconds, len(seen), now)
@@ -146,10 +151,10 @@ def evaluated(costs, events, step, meter):
 @pytest.mark.parametrize("waits", [0, 1], ids=["preempted", "deprived of the lock"])
 def test_that_others_had_the_cpu_or_the_lock_is_no_query_s_fault(waits):
     def costs(n):  # 15 µs, and in every 4 ms of that somebody else has 4 ms, or in every 6 ms the lock
-        others = n % round((1.2 * SWITCH if waits else 4e-3) / 15e-6) == 0
+        others = n % round((1.2 * SWITCH_SECONDS if waits else 4e-3) / 15e-6) == 0
         return (4e-3, 15e-6, waits) if others else (15e-6, 15e-6, 0)
 
-    assert len(evaluated(costs, 50_000, 5e-5, Meter(Budget(0.03)))) == 50_000
+    assert len(evaluated(costs, 50_000, 5e-5, CostMeter(OverheadBudget(0.03)))) == 50_000
 
 
 @pytest.mark.parametrize("limits", ["computes", "sleeps", "sleeps now and then"])
@@ -162,16 +167,21 @@ def test_whoever_computes_or_sleeps_is_found_out(limits):
                 return 4e-3, 1e-5, 1
         return (60e-3, 1e-5, 1) if n % 1000 == 0 else (2e-6, 2e-6, 0)  # 60 ms in each 1.06 s
 
-    seen = len(evaluated(costs, 10_000, 1e-3, Meter(Budget(0.03))))
+    seen = len(evaluated(costs, 10_000, 1e-3, CostMeter(OverheadBudget(0.03))))
     if limits == "sleeps now and then":
         assert seen < 10_000
     else:
         assert seen * 4e-3 < 0.04 * 10
 
 
+def test_a_query_whose_time_on_the_cpu_is_within_its_share_is_limited_for_the_time_that_it_sleeps():
+    meter = CostMeter(OverheadBudget(0.03), grant=2.0)
+    assert len(evaluated(lambda n: (50e-3, 1e-3, 1), 1_000, 1e-3, meter)) * 50e-3 < 3 * 2.0
+
+
 @pytest.mark.parametrize("cost", [3e-5, 1e-4, 1.9e-4])
 def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
-    seen = evaluated(lambda n: (cost, cost, 0), 20_000, 1e-3, Meter(Budget(0.03)))
+    seen = evaluated(lambda n: (cost, cost, 0), 20_000, 1e-3, CostMeter(OverheadBudget(0.03)))
     late = [event for event in seen if event > 2_000]  # after it was judged, and watched
     share = 0.03 * HEADROOM
     assert len(late) * cost / 18 <= 1.1 * share
@@ -190,6 +200,159 @@ def test_the_kernel_tells_how_often_a_thread_has_waited():
     assert used()[0] - cpu >= 0.0099
 
 
+# ---------------------------------------------------------------- what is withheld is counted
+
+
+def accounted(stream, made=None):
+    """The events that a mapped query with one value at an event has asked for, from its counts alone."""
+    made = stream.arrived + stream.dropped if made is None else made
+    return made + stream.withheld + stream.filtered + stream.error_count + stream.skipped
+
+
+def test_each_event_that_a_query_asks_for_is_a_value_or_counted_as_something_else(limited):
+    agent, run = limited
+    streams = {
+        "slow() or step": {}, "slow() or 1 / (step % 5)": {}, "(slow() or e.step for e in events if e.step % 3)": {},
+        "step": {}, "step + 0": {"throttle": 0.01}, "slow() or step + 1": {"every": 4},
+    }  # fmt: skip
+    streams = {run.stream(query, on="batch", **how): how for query, how in streams.items()}
+    loop(agent, 0.4)
+    agent._service.beat()
+    run.stats()
+    for stream, how in streams.items():
+        asked = 400 // how.get("every", 1)
+        assert accounted(stream) == asked, stream
+        assert stream.dropped == 0
+    limited = [stream for stream in streams if stream.text.startswith(("slow", "(slow"))]
+    assert all(stream.withheld > 50 for stream in limited)
+    assert sum(stream.withheld for stream in streams if stream not in limited) == 0
+    withheld = sum(stream.withheld for stream in streams)
+    assert run.stats()["withheld"] == sum(query["withheld"] for query in run.stats()["queries"]) == withheld
+    assert f"{limited[0].withheld:,} events withheld by the budget" in repr(limited[0])
+
+
+def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_others(limited):
+    agent, run = limited
+    total = run.stream("sum(slow() or 1 for e in events)", on="batch", window=10)
+    loop(agent, 0.2)
+    agent._service.beat()
+    run.stats()
+    assert total.withheld > 100
+    assert sum(record.value for record in total.records) + total.withheld == 200
+    (note,) = total.limits
+    assert "suspended: it takes more than" in note
+    assert re.search(r"an evaluation took [\d.]+ [mµ]s of a step of [\d.]+ ms \([\d.,]+ %\)", note)
+    assert re.search(r"tried again in \d+ s", note)
+    (query,) = run.stats()["queries"]
+    assert query["evaluated"] + query["withheld"] == 200
+
+
+def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_then(limited, monkeypatch):
+    agent, run = limited
+    costs = [10 * SLOW]
+    agent.expose(work=lambda: time.sleep(costs[0]) if costs[0] else None)
+    total = run.stream("sum(work() or 1 for e in events)", on="batch", window=100, budget=2.0)
+    loop(agent, 0.1)
+    (served,) = agent._service.delivery.streams
+    query = served.query
+    assert query.suspended
+    first, values = query._pause, total.arrived
+    query._retry = time.monotonic()  # as if the time had passed: the load is still there
+    loop(agent, 0.05)
+    assert query.suspended
+    assert query._pause == 2 * first
+    query._retry, costs[0] = time.monotonic(), 0
+    loop(agent, 0.4)
+    assert not query.suspended, query.limitation()
+    agent._service.beat()
+    assert total.limits == []
+    assert [record.partial for record in total.records[values:]][1:3] == [True, False]  # the retry's, and the next
+    agent.emit("epoch")
+    assert query.events + query.withheld == 550
+
+
+def test_what_the_budget_withheld_is_in_the_file_of_a_kept_stream(tmp_path, directory):
+    agent, run = pair("kept", budget=0.03, store=tmp_path)
+    agent.expose(slow=lambda: time.sleep(SLOW))
+    stream = run.stream("slow() or step", on="batch", name="slow")
+    run.keep(stream)
+    loop(agent, 0.2)
+    agent.close()
+    (file,) = tmp_path.glob("*.looptap")
+    with looptap.open(file) as stored:
+        kept = stored.stream("slow")
+        assert kept.withheld > 100
+        assert kept.arrived + kept.withheld == 200
+
+
+# ---------------------------------------------------------------- what is not the query's cost
+
+
+def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
+    agent, run = limited
+    first, second = run.stream("slow(0) or step", on="batch"), run.stream("slow(0) or step + 1", on="batch")
+    agent.emit("batch", step=0)
+    post, sent = agent._service.post, []
+    queries = [served.query for served in agent._service.delivery.streams]
+    before = [query.seconds for query in queries]
+    ring = post.ring
+
+    def slow_ring():
+        sent.append(time.sleep(0.3))  # as if the I/O thread kept the interpreter lock
+        ring()
+
+    post.ring = slow_ring
+    agent.emit("batch", step=1)
+    assert sent
+    assert not post.deferred
+    assert max(query.seconds - was for query, was in zip(queries, before, strict=True)) < 0.3
+    assert (first.values, second.values) == ([0, 1], [1, 2])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the CPU time of another thread")
+def test_the_time_that_the_io_thread_has_is_not_a_query_s_cost():
+    meter = CostMeter(OverheadBudget(0.03))
+    for _ in range(20):  # more waits than are excused
+        meter.own.of(1e-3, 1e-5, 1)
+    assert meter.own.of(1e-3, 1e-5, 1) == pytest.approx(1e-3)
+    assert meter.own.of(1e-3, 1e-5, 1, io=0.9e-3) == pytest.approx(0.1e-3)
+    assert meter.own.of(1e-3, 1e-5, 1, io=2e-3) == pytest.approx(1e-5)
+    clock, known, over = meter._budget.io_clock, threading.Event(), threading.Event()
+
+    def io():
+        clock.is_this_thread()
+        known.set()
+        while not over.is_set():
+            pass
+
+    assert clock.seconds() == 0.0
+    thread = threading.Thread(target=io)
+    thread.start()
+    known.wait(60)
+    soon(lambda: clock.seconds() > 0.01, 60)
+    over.set()
+    thread.join()
+    soon(lambda: clock.seconds() == 0.0, 60)  # it is no more
+
+
+def test_one_pause_of_the_machine_limits_nobody():
+    meter = CostMeter(OverheadBudget(0.03))
+    cost = [60e-6 if n % 50 == 0 else 3e-5 for n in range(2_000)]
+    cost[1_200] = 50e-3  # all on the CPU: another query, the collector of garbage, a page that was swapped out
+    assert len(evaluated(lambda n: (cost[n - 1], cost[n - 1], 0), 2_000, 5e-3, meter)) == 2_000
+
+
+def test_the_reason_of_a_limit_names_the_costs_the_step_and_the_others():
+    budget = OverheadBudget(0.03)
+    budget.io = 0.012
+    first, second = charged(budget, SLOW), charged(budget, SLOW)
+    assert first.limited
+    assert str(second.verdict) == (
+        "an evaluation took 5 ms of a step of 1 ms (500 %), beside 1 other expensive query of 500 % and the I/O "
+        "thread with 1.2 %"
+    )
+
+
 @pytest.mark.parametrize("budget", [0, -1, "3%", True, math.nan])
 def test_a_bad_budget_is_a_sentence(budget):
     with pytest.raises(ValueError, match="fraction of the loop's time"):
@@ -198,7 +361,7 @@ def test_a_bad_budget_is_a_sentence(budget):
 
 def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
     """Costs rise before they are measured: what queries take together stays below the budget by the headroom."""
-    budget = Budget(0.05)
+    budget = OverheadBudget(0.05)
     assert budget.share() == pytest.approx(0.04)
     wanting = [charged(budget, SLOW) for _ in range(4)]
     assert all(meter.limited for meter in wanting)

@@ -24,7 +24,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent import loopstate
-from looptap.agent.budget import used
+from looptap.agent.thread_time import used
 from looptap.testing import pair
 
 EXCEPTIONS = [

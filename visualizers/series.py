@@ -69,8 +69,8 @@ class Series:
     def state(self) -> tuple[Any, ...]:
         """What the badges depend on."""
         stream = self.stream
-        counts = stream.dropped, len(stream.gaps), stream.error_count, self.skipped, len(stream.notes), stream.thinned
-        return stream.name, stream.state, *counts
+        losses = stream.dropped, len(stream.gaps), stream.withheld, stream.error_count, self.skipped, stream.thinned
+        return stream.name, stream.state, *losses, len(stream.notes)
 
     def skip(self, count: int, complaint: str) -> None:
         """Leave out ``count`` values that do not fit."""
@@ -152,6 +152,8 @@ class Series:
             found.append(f"{name}: {_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         elif any(gap.missing is None for gap in stream.gaps):
             found.append(f"{name}: values are missing, and nobody knows how many")
+        if stream.withheld:
+            found.append(f"{name}: the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
         if self.forgotten:
             found.append(f"{name}: {_count(self.forgotten)} forgotten by the stream before they were drawn (buffer=)")
         found += [f"{name}: {remark}" for remark in self.remarks.values()]
