@@ -14,13 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from looptap.agent.announcing import announce, note_end
+from looptap.agent.aside import aside
 from looptap.agent.backlog import Backlog
 from looptap.agent.budget import OverheadBudget
-from looptap.agent.endpoints import place_for_sockets
+from looptap.agent.closing import Closing
+from looptap.agent.endpoints import check_form
 from looptap.agent.identity import checked_groups, checked_name, run_info
 from looptap.agent.keeping import Keeper
-from looptap.agent.link import Link
+from looptap.agent.opening import Opening, give_up_place, take_place, why_not
 from looptap.agent.outbox import Post
 from looptap.agent.resuming import Resumable
 from looptap.agent.service import Service
@@ -29,18 +30,12 @@ from looptap.agent.standing import HISTORY, MAX_BYTES
 from looptap.agent.steered import Steered
 from looptap.agent.taps import After, Deaf, Taps
 from looptap.protocol.connections import remove, runtime_dir
-from looptap.protocol.errors import NoDirectory
-from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 
 AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
 
-EXIT = 2.0
-"""Seconds that the end of the run may take for what is still to be sent."""
-
-
-class Agent(Steered, Resumable):
+class Agent(Steered, Resumable, Closing):
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -55,8 +50,14 @@ class Agent(Steered, Resumable):
     clients pause the loop, inside `emit`, for up to so many seconds; ``replay`` is a file of commands of another run
     that are done at the same events in this one (or ``LOOPTAP_REPLAY`` names it).
 
-    Raises ValueError for a bad argument and for ``sigterm`` off the main thread, `EndpointError` if it cannot listen,
-    `UnsafeFile` for a directory that others can write. After that nothing it does raises into the loop.
+    A newer agent of the same name and rank takes the place of an older one of the same process, which is closed: a
+    cell of a notebook can be run again.
+
+    A mistake in the arguments raises, on any machine and in the first second: ValueError (also for ``sigterm`` off the
+    main thread), `BadEndpoint` for a ``listen`` that is none, `ControlError` for a ``replay`` that cannot be done. What
+    this machine does not allow (a directory that others can write, a port that is taken, a full disk) is a warning, and
+    the job goes on with an agent that does nothing; ``strict`` raises that as well. After that nothing it does raises
+    into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -78,8 +79,10 @@ class Agent(Steered, Resumable):
         may_pause: float | None = None,
         replay: str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
+        strict: bool = False,
     ) -> None:
         _know_torch()
+        check_form(listen)
         self.name, self.groups = checked_name(name), checked_groups(groups)
         self.limits = limits or Limits()
         self._link: AnyLink | None = None
@@ -95,18 +98,22 @@ class Agent(Steered, Resumable):
             require_main_thread()
         post = Post(self.limits.outbox_bytes, self._ring, self._hurry)
         self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
-        self._keeper = self._kept(store) if wanted else None
+        self._keeper: Keeper | None = None
+        if wanted:
+            try:
+                self._keeper = self._kept(store)
+            except Exception as error:
+                self._go_without(error, strict)
         self._service = Service(
             self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=OverheadBudget(budget),
             keeper=self._keeper,
         )  # fmt: skip
-        self._allow(on_stop, may_pause, replay)
-        if wanted:
+        self._allow(on_stop, may_pause, replay, strict)
+        if not isinstance(self._taps, Deaf):
             try:
                 self._listen(listen)
-            except NoDirectory as error:
-                self._listen_to(Deaf())
-                log.warning("looptap: %s This run goes on without an agent.", error)
+            except Exception as error:
+                self._go_without(error, strict)
         if sigterm and self._link is not None:
             self._sigterm = OnSigterm(_calls(self, Agent._terminated), _calls(self, Agent._drain))
 
@@ -203,35 +210,6 @@ class Agent(Steered, Resumable):
         """Clients, queries with their cost, outbox, drops and events, as plain data."""
         return self._service.stats()
 
-    def close(self, reason: str = "the run ended") -> None:
-        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises."""
-        if os.getpid() != self._pid:
-            return
-        try:
-            taps = self._taps
-            self._listen_to(Deaf())
-            self._service.steering.pause.resume()
-            now = time.monotonic()
-            for tap in list(taps.by_name.values()):
-                tap.end_group(now)
-            link, self._link = self._link, None
-            self._service.farewell = reason
-            if link is not None:
-                self._leaving = link
-                link.stop(timeout=EXIT)
-            if self._sigterm is not None:
-                self._sigterm.remove()
-            for path in self._files:
-                remove(path)
-            if self._keeper is not None:
-                self._keeper.close(reason)
-            note_end(self.run, self._files, reason, None if self._keeper is None else self._keeper.writer.path)
-            taps.standing.clear()
-            self._service.steering.close()
-        except Exception as error:
-            self._complain(error)
-        atexit.unregister(self._at_exit)
-
     def __enter__(self) -> Agent:
         return self
 
@@ -254,38 +232,35 @@ class Agent(Steered, Resumable):
 
     def _listen(self, listen: str | None) -> None:
         directory = runtime_dir()
-        keys = RoleKeys.fresh(OPERATOR)
-        link = Link(
-            self._service,
-            endpoint=listen,
-            keys=keys,
-            limits=self.limits,
-            directory=place_for_sockets(directory) if listen in (None, "ipc") else None,
-            on_failure=_calls(self, Agent._failed),
-        )
-        self._service.send = link.send
-        link.start()
-        self._link = link
-        self._service.sharing.link = link
-        self._files.append(announce(self.run, keys, link, directory))
-        atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
+        opening = Opening(self._service, directory, listen, self.limits, _calls(self, Agent._failed))
+        try:
+            older = take_place(self, (directory, self.name, self.run.rank))
+            if older is not None and older.replaced():
+                log.warning("looptap: this agent takes the place of an older one of this name, %r.", self.name)
+            aside(opening.open, "looptap-open")
+            self._link, self._files = opening.link, opening.files
+            atexit.register(self._at_exit)
+            os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: it may be open, or be opened yet
+                opening.abandon()
+            self._link, self._files = None, []
+            give_up_place(self)
+            raise
 
-    def _terminated(self) -> None:
-        self.close("the run was terminated (SIGTERM)")
-        if self._leaving is not None:  # it may have been leaving already
-            self._leaving.stop(timeout=EXIT)
+    def replaced(self) -> bool:
+        """Make room for a newer agent of the same name; whether there was one to make room."""
+        if os.getpid() != self._pid or self._link is None:
+            return False
+        self.close("replaced by a newer agent of this name")
+        return True
 
-    def _drain(self) -> None:
-        """Have what waits arrive, in half the time that an exit may take: what libzmq holds is lost if nobody waits."""
-        deadline, service, link = time.monotonic() + EXIT / 2, self._service, self._link
-        while service.post.waiting() and time.monotonic() < deadline:
-            self._hurry()
-            time.sleep(0.005)
-        if link is not None and not service.confirmed():
-            link.post(service.ask_for_confirmation)
-            while not service.confirmed() and time.monotonic() < deadline:
-                time.sleep(0.005)
+    def _go_without(self, error: Exception, strict: bool) -> None:
+        """Be an agent that does nothing, since this machine allows no other; ``strict`` raises the error."""
+        self._listen_to(Deaf())
+        if strict:
+            raise error
+        log.warning("looptap: %s This run goes on without an agent (strict=True would end it).", why_not(error))
 
     def _kept(self, store: str | os.PathLike[str] | None) -> Keeper | None:
         return Keeper(self.run, store)
@@ -336,6 +311,7 @@ class Agent(Steered, Resumable):
     def _deafen(self) -> None:
         """Become inert without touching what the parent process owns."""
         self._listen_to(Deaf())
+        give_up_place(self)
         link, self._link = self._link, None
         self._files = []
         if link is not None:

@@ -70,13 +70,22 @@ def bind(server: zmq.Socket[bytes], wanted: str | None, directory: Path) -> Boun
     if wanted.startswith(IPC):
         return _bind_path(server, _path(wanted))
     if wanted.startswith(EVERYWHERE):
-        return _bind_everywhere(server, wanted.removeprefix(EVERYWHERE))
-    match = _ADDRESS.fullmatch(wanted)
-    if match is None:
-        raise BadEndpoint(
-            f"{wanted!r} is no endpoint. Write 'tcp', 'tcp://host:port', 'ipc:///path' or 'everywhere:port'."
-        )
-    return _bind_tcp(server, match["six"] or match["host"], match["port"])
+        return _bind_everywhere(server, _everywhere(wanted))
+    return _bind_tcp(server, *_address(wanted))
+
+
+def check_form(wanted: object) -> None:
+    """Raise BadEndpoint for what is an endpoint on no machine."""
+    if wanted is None or wanted in ("ipc", "tcp"):
+        return
+    if not isinstance(wanted, str):
+        raise BadEndpoint(f"listen={wanted!r:.80} is no endpoint: it is a text such as 'tcp'.")
+    if wanted.startswith(IPC):
+        _path(wanted)
+    elif wanted.startswith(EVERYWHERE):
+        _everywhere(wanted)
+    else:
+        _address(wanted)
 
 
 # ---------------------------------------------------------------- ipc
@@ -194,17 +203,45 @@ def _what_is_at(path: Path) -> str:
 # ---------------------------------------------------------------- tcp
 
 
-def _bind_tcp(server: zmq.Socket[bytes], host: str, port: str) -> Bound:
-    address = _resolve(host, port)
+def _address(wanted: str) -> tuple[str, str]:
+    match = _ADDRESS.fullmatch(wanted)
+    if match is None:
+        raise BadEndpoint(
+            f"{wanted!r} is no endpoint. Write 'tcp', 'tcp://host:port', 'ipc:///path' or 'everywhere:port'."
+        )
+    host, port = match["six"] or match["host"], match["port"]
+    with contextlib.suppress(ValueError):  # a name
+        _check_not_all(ipaddress.ip_address("0.0.0.0" if host == "*" else host), host, port)
+    _check_port(port)
+    return host, port
+
+
+def _check_not_all(address: ipaddress.IPv4Address | ipaddress.IPv6Address, host: str, port: str) -> None:
     if address.is_unspecified:
         raise BadEndpoint(f"{host!r} means all addresses of this machine. If you want that, write 'everywhere:{port}'.")
+
+
+def _everywhere(wanted: str) -> str:
+    port = wanted.removeprefix(EVERYWHERE)
+    if port != "*" and not port.isdecimal():
+        raise BadEndpoint(f"'everywhere:{port}' names no port. Write 'everywhere:5555'.")
+    _check_port(port)
+    return port
+
+
+def _check_port(port: str) -> None:
+    if port != "*" and not (len(port) <= 5 and 0 < int(port) < 65536):
+        raise BadEndpoint(f"{port} is no port: ports are 1 to 65535, and '*' is any free one.")
+
+
+def _bind_tcp(server: zmq.Socket[bytes], host: str, port: str) -> Bound:
+    address = _resolve(host, port)
+    _check_not_all(address, host, port)
     server.ipv6 = address.version == 6
     return Bound((_bind_address(server, f"[{address}]" if address.version == 6 else f"{address}", port),))
 
 
 def _bind_everywhere(server: zmq.Socket[bytes], port: str) -> Bound:
-    if port != "*" and not port.isdecimal():
-        raise BadEndpoint(f"'everywhere:{port}' names no port. Write 'everywhere:5555'.")
     bound = _bind_address(server, "0.0.0.0", port).rpartition(":")[2]
     return Bound((f"{TCP}127.0.0.1:{bound}", f"{TCP}{socket.gethostname()}:{bound}"))
 
@@ -222,8 +259,6 @@ def _resolve(host: str, port: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
 
 
 def _bind_address(server: zmq.Socket[bytes], address: str, port: str) -> str:
-    if port != "*" and not 0 < int(port) < 65536:
-        raise BadEndpoint(f"{port} is no port: ports are 1 to 65535, and '*' is any free one.")
     endpoint = f"{TCP}{address}:{port}"
     try:
         server.bind(endpoint)

@@ -128,13 +128,14 @@ class Link:
         try:
             door = self.doorman.open(self._context)  # before anybody can knock
             self._open(self._operators, self._wanted)
+            loop = Loop(self, self._brain, door)
+            self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
+            fork.remember(self)
+            self._thread.start()
         except BaseException:
+            self._thread = None
             self._close(0.0)
             raise
-        loop = Loop(self, self._brain, door)
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
-        fork.remember(self)
-        self._thread.start()
 
     def wake(self) -> None:
         """Tell the thread that there is something to flush: it lets more gather, then flushes."""

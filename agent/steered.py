@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -12,6 +13,8 @@ from looptap.agent.steering import declared
 from looptap.agent.taps import Deaf, Taps
 from looptap.store.replaying import load
 from looptap.streams.control import Control
+
+log = logging.getLogger("looptap")
 
 
 class Steered:
@@ -82,9 +85,13 @@ class Steered:
         return steering.stop_requested
 
     def _allow(
-        self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None
-    ) -> None:
-        """Note what the host allows, and begin a replay. Raises ValueError, ControlError among them."""
+        self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None,
+        strict: bool,
+    ) -> None:  # fmt: skip
+        """Note what the host allows, and begin a replay. Raises ValueError, ControlError among them.
+
+        A replay that the environment names and that cannot be done is a warning, unless ``strict``.
+        """
         steering = self._service.steering
         if on_stop is not None:
             if not isinstance(on_stop, type) or not issubclass(on_stop, BaseException):
@@ -95,5 +102,10 @@ class Steered:
         steering.on_stop, steering.pause.bound = on_stop, may_pause
         path = replayed or os.environ.get("LOOPTAP_REPLAY")
         if path and not isinstance(self._taps, Deaf):
-            replay(load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
+            try:
+                replay(load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
+            except Exception as error:
+                if replayed or strict:
+                    raise
+                log.warning("looptap: LOOPTAP_REPLAY is not done: %s", error)
 

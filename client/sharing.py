@@ -16,6 +16,7 @@ from looptap.client.steering import Steering
 from looptap.protocol import messages as m
 from looptap.protocol.connections import IPC, parse, write
 from looptap.protocol.errors import MessageError
+from looptap.protocol.file_names import fitting
 from looptap.streams.errors import QueryError
 
 HOURS = 3600.0
@@ -139,7 +140,7 @@ class Sharing(Steering):
             if only is not None:
                 share.streams = tuple(self.export(stream, share=share, timeout=timeout).name for stream in only)
             file = parse(str(told.get("file", "")).encode(), "the viewer's file")
-            name = f"{file.run.id}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
+            name = f"{fitting(file.run.id)}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
             place = Path(path or ".").expanduser().absolute()
             share.path = write(file, place / name if place.is_dir() else place)
         except BaseException:  # a key that nobody has

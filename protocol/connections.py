@@ -22,6 +22,7 @@ import msgspec
 import platformdirs
 
 from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
+from looptap.protocol.file_names import fitting
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.processes import Process
@@ -68,7 +69,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
         """The file's name: run, rank and role."""
         run = quote(self.run.id, safe="")
         visible = "%2E" + run[1:] if run.startswith(".") else run
-        return f"{visible}.{self.run.rank}.{quote(self.role, safe='')}.json"
+        return f"{fitting(visible)}.{self.run.rank}.{quote(self.role, safe='')}.json"
 
     @property
     def client(self) -> KeyPair:

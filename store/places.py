@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from looptap.protocol.file_names import fitting
+
 SUFFIX = ".looptap"
 """How the name of a stored run ends."""
 FOLDER = "looptap-runs"
@@ -27,7 +29,7 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
     """
     wanted = Path(where or os.environ.get("LOOPTAP_STORE") or FOLDER).expanduser()
     folder, name = (wanted.parent, wanted.stem) if wanted.suffix == SUFFIX else (wanted, run)
-    safe = re.sub(r"[^\w.@+-]", "_", name)
+    safe = fitting(re.sub(r"[^\w.@+-]", "_", name))
     return folder / f"{safe}{f'-rank{rank}' if rank else ''}{SUFFIX}"
 
 

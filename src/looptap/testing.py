@@ -109,6 +109,9 @@ class _Agent(Agent):
     def _allowed(self) -> bool:
         return True  # a test means it, wherever it runs
 
+    def _aside(self, do: Callable[[], None]) -> None:
+        do()
+
     def _kept(self, store: Any) -> Keeper | None:
         return None if store is None else super()._kept(store)  # a test leaves no file behind that it did not name
 

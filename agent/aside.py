@@ -1,0 +1,45 @@
+"""Work on a thread of its own: Python delivers signals to the main thread alone, so Ctrl-C never cuts it short."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def aside(do: Callable[[], Result], name: str) -> Result:
+    """Do something on a thread called ``name``, and wait for it; raises what it raises.
+
+    Ctrl-C ends the waiting and not the work. Where no thread can be started, it is done on this one.
+    """
+    came: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
+    begun: SimpleQueue[bool] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            came.put((do(), None))
+        except BaseException as error:
+            came.put((None, error))
+
+    def begin() -> None:
+        try:
+            threading.Thread(target=work, name=name, daemon=True).start()
+        except RuntimeError:
+            begun.put(False)
+        else:
+            begun.put(True)
+
+    try:  # `Thread.start` keeps a lock if Ctrl-C comes at the wrong moment, and its thread would wait for that for ever
+        _thread.start_new_thread(begin, ())
+    except RuntimeError:  # there are too many, or the interpreter ends
+        return do()
+    if not begun.get():
+        return do()
+    result, error = came.get()
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # there was no error, so there is one

@@ -1,0 +1,292 @@
+"""An agent comes to be or not: never is it the reason that a job does not start, and there is one for each name."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from interrupts import interrupted
+from waiting import soon
+
+import looptap
+from looptap.agent import opening
+from looptap.agent.agent import Agent
+from looptap.protocol.connections import listing
+
+RERUNS = 10
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of one's own for sockets and connection files."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    return tmp_path
+
+
+def threads() -> list[str]:
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(("looptap", "Dummy")))
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+
+
+# ---------------------------------------------------------------- one for each name
+
+
+def test_a_cell_that_makes_the_agent_can_be_run_again(directory, caplog):
+    first = Agent("cell")
+    soon(lambda: len(threads()) == 1)
+    open_before = descriptors()
+    with looptap.attach("cell") as run:
+        for _ in range(RERUNS):
+            agent = Agent("cell")
+            agent.emit("batch", step=1)
+        soon(lambda: run.state == "ended")
+        assert "replaced by a newer agent of this name" in run.reason
+    assert "inert" in repr(first)
+    first.close()  # which is nobody's business any more
+    del first
+    soon(lambda: threads() == ["looptap-io"], told=threads)
+    soon(lambda: descriptors() <= open_before, told=descriptors)
+    assert len(listing(directory)) == 1
+    with looptap.attach("cell") as run:
+        assert run.id == agent.run.id
+    words = [record.getMessage() for record in caplog.records if "takes the place" in record.getMessage()]
+    assert len(words) == RERUNS
+    agent.close()
+    assert listing(directory) == []
+
+
+def test_who_follows_goes_on_with_the_newer_agent(directory):
+    Agent("followed").stream("step", "step", on="batch")
+    with looptap.attach("followed", follow=True) as run:
+        newer = Agent("followed")
+        soon(lambda: run.id == newer.run.id and run.state == "live", 60.0)
+        newer.close()
+
+
+def test_other_ranks_other_names_and_other_directories_stay(directory, monkeypatch):
+    first = Agent("job")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    others = [Agent("job"), Agent("other")]
+    monkeypatch.delenv("RANK")
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(elsewhere))
+    others.append(Agent("job"))
+    assert not any("inert" in repr(agent) for agent in (first, *others))
+    for agent in (first, *others):
+        agent.close()
+    assert not opening._found
+
+
+def test_a_fixed_port_passes_on_to_the_newer_agent(directory):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for _ in range(3):
+        agent = Agent("port", listen=f"tcp://127.0.0.1:{port}", strict=True)
+    agent.close()
+
+
+# ---------------------------------------------------------------- where there can be none
+
+
+def of_others(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    directory.chmod(0o777)
+    return {}
+
+
+def no_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setenv("LOOPTAP_DIR", str(directory / "missing"))
+    return {}
+
+
+def no_home(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setenv("LOOPTAP_DIR", "~nobody-of-that-name/x")
+    return {}
+
+
+def no_home_of_the_store(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    return {"store": "~nobody-of-that-name/x"}
+
+
+def busy_port(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    server = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(sys.modules[__name__], "_server", server, raising=False)
+    return {"listen": f"tcp://127.0.0.1:{server.getsockname()[1]}"}
+
+
+def other_machine(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    return {"listen": "tcp://192.0.2.1:5555"}
+
+
+def taken_path(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    (directory / "x").write_text("")
+    return {"listen": f"ipc://{directory}/x"}
+
+
+def long_path(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    return {"listen": f"ipc://{directory}/{'x' * 150}"}
+
+
+def full_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(opening, "announce", full)
+    return {}
+
+
+def no_thread(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    return {}
+
+
+WHYS = (
+    of_others, no_directory, no_home, no_home_of_the_store, busy_port, other_machine, taken_path, long_path, full_disk,
+    no_thread,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("why", WHYS, ids=lambda why: why.__name__)
+def test_what_this_machine_does_not_allow_is_a_warning_and_the_job_goes_on(why, directory, monkeypatch, caplog):
+    before, there = descriptors(), set(directory.iterdir())
+    with monkeypatch.context() as patch:
+        how = why(directory, patch)
+        with caplog.at_level(logging.WARNING):
+            agent = Agent("job", **how)
+        assert "inert" in repr(agent)
+        with agent:
+            agent.emit("batch", step=1)
+            agent.stream("loss", "loss")
+            agent.log(lr=0.1)
+            agent.emit("batch", step=2)
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - each has an error of its own
+            Agent("job", strict=True, **how)
+        assert not isinstance(raised.value, AssertionError)
+        if why is busy_port:
+            sys.modules[__name__]._server.close()
+    directory.chmod(0o700)
+    (word,) = {record.getMessage() for record in caplog.records}
+    assert word.startswith("looptap: ")
+    assert word.endswith(" This run goes on without an agent (strict=True would end it).")
+    del agent, raised
+    soon(lambda: threads() == [], told=threads)
+    soon(lambda: descriptors() <= before, told=descriptors)
+    assert {path.name for path in set(directory.iterdir()) - there} <= {"x"}
+    assert not opening._found
+    with Agent("job", strict=True), looptap.attach("job") as run:  # nothing of it is in the way
+        assert run.state == "live"
+
+
+def test_too_many_open_files_are_a_warning():
+    code = """
+        import resource, os, looptap
+        agent = looptap.Agent("warm-up")
+        agent.close()
+        low = max(map(int, os.listdir("/proc/self/fd"))) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        agent = looptap.Agent("job")
+        agent.emit("batch", step=1)
+        print(repr(agent))
+        agent.close()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "inert" in done.stdout, done.stderr
+    assert "goes on without an agent" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"name": ""}, {"name": "a/b"}, {"name": "a\nb"}, {"name": "a\0b"}, {"name": "\ud800"}, {"name": 3},
+        {"budget": -1}, {"budget": "much"}, {"groups": "batch"}, {"may_pause": 0}, {"on_stop": 3},
+        {"listen": "nowhere"}, {"listen": "tcp://*:5555"}, {"listen": "tcp://0.0.0.0:5555"},
+        {"listen": "ipc://relative"}, {"listen": 5555}, {"listen": "tcp://localhost:99999"},
+        {"listen": "everywhere:x"}, {"replay": "missing.yaml"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mistake_in_the_arguments_is_an_error_at_once(how, directory):
+    with pytest.raises((ValueError, looptap.BadEndpoint, looptap.ControlError, OSError)):
+        Agent(**{"name": "job", **how})
+    assert threads() == []
+
+
+def test_a_replay_that_the_environment_names_is_no_reason_not_to_start(directory, monkeypatch, caplog):
+    monkeypatch.setenv("LOOPTAP_REPLAY", str(directory / "missing.yaml"))
+    with Agent("job") as agent:
+        assert "inert" not in repr(agent)
+    assert "LOOPTAP_REPLAY is not done" in caplog.text
+
+
+NAMES = (
+    "ж" * 100, "語" * 100, "🚂" * 100, "é" * 100, "CON", "nul.json", "a" * 100, "..", ".hidden", "~x", "a b", "%2E",
+    'quo"te', "back\\slash", "star*", "$HOME", "-rf", "Job", "job",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_makes_a_run_that_is_found_kept_and_shared(name, directory, tmp_path):
+    with Agent(name, strict=True, store=str(tmp_path / "kept")) as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.5)
+        with looptap.attach(agent.run.id) as run:
+            assert run.name == name
+            share = run.share(path=str(tmp_path))
+            assert Path(share.path).exists()
+            share.revoke()
+        path = agent._keeper.writer.path
+    soon(lambda: "looptap-store" not in threads(), told=threads)
+    assert len(os.fsencode(path.name)) < 255
+    with looptap.open(path) as stored:
+        assert stored.name == name
+        assert stored.stream("loss").values == [0.5]
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+
+@pytest.mark.parametrize("fraction", [89, pytest.param(1, marks=pytest.mark.soak)])
+def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(directory, fraction):
+    made: list[Agent] = []
+
+    def make_and_close() -> None:
+        agent = Agent("job")
+        made.append(agent)
+        agent.emit("batch", step=1)
+        agent.close()
+
+    count, pressed = interrupted(make_and_close, 0)
+    assert pressed is None
+    first = int.from_bytes(os.urandom(2)) % fraction + 1
+    print(f"{count} instructions, each {fraction}th from {first} on")
+    for at in range(first, count + 1, fraction):
+        made.clear()
+        reached, pressed = interrupted(make_and_close, at)
+        assert type(pressed) is KeyboardInterrupt or reached < at, at
+        for agent in (*made, *opening._found.values()):  # as at the exit, or for the next one of the name
+            agent.close()
+        soon(lambda: threads() == [], 60.0, told=lambda at=at: f"{at}: {threads()}")
+        assert not opening._found, at
+        soon(lambda: not listing(directory), 60.0, told=lambda at=at: f"{at}")
+        assert not list(directory.glob("*.sock")), at
