@@ -2,20 +2,21 @@
 
 Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
 deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, and the random numbers of torch,
-its CUDA devices, numpy and random. About 40 µs, so only around queries that call functions which are not known to be
+its devices, numpy and random. About 23 µs, so only around queries that call functions which are not known to be
 harmless.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from looptap.streams.randomness import RandomState
 
 log = logging.getLogger("looptap")
 captured = 0
@@ -45,29 +46,26 @@ class LoopState:
 
     With ``randomness=False`` random numbers are left alone, for commands that are meant to draw some.
 
+    >>> import random
     >>> with LoopState():
     ...     _ = random.random()
     """
 
-    __slots__ = ("_errors", "_modes", "_numpy", "_states", "_torch", "randomness")
+    __slots__ = ("_errors", "_modes", "_random", "_torch", "randomness")
 
     def __init__(self, randomness: bool = True) -> None:
         self.randomness = randomness
         self._torch: Any = None
-        self._numpy: Any = None
-        self._states: Any = None
+        self._random: RandomState | None = None
         self._errors: Any = None
         self._modes: dict[str, Any] | None = None
 
     def __enter__(self) -> LoopState:
         self._torch = sys.modules.get("torch")
         if self.randomness:
-            # numpy loads its random numbers when they are first asked for: in the loop that would take long, and
-            # what is compiled there swallows a Ctrl-C. What the job has not loaded, it has not drawn from.
-            self._numpy = sys.modules.get("numpy.random")
-            self._states = random.getstate(), None if self._numpy is None else self._numpy.get_state()
+            self._random = RandomState()
         self._errors = np.geterr()
-        self._modes = None if self._torch is None else _save(self._torch, self.randomness)
+        self._modes = None if self._torch is None else _save(self._torch)
         return self
 
     def __exit__(
@@ -81,13 +79,11 @@ class LoopState:
             np.seterr(**self._errors)
         if self._modes is not None:
             _restore(self._torch, self._modes)
-        if self._states is not None:
-            random.setstate(self._states[0])
-            if self._numpy is not None:
-                self._numpy.set_state(self._states[1])
+        if self._random is not None:
+            self._random.put_back()
 
 
-def _save(torch: Any, randomness: bool) -> dict[str, Any]:
+def _save(torch: Any) -> dict[str, Any]:
     autocast = [
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         for device in (("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",))
@@ -110,19 +106,11 @@ def _save(torch: Any, randomness: bool) -> dict[str, Any]:
         "flags": [getattr(torch._C, f"_get_{flag}")() for flag in _FLAGS],
         "dispatch": torch._C._len_torch_dispatch_stack(),
         "function": torch._C._len_torch_function_stack(),
-        "rng": _generators(torch) if randomness else [],
     }
 
 
 _FLAGS = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
 """Flags of torch that have a getter and a setter of that name."""
-
-
-def _generators(torch: Any) -> list[tuple[Any, Any]]:
-    generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
-        generators += torch.cuda.default_generators
-    return [(g, g.get_state()) for g in generators]
 
 
 def _restore(torch: Any, saved: dict[str, Any]) -> None:
@@ -162,8 +150,6 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     for flag, before in zip(_FLAGS, saved["flags"], strict=True):
         if getattr(torch._C, f"_get_{flag}")() != before:
             getattr(torch._C, f"_set_{flag}")(before)
-    for generator, state in saved["rng"]:
-        generator.set_state(state)
 
 
 _kept: list[Any] = []

@@ -14,7 +14,7 @@ def rss() -> int:
 
     Raises OSError where the system has no /proc.
 
-    >>> rss() <= peak_rss()
+    >>> rss() > 1_000_000
     True
     """
     try:
