@@ -1,6 +1,7 @@
 """The guard around code that looptap does not know: what it changes of the loop is put back, or reported by name.
 
-About 60 µs, and more where the code reads a model, an optimizer or another object: that is then looked through.
+About 100 µs beside other work, and more where the code reads a model, an optimizer or another object, which is
+looked through.
 """
 
 from __future__ import annotations

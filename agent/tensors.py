@@ -55,7 +55,9 @@ class Change(NamedTuple):
 class _Tensor:
     """One tensor as it was."""
 
-    __slots__ = ("buffer", "data", "grad", "kind", "path", "requires", "retained", "tensor", "twin", "version")
+    __slots__ = (
+        "buffer", "data", "grad", "grad_fn", "kind", "path", "requires", "retained", "tensor", "twin", "version",
+    )  # fmt: skip
 
     def __init__(self, tensor: Any, path: Path, buffer: bool) -> None:
         self.tensor, self.path, self.buffer, self.twin = tensor, path, buffer, None
@@ -64,6 +66,7 @@ class _Tensor:
         self.requires = tensor.requires_grad if leaf else None
         self.retained = tensor.retains_grad
         self.grad = tensor.grad if leaf or self.retained else None
+        self.grad_fn = None if leaf else tensor.grad_fn
         self.data = tensor.detach()
 
 
@@ -116,8 +119,9 @@ class Tensors:
             self._kept.append((members, self._flat(members)))
         if self._twins:
             with self.torch.enable_grad():
-                for one in self._twins:
-                    one.twin = self.torch.ops.aten.alias(one.tensor)
+                for one in self._twins:  # a change in place of what is large takes its alias with it
+                    small = one.data.nbytes <= COPIED_BYTES
+                    one.twin = one.tensor.clone() if small else self.torch.ops.aten.alias(one.tensor)
 
     def put_back(self) -> Iterator[Change]:
         """Put back what can be; what has changed, buffers apart."""
@@ -136,9 +140,8 @@ class Tensors:
             if changed and not (one.buffer and id(one) in copied):
                 yield Change(one.path, id(one) in copied, one.tensor)
         for path, array, copy in self._arrays:
-            if _differ(array, copy):
-                array[...] = copy
-                yield Change(path, True, array)
+            if array.shape != copy.shape or _differ(array, copy):
+                yield Change(path, _rewritten(array, copy), array)
         for path, chosen, copy in self._samples:
             if _differ(chosen, copy) if isinstance(copy, np.ndarray) else _unequal(chosen, copy):
                 yield Change(path, False, chosen)
@@ -156,8 +159,8 @@ class Tensors:
         ):  # fmt: skip
             tensor.data = data
             yield Change(one.path, True, tensor)
-        if one.requires is None and tensor.is_leaf and one.twin is not None:
-            tensor.requires_grad_(False)
+        if one.twin is not None and tensor.grad_fn is not one.grad_fn and self._has_history(one):
+            tensor.detach_()
             with self.torch.enable_grad():
                 tensor.copy_(one.twin)
             yield Change(Path(one.path, "grad_fn"), True, tensor)
@@ -169,6 +172,10 @@ class Tensors:
         if (one.requires is not None or tensor.retains_grad) and tensor.grad is not one.grad:
             tensor.grad = one.grad
             yield Change(Path(one.path, "grad"), True, tensor)
+
+    def _has_history(self, one: _Tensor) -> bool:
+        """Whether the twin of a tensor still has the place in the graph that the tensor had."""
+        return bool(one.tensor.is_leaf or one.data.nbytes <= COPIED_BYTES)
 
     def _restored(self, members: list[_Tensor], kept: Any) -> Iterator[_Tensor]:
         """Put the contents of tensors of one kind back; those that had changed."""
@@ -188,6 +195,17 @@ class Tensors:
     def _set_version(self, tensor: Any, version: int) -> None:
         """Have the loop's backward pass take the tensor for unchanged: it is not to fail for what a query has done."""
         self.torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def _rewritten(array: Any, copy: Any) -> bool:
+    """Give an array its shape and contents back; False where it does not take them."""
+    try:
+        if array.shape != copy.shape:
+            array.resize(copy.shape, refcheck=False)
+        array[...] = copy
+    except Exception:  # it has become read-only, or does not own its memory
+        return False
+    return True
 
 
 def _differ(array: Any, copy: Any) -> bool:

@@ -23,6 +23,7 @@ from looptap.streams.syntax import (
     rewrite,
     targets,
 )
+from looptap.streams.trust import unknown_call
 
 IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
@@ -199,12 +200,17 @@ class Parts:
         return name, items, make
 
     def evaluate(self, node: ast.expr) -> Any:
-        """The value of an argument that does not depend on events."""
+        """The value of an argument that does not depend on events, which nothing guards: it is no event's."""
         for name in free_names(node):
             if name.id not in self.names and not name.id.startswith("__"):
                 raise self.text.error(
                     f"{name.id!r} is not known where this argument is evaluated: once, before any event.", name
                 )
+        if (unknown := unknown_call(node, set(self.names))) is not None:
+            raise self.text.error(
+                "this argument is evaluated once, before any event, and may do nothing but compute: "
+                f"{self.text.segment(unknown)} is not known to be harmless.", unknown,
+            )  # fmt: skip
         try:
             return function(None, node, self.text, self.names)()
         except Exception as error:

@@ -8,14 +8,25 @@ anew at each event, by their exact types. Everything else runs inside the agent'
 from __future__ import annotations
 
 import ast
-import builtins
-import itertools
-import math
 from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.events import Event, EventSnapshot
-from looptap.streams.helpers import HELPERS
+from looptap.streams.harmless import (
+    ATTRIBUTES,
+    CASTS,
+    CONSTANTS,
+    HANDED,
+    KEYWORDS,
+    MANY,
+    METHODS,
+    MODEL_HELPERS,
+    MODEL_METHODS,
+    MODULES,
+    NAMES,
+    OPTIMIZER_HELPERS,
+    OUT,
+)
 from looptap.streams.plain import (
     ARRAY,
     ATOM,
@@ -27,86 +38,9 @@ from looptap.streams.plain import (
     kind_of,
     stored,
 )
-from looptap.streams.reducers import REDUCERS
-
-MANY = 99
-"""Positional arguments of a function that writes to none of them."""
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_BUILTINS = _words(
-    "abs all any ascii bin bool bytes chr complex dict divmod enumerate filter float format frozenset hex int iter len "
-    "list map max min next oct ord pow range repr reversed round set slice sorted str sum tuple zip isinstance"
-)
-_MODEL_HELPERS, _OPTIMIZER_HELPERS = {"layer_norms", "layer_histograms"}, {"lr"}
-_NAMES = _BUILTINS | set(REDUCERS) | (set(HELPERS) - _MODEL_HELPERS - _OPTIMIZER_HELPERS) | {"accumulate", "ema"}
-_OPERATORS = _words(
-    "abs add and_ concat contains countOf eq floordiv ge getitem gt indexOf inv invert is_ is_not le lshift lt matmul "
-    "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"
-)
-_STATISTICS = _words(
-    "mean fmean geometric_mean harmonic_mean median median_low median_high median_grouped mode multimode quantiles "
-    "pstdev pvariance stdev variance covariance correlation linear_regression"
-)
-_ARRAYS: dict[str, int] = {
-    **dict.fromkeys(_words("abs isnan isinf isfinite sqrt exp log log10 square sigmoid count_nonzero unique"), 1),
-    **dict.fromkeys(_words("mean sum min max std var median argmax argmin any all argsort sort stack cat"), 2),
-    **dict.fromkeys(_words("concatenate asarray array bincount dot matmul flatten softmax float32 float64 int64"), 2),
-    **dict.fromkeys(_words("norm clip clamp topk histogram histc percentile quantile where sign log2 log1p"), 3),
-}
-"""Functions of torch and numpy, with the positional arguments that they may have: a later one may be written to."""
-_ARRAYS.update(dict.fromkeys(_words("sign log2 log1p"), 1))
-_DOTTED = {"linalg.norm": 2, "linalg.vector_norm": 2}
-_CONSTANTS = {
-    "math": _words("pi e inf nan tau"),
-    "np": _words("pi e inf nan newaxis float16 float32 float64 int8 int16 int32 int64 uint8 bool_ ndarray"),
-    "torch": _words("float16 bfloat16 float32 float64 float double half int8 int16 int32 int64 long uint8 bool Tensor"),
-}
-_CONSTANTS["numpy"] = _CONSTANTS["np"]
-_OUT = ("np", "numpy", "torch")  # a function of these that is handed over may be given an array to write to
-_MODULES: dict[str, Mapping[str, int]] = {
-    "math": dict.fromkeys((name for name, value in vars(math).items() if callable(value) and name[0] != "_"), MANY),
-    "statistics": dict.fromkeys(_STATISTICS, MANY),
-    "itertools": dict.fromkeys((name for name in vars(itertools) if name[0] not in "_"), MANY),
-    "functools": {"reduce": 3},
-    "operator": dict.fromkeys(_OPERATORS, 2),
-    "collections": {"Counter": 1},
-    "heapq": {"nlargest": 3, "nsmallest": 3, "merge": MANY},
-    **{module: {**_ARRAYS, **_DOTTED} for module in _OUT},
-}
-_HANDED = _words("map filter reduce starmap takewhile dropwhile filterfalse")
-_METHODS: dict[str, int] = {
-    **{name: max(count - 1, 0) for name, count in _ARRAYS.items() if name != "sort"},
-    **dict.fromkeys(
-        _words(
-            "item long int bool float double half cpu detach numpy tolist numel dim size view reshape permute "
-            "transpose t squeeze unsqueeze flatten ravel astype to clone contiguous expand keys values items "
-            "lower upper title strip lstrip rstrip split join format startswith endswith most_common nonzero"
-        ),
-        9,
-    ),
-    **dict.fromkeys(_words("amax amin prod cumsum diff eq ne lt le gt ge pow round trace isnan"), 1),
-    **dict.fromkeys(_words("get replace count index copy norm quantile topk clip clamp chunk unbind"), 2),
-}
-"""Methods of plain values, with the positional arguments that they may have."""
-_CASTS = _words("float double half cpu to")  # of a tensor they make another one, of a module they change it in place
-_MODEL_METHODS = _words("parameters named_parameters buffers named_buffers")
-_ATTRIBUTES = _words(
-    "shape ndim dtype device grad requires_grad is_leaf T mT real imag nbytes itemsize is_cpu is_cuda layout data "
-    "start stop step numerator denominator"
-)
-"""Attributes of plain values."""
-_KEYWORDS = _words(
-    "axis axes dim dims keepdim keepdims dtype key default p ord k largest sorted bins range density weights min max "
-    "correction ddof unbiased initial start strict method return_counts decimals n repeat fillvalue func function "
-    "alpha reverse base xbar mu ndigits q kind what by window sep maxsplit a_min a_max copy equal_nan"
-)
 
 GUARDED = (
-    "guarded: {} is not known to be harmless. What it changes of the loop is put back or reported, at about 60 µs an "
+    "guarded: {} is not known to be harmless. What it changes of the loop is put back or reported, at about 100 µs an "
     "evaluation, and more where it reads a model, an optimizer or another object"
 )
 """What to say of a query that runs in the agent's guard."""
@@ -178,7 +112,7 @@ def _met(event: Event, own: Mapping[str, Any], path: Path, test: Callable[[Any],
                 value = value.grad if is_plain(value) else event
                 continue
             rest = path.steps[place:]
-            return test is is_plain and is_plain(value) and all(type(s) is tuple or s in _ATTRIBUTES for s in rest)
+            return test is is_plain and is_plain(value) and all(type(s) is tuple or s in ATTRIBUTES for s in rest)
         known, value = item_of(value, step[0]) if type(step) is tuple else stored(value, str(step))
         if not known:
             return False
@@ -209,6 +143,22 @@ def sight_of(
     except _Unknown as unknown:
         return unknown.node
     return Sight(seen.needs, whole)
+
+
+def unknown_call(node: ast.expr, names: Set[str]) -> ast.AST | None:
+    """The part of an argument without events that is not known to be harmless to evaluate, if there is one.
+
+    To name a function or to write one is harmless; what it does, it does when it is called.
+    """
+    if isinstance(node, ast.Lambda | ast.Name):
+        return None
+    if isinstance(node, ast.Attribute):
+        return unknown_call(node.value, names) if not node.attr.startswith("__") else node
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("functools.partial", "partial", "operator.itemgetter"):
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+        return next((found for part in parts if (found := unknown_call(part, names)) is not None), None)
+    sight = sight_of(node, names, alias="", source="")
+    return None if isinstance(sight, Sight) else sight
 
 
 class _Tree:
@@ -260,7 +210,7 @@ class _Tree:
         if node.id == self.source:
             return EVENTS
         if node.id in self.names:  # a function that is handed over, where that is known to be harmless
-            if node.id in _NAMES:
+            if node.id in NAMES:
                 return DATA
             raise _Unknown(node)
         return Path(node.id)
@@ -270,7 +220,7 @@ class _Tree:
             raise _Unknown(node)
         module, name = self.of_module(node, bound)
         if module:
-            if name in _CONSTANTS.get(module, ()) or (name in _MODULES[module] and module not in _OUT):
+            if name in CONSTANTS.get(module, ()) or (name in MODULES[module] and module not in OUT):
                 return DATA
             raise _Unknown(node)
         kind = self.kind(node.value, bound)
@@ -278,7 +228,7 @@ class _Tree:
             return Path(node.attr)
         if isinstance(kind, Path):
             return Path(kind.root, (*kind.steps, node.attr))
-        if kind == LATEST or node.attr in _ATTRIBUTES:
+        if kind == LATEST or node.attr in ATTRIBUTES:
             return DATA
         raise _Unknown(node)
 
@@ -289,7 +239,7 @@ class _Tree:
             names.append(node.attr)
             node = node.value
         if names and isinstance(node, ast.Name) and node.id not in bound and node.id in self.names:
-            if node.id not in _MODULES:
+            if node.id not in MODULES:
                 raise _Unknown(node)
             return node.id, ".".join(reversed(names))
         return "", ""
@@ -311,7 +261,7 @@ class _Tree:
 
     def call(self, node: ast.Call, bound: Mapping[str, Kind]) -> Kind:
         f = node.func
-        if any(k.arg not in _KEYWORDS for k in node.keywords):
+        if any(k.arg not in KEYWORDS for k in node.keywords):
             raise _Unknown(node)
         count = MANY if any(isinstance(part, ast.Starred) for part in node.args) else len(node.args)
         if isinstance(f, ast.Name):
@@ -319,18 +269,18 @@ class _Tree:
                 raise _Unknown(node)
             if f.id in ("recent", "latest"):
                 return EVENTS if f.id == "recent" else LATEST
-            if f.id in _MODEL_HELPERS | _OPTIMIZER_HELPERS:
-                return self.helper(node, bound, is_plain_model if f.id in _MODEL_HELPERS else is_plain_optimizer)
-            if f.id not in _NAMES:
+            if f.id in MODEL_HELPERS | OPTIMIZER_HELPERS:
+                return self.helper(node, bound, is_plain_model if f.id in MODEL_HELPERS else is_plain_optimizer)
+            if f.id not in NAMES:
                 raise _Unknown(node)
-            return self.arguments(node, bound, handed=1 if f.id in _HANDED else 0)
+            return self.arguments(node, bound, handed=1 if f.id in HANDED else 0)
         if not isinstance(f, ast.Attribute):
             raise _Unknown(node)
         module, name = self.of_module(f, bound)
         if module:
-            if count > _MODULES[module].get(name, -1):
+            if count > MODULES[module].get(name, -1):
                 raise _Unknown(node)
-            return self.arguments(node, bound, handed=1 if name in _HANDED else 0)
+            return self.arguments(node, bound, handed=1 if name in HANDED else 0)
         return self.method(node, f, count, bound)
 
     def helper(self, node: ast.Call, bound: Mapping[str, Kind], test: Callable[[Any], bool]) -> Kind:
@@ -343,12 +293,12 @@ class _Tree:
 
     def method(self, node: ast.Call, f: ast.Attribute, count: int, bound: Mapping[str, Kind]) -> Kind:
         kind = self.kind(f.value, bound)
-        if isinstance(kind, Path) and f.attr in _MODEL_METHODS and not node.args and not node.keywords:
+        if isinstance(kind, Path) and f.attr in MODEL_METHODS and not node.args and not node.keywords:
             self.needs.append((kind, is_plain_model))
             return DATA
-        if kind in (EVENTS, LATEST) or count > _METHODS.get(f.attr, -1):
+        if kind in (EVENTS, LATEST) or count > METHODS.get(f.attr, -1):
             raise _Unknown(node)
-        if f.attr in _CASTS and isinstance(kind, Path) and kind.root in self.stands:
+        if f.attr in CASTS and isinstance(kind, Path) and kind.root in self.stands:
             raise _Unknown(node)
         self.data(f.value, bound)
         return self.arguments(node, bound)
@@ -390,5 +340,3 @@ _OPERATIONS = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred,
     ast.Slice,
 )  # fmt: skip
-
-assert vars(builtins).keys() >= _BUILTINS

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from looptap.streams.errors import QueryError
 from looptap.streams.language import QuerySpec, compile_query
 from looptap.testing import pair
 
@@ -324,3 +325,32 @@ def test_a_backward_pass_through_what_the_query_has_made_may_run():
     assert stream.error_count == 0
     loss.backward()
     assert w.grad.tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    "change", ["h.sub_(h).sum()", "h.mul_(0).sum()", "h.set_(torch.zeros(1)).sum()", "h.detach_()"]
+)
+def test_a_result_keeps_its_place_in_the_graph(change):
+    w = torch.ones(3, requires_grad=True)
+    h = w * 2
+    ask(change, {"h": h})
+    (h * h).sum().backward()  # the loop goes on from it after the event
+    assert w.grad.tolist() == [8, 8, 8]
+
+
+def test_an_array_gets_its_shape_back():
+    numbers = np.arange(3.0)
+    assert "put back" in reported(ask("numbers.resize((1,), refcheck=False) or 1", numbers=numbers))[0]
+    assert numbers.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "quantile((e.loss for e in events), np.random.rand())", "ema((e.loss for e in events), float(torch.rand(1)))",
+        "reduce(lambda a, x: a + x, (e.loss for e in events), draw())",
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_evaluated_before_any_event_can_only_compute(query):
+    with pytest.raises(QueryError, match="evaluated once, before any event"):
+        compile_query(QuerySpec(query, functions={"draw": random.random}))

@@ -70,7 +70,7 @@ CHANGES = (
     "next({e}batches)", "list({e}batches)", "torch.nn.utils.clip_grad_norm_({e}model.parameters(), 0.01).item()",
     "{e}model.add_module('more', torch.nn.Linear(1, 1)) or 1", "{e}optimizer.state.clear() or 1",
     "np.seterr(all='raise') and 1",
-    "{e}h.mul_(0).sum()", "{e}table.update(a=torch.rand(1)) or 1",
+    "{e}h.mul_(0).sum()", "{e}h.sub_({e}h).sum()", "{e}table.update(a=torch.rand(1)) or 1",
 )  # fmt: skip
 """What is put back, or refused."""
 
