@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -32,8 +33,12 @@ while not over.wait(0.004):
     if step % 10 == 9:
         agent.emit("epoch", epoch=step // 10)
     if step % 50 == 49:
+        held, go = threading.Event(), threading.Event()
+        agent._link.post(lambda: (held.set(), go.wait(60)))  # so that it is too much for the I/O thread
+        held.wait(60)
         for n in range(2000):
             agent.emit("burst", n=n)
+        go.set()
     step += 1
 agent.close("the job is done")
 """
@@ -60,7 +65,7 @@ def start(place, environment):
     jobs = []
 
     def begin(name):
-        job = subprocess.Popen([sys.executable, "-c", JOB, name], stdin=subprocess.PIPE, env=environment)
+        job = warm.Popen([sys.executable, "-c", JOB, name], stdin=subprocess.PIPE, env=environment)
         jobs.append(job)
         soon(lambda: any(run.pid == job.pid for run in looptap.runs(place)), told="the job announces itself")
         return job
@@ -82,7 +87,7 @@ def command(environment):
 
     def begin(*arguments, **options):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment, **options}
-        return subprocess.Popen([sys.executable, "-m", "looptap.cli", *arguments], **pipes)
+        return warm.Popen([sys.executable, "-m", "looptap.cli", *arguments], **pipes)
 
     return begin
 
@@ -387,7 +392,7 @@ for step in range(2000):
 def test_a_stream_that_a_run_declares_a_little_after_its_start_is_read_from_its_beginning(command, environment):
     watching = command("watch", "declares", "loss", "--follow", "--count", "2", "--json")
     assert "Waiting" in watching.stderr.readline()
-    job = subprocess.Popen([sys.executable, "-c", LATE], env=environment)
+    job = warm.Popen([sys.executable, "-c", LATE], env=environment)
     try:
         out, err = watching.communicate(timeout=WAIT)
     finally:

@@ -11,6 +11,7 @@ import time
 
 import msgspec
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -296,7 +297,7 @@ AGENT = "import looptap, time; a = looptap.Agent('killed'); print('ready', flush
 
 
 def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, monkeypatch):
-    jobs = [subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE) for _ in range(4)]
+    jobs = [warm.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE) for _ in range(4)]
     for job in jobs:
         assert job.stdout.readline() == b"ready\n"
     for job in jobs:

@@ -19,6 +19,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+import warm
 from relays import Proxy
 from waiting import soon
 
@@ -398,7 +399,7 @@ print("done")
 
 
 def test_a_script_that_ends_takes_leave_and_does_not_hang(job):
-    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=120)
+    done = warm.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("done\n", "")
     soon(lambda: not job.agent.stats()["clients"])
 
@@ -414,7 +415,7 @@ while True:
 
 
 def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
+    with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
         try:
             run = looptap.attach("victim")
@@ -432,7 +433,7 @@ def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
 def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(directory):
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
+    with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
         try:
             run = looptap.attach("victim")

@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import warm
 from rich.console import Console
 
 import looptap
@@ -43,7 +44,7 @@ def start(environment):
 
     def begin(*arguments, **more):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen([sys.executable, *arguments], env={**environment, **more}, **pipes))
+        started.append(warm.Popen([sys.executable, *arguments], env={**environment, **more}, **pipes))
         return started[-1]
 
     yield begin

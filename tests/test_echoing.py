@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -687,7 +688,7 @@ RANK = """
 def test_over_gloo_ranks_take_equal_steps_and_change_at_the_same_one(tmp_path):
     code = textwrap.dedent(RANK)
     started = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE)
+        warm.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE)
         for rank in range(2)
     ]
     answers = [child.communicate(timeout=110)[0] for child in started]

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import warm
 from relays import Proxy
 from waiting import soon
 
@@ -198,7 +198,7 @@ def test_a_run_that_comes_later_is_guarded_and_one_that_was_killed_ends(director
         "    agent.emit('batch', loss=float('nan'))\n    time.sleep(0.01)"
     )
     with looptap.guard("late", [looptap.Rule("isnan(loss)", actions=["shell: kill -9 $LOOPTAP_PID"])]) as guard:
-        job = subprocess.Popen([sys.executable, "-c", code])
+        job = warm.Popen([sys.executable, "-c", code])
         try:
             assert job.wait(60) == -9
         finally:
@@ -290,7 +290,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
 def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     pytest.importorskip("torch")
     demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "600"]
-    done = subprocess.run(demo, capture_output=True, text=True, timeout=600)
+    done = warm.run(demo, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("ended by the guard")]
     assert ended == ["explodes", "stalls", "learns-nothing"], done.stdout
@@ -301,7 +301,7 @@ def test_a_loop_that_hangs_is_ended_after_a_stop_that_it_never_reads_if_that_was
     code = "import looptap, time\nagent = looptap.Agent('hangs-%s')\nagent.emit('batch')\ntime.sleep(300)"
     rules = [looptap.Rule.stalled(minutes=0.5 / 60, actions=["stop"], kill=0.5)]
     with looptap.guard("hangs-a", rules) as guard:
-        job, other = (subprocess.Popen([sys.executable, "-c", code % name]) for name in "ab")
+        job, other = (warm.Popen([sys.executable, "-c", code % name]) for name in "ab")
         try:
             assert job.wait(60) == -signal.SIGTERM
             soon(lambda: len(guard.firings) == 2)

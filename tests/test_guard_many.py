@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -26,7 +27,7 @@ def crowd(count, period, steps):
         processes = []
         for first in range(0, count, EACH):
             words = [sys.executable, str(CROWD), *map(str, (first, EACH, period, steps))]
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            process = warm.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
         for process in processes:

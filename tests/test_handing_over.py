@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -262,7 +263,7 @@ JOB = """
 
 
 def test_streams_kept_while_they_run_are_a_prefix_without_a_gap_after_kill_9(directory, stored):
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
+    child = warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
     with child:
         child.stdout.readline()
         with looptap.attach("killed") as run:

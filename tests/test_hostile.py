@@ -16,6 +16,7 @@ from array import array
 
 import msgspec
 import pytest
+import warm
 import zmq
 from waiting import soon
 
@@ -272,7 +273,7 @@ CROWDED = """
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
 def test_sixteen_clients_that_never_read_cost_less_than_64_mib(directory, dial):
     command = [sys.executable, "-c", textwrap.dedent(CROWDED)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "ready\n"
         clients = [Bare(dial(), "step, text") for _ in range(16)]
         child.stdin.write("go\n")
@@ -507,7 +508,7 @@ def end_in_every_way(peer, dial):
     for name, (how, code) in EXITS.items():
         program = textwrap.dedent(LEAVING).format(name=name, how=how, patient=peer == "reading")
         places = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        children[name] = subprocess.Popen([sys.executable, "-c", program], text=True, **places), code
+        children[name] = warm.Popen([sys.executable, "-c", program], text=True, **places), code
     for name, (child, code) in children.items():
         with child:
             assert child.stdout.readline() == "ready\n"

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+import warm
 from torch import nn
 
 import looptap
@@ -126,7 +127,7 @@ def chaos(tmp_path, monkeypatch):
     report = tmp_path / "report"
     with report.open("w") as file:
         command = [sys.executable, "-c", CHAOS, "7200"]
-        child = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True)
+        child = warm.Popen(command, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             yield report
         finally:

@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 import torch
+import warm
 from waiting import soon
 
 import looptap
@@ -64,7 +65,7 @@ def test_without_a_kept_stream_or_a_command_there_is_no_file(directory, file):
 
 
 def test_what_a_job_kept_before_kill_9_is_there_with_its_commands(directory, file):
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
+    child = warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
     with child:
         child.stdout.readline()
         with looptap.attach("kept") as run:
@@ -89,7 +90,7 @@ def test_the_shell_shows_what_was_kept(directory, file):
     with looptap.Agent("kept") as agent:
         agent.stream("loss", "step, loss", on="batch", keep=True)
         agent.emit("batch", step=1, loss=0.5)
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "looptap.cli", "open", str(file()), "--json"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
@@ -112,7 +113,7 @@ FAILING = """
 
 
 def test_that_a_kept_query_failed_is_told_after_kill_9(directory, file, tmp_path, capsys):
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
+    with warm.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout.readline() == "there\n"
         live = looptap.open(file())
         now_and_then = live.stream("now_and_then")

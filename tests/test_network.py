@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+import warm
 import zmq
 from relays import Proxy
 from waiting import soon
@@ -400,7 +401,7 @@ for line in sys.stdin:
 def test_a_client_that_is_stopped_is_forgotten_with_its_queries_and_goes_on_when_it_is_continued(directory):
     job = Job(QUICK)
     command = [sys.executable, "-c", CLIENT, str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
         try:
             assert client.stdout.readline() == "attached\n"
             assert len(job.agent.stats()["queries"]) == 2
@@ -440,7 +441,7 @@ DECLARED = JOB.replace("over, step =", "agent.stream('all', 'step', history=100_
 def child(code=JOB):
     """A job in a process of its own, and the id of its run."""
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         try:
             yield job, job.stdout.readline().strip()
         finally:

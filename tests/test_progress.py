@@ -12,6 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+import warm
 from clocks import Clock, trained
 from judge import judge
 from simulated import DELTA, PATIENCE, make, stretches
@@ -435,10 +436,10 @@ RESUMED = """
 
 def test_a_job_that_was_killed_and_resumed_knows_how_long_it_still_takes(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(RESUMED), str(tmp_path / "state.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "saved\n"
         first.send_signal(signal.SIGKILL)
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    again = warm.run(command, capture_output=True, text=True, timeout=120)
     cost, remaining, fraction = map(float, again.stdout.split())
     assert cost == 5.5 * 20 * 4
     assert remaining == pytest.approx(5.5 * 120, rel=0.05)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 from clocks import Clock, trained
 from programs import need
 from waiting import soon
@@ -158,7 +159,7 @@ agent.close("the job is done")
 def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(directory, capsys):
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "PYTHONWARNINGS": "ignore"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
+    with warm.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
 
         def looptap_progress(*arguments, run="shown"):
             with pytest.raises(SystemExit) as ended:
@@ -297,10 +298,10 @@ RANK = """
 
 
 def test_two_ranks_insert_validations_in_step_and_train_as_without(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(RANK)]
+    command = [sys.executable, "-c", textwrap.dedent(RANK)]
     with contextlib.ExitStack() as stack:
         ranks = [
-            stack.enter_context(subprocess.Popen([*command, str(n), str(tmp_path / "store")], stdout=subprocess.PIPE))
+            stack.enter_context(warm.Popen([*command, str(n), str(tmp_path / "store")], stdout=subprocess.PIPE))
             for n in range(2)
         ]
         told = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]

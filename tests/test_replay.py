@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+import warm
 from torch import nn
 
 import looptap
@@ -217,5 +217,5 @@ def test_a_job_is_replayed_from_the_shell_without_a_change_of_its_code(tmp_path)
     )
     command = [sys.executable, "-m", "looptap.cli", "replay", str(path), sys.executable, "-c", code]
     environment = {**os.environ, "LOOPTAP_DIR": str(tmp_path)}
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    finished = warm.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert (finished.returncode, finished.stdout) == (0, "steps 3\n"), finished.stderr

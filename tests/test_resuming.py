@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -11,6 +10,7 @@ import time
 
 import pytest
 import torch
+import warm
 from waiting import soon
 
 import looptap
@@ -70,7 +70,7 @@ def stored(store):
 def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marked(directory, tmp_path):
     store = tmp_path / "store"
     command = [sys.executable, "-c", textwrap.dedent(JOB), str(tmp_path / "checkpoint.pt"), str(store)]
-    with subprocess.Popen(command) as job:
+    with warm.Popen(command) as job:
         try:
             soon(lambda: any(run.alive for run in looptap.runs()), 100)
             with looptap.attach("resumed") as run:
@@ -86,7 +86,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marke
     with looptap.open(file) as old:
         before = {r.event: r.value for r in old.stream("loss").records}
         assert old.events()["batch"] == max(before)
-    with subprocess.Popen(command) as job:
+    with warm.Popen(command) as job:
         try:
             soon(lambda: any(run.alive for run in looptap.runs()), 100)
             with looptap.attach("resumed") as run:

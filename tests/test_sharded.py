@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 import torch
+import warm
 
 RANK = """
     import json, signal, sys, warnings
@@ -104,7 +105,7 @@ def test_a_query_on_one_rank_sees_its_shard_and_starts_no_collective(tmp_path):
         started = []
         for rank, path in enumerate(told):
             command = [sys.executable, "-c", textwrap.dedent(RANK), str(rank), str(tmp_path / "store"), str(path)]
-            started.append(processes.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
+            started.append(processes.enter_context(warm.Popen(command, stderr=subprocess.PIPE, text=True)))
             processes.callback(started[-1].kill)
         for process in started:
             _, err = process.communicate(timeout=300)

@@ -9,6 +9,7 @@ import textwrap
 import threading
 
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -26,7 +27,7 @@ def child(program, *arguments):
     """A process that runs ``program`` and has said that it is ready."""
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen(command, text=True, **pipes)
+    process = warm.Popen(command, text=True, **pipes)
     assert process.stdout.readline() == "ready\n"
     return process
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+import warm
 
 import looptap
 
@@ -38,7 +39,7 @@ def hanging(request, tmp_path, monkeypatch):
     """
     body = textwrap.indent(HANGS[request.param], " " * 4)
     source = textwrap.dedent(code).replace("HANG", body, 1).replace("    " + body, body)
-    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as child:
+    with warm.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         yield child
@@ -56,8 +57,8 @@ def test_a_hanging_job_shows_its_stacks(hanging):
 
 def test_the_command_line_shows_them_too(hanging):
     command = [sys.executable, "-m", "looptap.cli", "stacks", "hanging", "--timeout", "20"]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    text = warm.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     assert "in stuck_here" in text
     assert "batch: 7 events" in text
-    told = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True).stdout
+    told = warm.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True).stdout
     assert json.loads(told)["events"]["batch"]["count"] == 7

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -49,7 +50,7 @@ class Job:
 
 @pytest.fixture
 def client():
-    with subprocess.Popen(
+    with warm.Popen(
         [sys.executable, str(CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         yield child

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -164,7 +165,7 @@ assert writer.close(30)
 def keeping(path, *arguments):
     """A process that keeps 300 values in a second."""
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         soon(path.exists)
         try:
@@ -310,7 +311,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_was_half_written_on_a_network_file_system_is_undone_by_the_next_who_reads(file, tmp_path):
     path = Path(shutil.copy(file, tmp_path))
-    subprocess.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])
+    warm.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])
     assert path.with_name(path.name + "-journal").stat().st_size
     assert path.read_bytes() != file.read_bytes()
     with looptap.open(path) as run:

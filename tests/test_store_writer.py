@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from waiting import soon
 
 import looptap
@@ -332,7 +333,7 @@ def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path
 
 def test_kill_9_loses_nothing_that_was_committed(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "5", "0.4"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = warm.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["killed"] == 50
@@ -367,7 +368,7 @@ assert kept.close(10)
 @pytest.mark.parametrize("arguments", [[], ["locked"]])
 def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
     command = [sys.executable, "-c", FORKED, str(tmp_path / "run.looptap"), *arguments]
-    subprocess.run(command, check=True, timeout=120)
+    warm.run(command, check=True, timeout=120)
     with looptap.open(tmp_path / "run.looptap") as run:
         assert run.stream("s").values == [1, 2]
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import warm
 from relays import Proxy
 from waiting import soon
 
@@ -240,7 +241,7 @@ def test_a_run_that_ends_is_said_and_the_screen_left_by_a_key(job, key):
 def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(directory, tmp_path):
     if shutil.which("tmux") is None:
         pytest.skip("LOOPTAP TOP IS NOT TESTED IN A TERMINAL: there is no tmux (Debian: apt install tmux)")
-    job = subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
+    job = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
     soon(lambda: any(run.pid == job.pid for run in looptap.runs()))
     tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
 

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+import warm
 
 import looptap
 
@@ -55,7 +56,7 @@ def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_j
     limits = looptap.Limits(heartbeat=0.05, heartbeat_timeout=60.0)
     with looptap.Agent("flooded", limits=limits, listen=listen) as agent:
         places = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        with subprocess.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
+        with warm.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
             assert client.stdout.readline() == "in\n"
             busy, release = threading.Event(), threading.Event()
             agent._link.post(lambda: (busy.set(), release.wait(60)))  # as when the loop keeps the interpreter lock
@@ -81,7 +82,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat_timeout=1.0)) as agent:
-        client = subprocess.Popen(
+        client = warm.Popen(
             [sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         try:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import warm
 from displays import display, pixels, screenshot
 from waiting import soon
 
@@ -44,7 +45,7 @@ agent.close("all epochs are done")
 @pytest.fixture
 def job(directory):
     """A run in a process of its own."""
-    process = subprocess.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
+    process = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
     soon(lambda: any(run.pid == process.pid for run in looptap.runs()))
     yield process
     process.kill()
@@ -65,7 +66,7 @@ def plot(screen):
     def start(*arguments, **environment):
         command = [sys.executable, "-m", "looptap.cli", "plot", *arguments]
         settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
-        process = subprocess.Popen(
+        process = warm.Popen(
             command, env={**settings, "DISPLAY": screen, **environment}, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -296,7 +297,7 @@ else:
 def test_a_script_shows_a_window_and_waits_or_does_not(job, screen, how):
     needed("tk", screen)
     settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, "-c", SCRIPT, how], env={**settings, "DISPLAY": screen},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import textwrap
 import time
 
 import pytest
+import warm
 
 import looptap
 from looptap.client.discover import runs
@@ -66,7 +67,7 @@ def test_an_agent_in_a_worker_is_inert_and_the_stream_goes_on(method, workers, e
     program = tmp_path / "loading.py"
     program.write_text(textwrap.dedent(LOADING))
     command = [sys.executable, str(program), method, str(workers), str(epochs)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout.readline() == "ready\n"
         with looptap.attach("loading") as run:
             stream = run.stream("n", on="batch")
@@ -102,7 +103,7 @@ def test_a_killed_job_is_told_dead_at_once_although_a_worker_lives_on(listen, tm
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     command = [sys.executable, "-c", textwrap.dedent(ORPHANING), listen]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+    with warm.Popen(command, stdout=subprocess.PIPE, text=True) as job:
         worker = int(job.stdout.readline())
         try:
             with looptap.attach("orphaning") as run:

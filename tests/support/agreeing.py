@@ -12,6 +12,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import warm
 from rank_jobs import environment, free_port
 from waiting import soon
 
@@ -27,7 +28,7 @@ def job(folder, ranks=2, steps=0, **more):
     port = free_port()
     command = [sys.executable, str(JOB), str(folder), str(steps)]
     children = [
-        subprocess.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)
+        warm.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)
     ]
     try:
         soon(lambda: there(children), 200)  # where many tests run at once, to import torch takes a while
@@ -100,6 +101,6 @@ def die(count, killed):
     """A client that is killed in the middle of its commands."""
     command = [sys.executable, "-c", textwrap.dedent(CLIENT), str(count)]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as client:  # the job may end before it comes
+    with warm.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as client:  # the job may end before it comes
         killed.append(bool(client.stdout.readline()))
         client.kill()

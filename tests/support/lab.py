@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import warm
 from playwright.sync_api import sync_playwright
 from waiting import soon
 
@@ -87,7 +88,7 @@ def beside_a_job(runs):
     runs.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOPTAP_DIR", str(runs))
-        job = subprocess.Popen([sys.executable, str(Path(__file__).with_name("steered_job.py")), "job"])
+        job = warm.Popen([sys.executable, str(Path(__file__).with_name("steered_job.py")), "job"])
         try:
             soon(looptap.runs, 60)
             yield

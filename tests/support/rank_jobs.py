@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 
+import warm
 from waiting import soon
 
 LOOP = """
@@ -58,7 +58,7 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
     port = port or free_port()
     code = LOOP.format(name=name, batches=batches, uneven=uneven, pause=pause, slow=slow, listen=listen)
     children = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment(directory, rank, count, port))
+        warm.Popen([sys.executable, "-c", code], env=environment(directory, rank, count, port))
         for rank in range(count)
     ]
     try:

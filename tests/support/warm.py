@@ -1,0 +1,205 @@
+"""Python programs in processes of their own, forked from one that has imported what takes long.
+
+``warm.Popen([sys.executable, "-c", code, ...])`` and ``warm.run`` are those of `subprocess`, as far as tests use them,
+for programs of which the start is not what is tested: a fresh interpreter takes half a second of a processor until it
+has looptap, and three until torch has made an optimizer. What a program finds imported already is all that differs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+LOOK_SECONDS = 0.005
+"""Between two looks whether a program has ended."""
+
+
+class Popen:
+    """A program that runs; started cold where a warm start is not to be had."""
+
+    def __new__(cls, command: Sequence[str], **how: Any) -> Any:
+        if sys.platform != "linux" or command[0] != sys.executable or "-W" in command:
+            return subprocess.Popen(command, **how)
+        return super().__new__(cls)
+
+    def __init__(
+        self, command: Sequence[str], *, stdin: Any = None, stdout: Any = None, stderr: Any = None, text: bool = False,
+        env: dict[str, str] | None = None, cwd: Any = None, start_new_session: bool = False,
+    ) -> None:  # fmt: skip
+        self.args, self.returncode = list(command), None
+        words = [word for word in self.args[1:] if word != "-u"]
+        given: list[int] = []
+        with contextlib.ExitStack() as opened:
+
+            def place(wanted: Any, writes: bool, default: int) -> tuple[int, Any]:
+                if wanted is None:
+                    return default, None
+                if wanted == DEVNULL:
+                    opened.callback(os.close, fd := os.open(os.devnull, os.O_RDWR))
+                    return fd, None
+                if wanted != PIPE:
+                    return (wanted if isinstance(wanted, int) else wanted.fileno()), None
+                read, write = os.pipe()
+                ours, theirs = (read, write) if writes else (write, read)
+                opened.callback(os.close, theirs)
+                mode = "r" if writes else "w"
+                return theirs, open(ours, mode if text else mode + "b", buffering=1 if text else -1)
+
+            fd, self.stdin = place(stdin, False, 0)
+            given.append(fd)
+            fd, self.stdout = place(stdout, True, 1)
+            given.append(fd)
+            fd, self.stderr = (given[1], None) if stderr == STDOUT else place(stderr, True, 2)
+            given.append(fd)
+            self._status, theirs = os.pipe()
+            opened.callback(os.close, theirs)
+            how = {
+                "words": words, "env": dict(os.environ if env is None else env), "cwd": os.fspath(cwd or os.getcwd()),
+                "unbuffered": "-u" in self.args, "session": start_new_session,
+            }  # fmt: skip
+            self.pid = _server("torch" if _wants_torch(words) else "looptap").start(how, [*given, theirs])
+        os.set_blocking(self._status, False)
+
+    def poll(self) -> int | None:
+        """The exit code as `subprocess` tells it, None while the program runs."""
+        if self.returncode is None:
+            with contextlib.suppress(BlockingIOError):
+                self.returncode = int(os.read(self._status, 100) or -signal.SIGKILL)
+                os.close(self._status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(LOOK_SECONDS)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """What it writes until it ends. Raises subprocess.TimeoutExpired."""
+        found: dict[str, Any] = {"stdout": None, "stderr": None}
+
+        def read(name: str) -> None:
+            found[name] = getattr(self, name).read()
+
+        open_ = [name for name in found if (file := getattr(self, name)) is not None and not file.closed]
+        readers = [threading.Thread(target=read, args=(name,)) for name in open_]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                if input is not None:
+                    self.stdin.write(input)
+                self.stdin.close()
+        code = self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        self._close()
+        assert code is not None
+        return found["stdout"], found["stderr"]
+
+    def _close(self) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+
+    def __enter__(self) -> Popen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+        self.wait()
+
+
+def run(
+    command: Sequence[str], *, capture_output: bool = False, check: bool = False, timeout: float | None = None,
+    input: Any = None, **how: Any,
+) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """Run a program to its end. Raises what `subprocess.run` raises."""
+    if capture_output:
+        how |= {"stdout": PIPE, "stderr": PIPE}
+    if input is not None:
+        how["stdin"] = PIPE
+    with Popen(command, **how) as program:
+        try:
+            out, err = program.communicate(input, timeout)
+        except BaseException:
+            program.kill()
+            raise
+    done = subprocess.CompletedProcess(command, program.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _wants_torch(words: list[str]) -> bool:
+    source = Path(words[0]).read_text() if words[0].endswith(".py") else " ".join(words)
+    return "torch" in source or "looptap.examples" in source
+
+
+# ------------------------------------------------------------ the process that is forked from
+
+
+class _Server:
+    """A process that has imported looptap, and torch if asked to, and forks a child for each program."""
+
+    def __init__(self, kind: str) -> None:
+        self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, str(Path(__file__).with_name("warm_server.py")), str(theirs.fileno()), kind]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, cwd="/")
+        theirs.close()
+        self._door.settimeout(300)
+
+    def start(self, how: dict[str, Any], fds: list[int]) -> int:
+        """Start a program with these descriptors for its input, output, errors and exit code; its process id."""
+        with open(os.memfd_create("program"), "wb+") as file:  # of any size
+            file.write(json.dumps(how).encode())
+            file.flush()
+            socket.send_fds(self._door, [b"!"], [file.fileno(), *fds])
+        return int(self._door.recv(100))
+
+    def end(self) -> None:
+        """Let it go."""
+        self._door.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_servers: dict[str, _Server] = {}
+
+
+def _server(kind: str) -> _Server:
+    if kind not in _servers:
+        _servers[kind] = _Server(kind)
+        atexit.register(_servers[kind].end)
+    return _servers[kind]

@@ -1,0 +1,97 @@
+"""The process that `warm` forks programs from: python warm_server.py SOCKET looptap|torch."""
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import types
+import warnings
+
+import looptap.agent.agent
+import looptap.cli.app
+import looptap.client.run
+import looptap.testing  # noqa: F401 - loaded here, so that it need not be in each program
+
+if sys.argv[2] == "torch":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch's own imports warn of is not ours
+        import torch._dynamo  # the first optimizer of a process would import it
+        import torch.distributed
+        import torch.utils.data  # noqa: F401 - as above
+
+
+def forked(door):
+    """Fork for each program that is asked for; returns in its process, with what it is and its descriptors."""
+    while True:
+        message, fds, _, _ = socket.recv_fds(door, 1, 5)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:  # who waits for the program, and tells its exit code
+            program = os.fork()
+            if program == 0:
+                door.close()
+                return fds
+            with contextlib.suppress(OSError):
+                door.send(str(program).encode())
+            door.close()
+            for fd in fds[:4]:
+                os.close(fd)
+            os.closerange(0, 3)
+            _, status = os.waitpid(program, 0)
+            with contextlib.suppress(OSError):
+                os.write(fds[4], str(os.waitstatus_to_exitcode(status)).encode())
+            os._exit(0)
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+gc.collect()
+gc.freeze()  # what is imported is looked at by no collection of a program
+fds = forked(socket.socket(fileno=int(sys.argv[1])))
+with open(fds[0], "rb") as file:
+    file.seek(0)
+    how = json.loads(file.read())
+for number, fd in enumerate(fds[1:4]):
+    os.dup2(fd, number)
+for fd in fds[1:]:
+    os.close(fd)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if how["session"]:
+    os.setsid()
+os.chdir(how["cwd"])
+os.environ.clear()
+os.environ.update(how["env"])
+if os.environ.get("PYTHONWARNINGS") == "ignore":
+    warnings.simplefilter("ignore")
+for name, number in (("stdout", 1), ("stderr", 2)):
+    direct = number == 2 or how["unbuffered"] or os.isatty(number)
+    stream = open(number, "w", closefd=False, errors="backslashreplace" if number == 2 else "strict")  # noqa: SIM115
+    stream.reconfigure(line_buffering=direct, write_through=how["unbuffered"])
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+first, *rest = how["words"]
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+if first == "-c":
+    sys.argv = ["-c", *rest[1:]]
+    sys.path.insert(0, "")
+    exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+elif first == "-m":
+    sys.argv = rest
+    sys.path.insert(0, os.getcwd())
+    runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+else:
+    sys.argv = how["words"]
+    sys.path.insert(0, os.path.dirname(first))
+    main.__file__ = first
+    with open(first) as file:
+        source = file.read()
+    exec(compile(source, first, "exec"), main.__dict__)
