@@ -244,7 +244,7 @@ def test_where_the_agent_cannot_answer_its_client_says_so_and_names_the_query(ki
     code = LOOP.replace("loss=0.5)", "loss=0.5, go=os.path.exists(os.environ['LOOPTAP_DIR'] + '/go'))")
     with job(code), looptap.attach("stuck", timeout=PATIENCE) as run:
         stream = run.stream(query, timeout=PATIENCE, **how)
-        stream.wait(3, PATIENCE)  # its first event waits for no thread
+        stream.wait(1, PATIENCE)  # its first event waits for no thread
         Path(os.environ["LOOPTAP_DIR"], "go").touch()
         soon(lambda: run.state == "silent", PATIENCE, told=lambda: repr(run))
         assert repr(query) in run.reason
