@@ -44,12 +44,11 @@ def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire, until):
     client = attach(wire)
 
     def woken() -> int:
-        flushes, wakes = wire.brain.flushes, wire.link.wakes
+        wakes = wire.link.wakes
         for i in range(20):
             wire.brain.values.append(b"%d" % i)
             wire.link.wake()
             assert client.recv() == b"%d" % i
-        assert wire.brain.flushes == flushes + 20
         return wire.link.wakes - wakes
 
     until(lambda: woken() <= 5)  # where this thread has to wait for a processor, they do not keep coming
