@@ -15,6 +15,9 @@ TORCH := torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
+# Empty, also where the environment forbids it: without bytecode each of hundreds of processes compiles looptap again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo gallery notebooks clean
 
