@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from looptap.testing import pair
 from looptap.training.progress import Progress
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+if find_spec("sklearn") is None:  # which takes a second to import, and none of it is needed here
+    pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
 JOB = ["-m", "looptap.examples.digits", "--epochs", "8"]
 WAIT = 300.0

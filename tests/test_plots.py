@@ -7,7 +7,6 @@ import threading
 from array import array
 from pathlib import Path
 
-import pandas
 import pytest
 from waiting import soon
 
@@ -212,6 +211,7 @@ def test_the_table_of_final_and_best_values(runs):
     ]  # fmt: skip
     assert [row["final"] for row in table[:2]] == [0.5**9, 0.25**9]
     assert all(row["run"].startswith("digits ") for row in table)
+    pandas = pytest.importorskip("pandas")
     assert list(pandas.DataFrame(table)["best"]) == list(table.to_pandas()["best"])
     assert table.__rich__().row_count == 4
     assert "accuracy" in repr(table)

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
-from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, pictures
+from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, pictures, read
 from waiting import soon
 
 MOST = 300_000
@@ -54,7 +53,7 @@ def test_there_are_the_notebooks_that_the_readme_names():
 def test_a_notebook_runs_from_a_clean_kernel_with_a_picture_below_each_chart_and_ends_its_job(path, tmp_path):
     done = run(path, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    book = nbformat.read(tmp_path / path.name, as_version=4)
+    book = read(tmp_path / path.name)
     charts = 0
     for cell in book.cells:
         kinds = [set(output.get("data", {})) for output in cell.get("outputs", ())]
@@ -68,8 +67,10 @@ def test_a_notebook_runs_from_a_clean_kernel_with_a_picture_below_each_chart_and
 
 
 def test_a_job_ends_also_where_a_cell_fails(tmp_path):
+    import nbformat
+
     path = next(path for path in NOTEBOOKS if path.stem == "progressive-results")
-    book = nbformat.read(path, as_version=4)
+    book = read(path)
     last = next(index for index, cell in enumerate(book.cells) if "looptap.attach" in cell.source)
     book.cells[last + 1 :] = [nbformat.v4.new_code_cell("1 / 0")]
     nbformat.write(book, tmp_path / "fails.ipynb")
@@ -82,8 +83,8 @@ def test_a_job_ends_also_where_a_cell_fails(tmp_path):
 @each
 def test_a_notebook_in_the_repository_has_its_pictures_and_no_error_and_is_small(path):
     assert path.stat().st_size < MOST
-    book = nbformat.read(path, as_version=4)
-    nbformat.validate(book)
+    book = read(path)
+    __import__("nbformat").validate(book)
     assert sum("image/png" in output.get("data", {}) for output in outputs(book)) >= 2
     assert not [output for output in outputs(book) if output.output_type == "error" or WIDGET in output.get("data", {})]
     counts = [cell.execution_count for cell in book.cells if cell.cell_type == "code"]
@@ -92,14 +93,14 @@ def test_a_notebook_in_the_repository_has_its_pictures_and_no_error_and_is_small
 
 @each
 def test_a_picture_on_a_page_is_that_of_the_notebook(path):
-    for name, content in pictures(nbformat.read(path, as_version=4)).items():
+    for name, content in pictures(read(path)).items():
         assert (ROOT / name).read_bytes() == content, "make notebooks writes both"
         assert any(f"({Path(name).name})" in page.read_text() for page in (ROOT / name).parent.glob("*.md"))
 
 
 @each
 def test_a_notebook_leads_to_pages_that_are_there(path):
-    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     assert links
     assert not [link for link in links if not (path.parent / link).exists()]
@@ -107,5 +108,5 @@ def test_a_notebook_leads_to_pages_that_are_there(path):
 
 @each
 def test_a_notebook_says_nothing_of_the_machine_that_it_ran_on(path):
-    text = json.dumps(outputs(nbformat.read(path, as_version=4)))
+    text = json.dumps(outputs(read(path)))
     assert not re.findall(r"site-packages|/venv/|0x[0-9a-f]{6,}|\bpid\b", text)

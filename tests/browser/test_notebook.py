@@ -4,11 +4,10 @@ import json
 import math
 import time
 
-import nbformat
 import pytest
 from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
 from programs import need
-from tutorials import NOTEBOOKS
+from tutorials import NOTEBOOKS, read
 from waiting import soon
 
 import looptap
@@ -217,7 +216,7 @@ def test_every_kind_of_picture_is_drawn(opened):
 
 
 def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_keys(opened):
-    tutorial = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "echo"), as_version=4)
+    tutorial = read(next(path for path in NOTEBOOKS if path.stem == "echo"))
     cells = [cell.source for cell in tutorial.cells if cell.cell_type == "code"]
     start = next(index for index, source in enumerate(cells) if "looptap.attach" in source)
     book = opened(*cells[: start + 1], "looptap.panel(run)")
@@ -257,11 +256,11 @@ def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_k
 
 def test_the_first_tutorial_runs_as_a_person_runs_it(lab):
     path = next(path for path in NOTEBOOKS if path.stem == "first-look")
-    tutorial = nbformat.read(path, as_version=4)
+    tutorial = read(path)
     code = [index for index, cell in enumerate(tutorial.cells) if cell.cell_type == "code"]
     for index in code:
         tutorial.cells[index].update(outputs=[], execution_count=None)
-    nbformat.write(tutorial, lab.root / path.name)
+    __import__("nbformat").write(tutorial, lab.root / path.name)
     book = lab.open(path.name)
     try:
         for index in code:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 import warm
 from playwright.sync_api import sync_playwright
@@ -114,6 +113,8 @@ class Lab:
         self.root, self.url, self.token, self.browser = root, url, token, browser
 
     def write(self, name, *cells):
+        import nbformat
+
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(book, self.root / name)

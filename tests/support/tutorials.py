@@ -16,10 +16,12 @@ import tempfile
 import time
 from base64 import b64decode, b64encode
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbclient import NotebookClient
 from PIL import Image
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -62,9 +64,19 @@ def privately(folder: Path) -> None:
     os.environ.pop("LOOPTAP_STORE", None)  # the notebooks say themselves where their jobs keep things
 
 
-def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
+def read(path: Path) -> NotebookNode:
+    """The notebook in a file."""
+    import nbformat  # here, and not above: it takes a second, and who collects tests imports this module
+
+    return nbformat.read(path, as_version=4)
+
+
+def executed(path: Path, folder: Path) -> NotebookNode:
     """The notebook with the outputs of a fresh run in ``folder``. Raises what nbclient raises where a cell fails."""
-    book = nbformat.read(path, as_version=4)
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = read(path)
     for cell in book.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -79,7 +91,7 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     return book
 
 
-def saved(book: nbformat.NotebookNode) -> None:
+def saved(book: NotebookNode) -> None:
     """Leave out what only a live kernel can show, and make its pictures small."""
     for cell in book.cells:
         if cell.cell_type != "code":
@@ -92,7 +104,7 @@ def saved(book: nbformat.NotebookNode) -> None:
     book.metadata.pop("widgets", None)
 
 
-def pictures(book: nbformat.NotebookNode) -> dict[str, bytes]:
+def pictures(book: NotebookNode) -> dict[str, bytes]:
     """What pages of the documentation show of a notebook: the newest PNG of each cell with a tag that is a path."""
     found = {}
     for cell in book.cells:
@@ -114,6 +126,8 @@ def _small(image: str) -> str:
 
 def main() -> None:
     """Run the notebooks; with ``--into`` write them as they came out, without it into the repository."""
+    import nbformat
+
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--into", type=Path)
     arguments.add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
