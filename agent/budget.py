@@ -8,7 +8,7 @@ How a query comes to be limited:
    else the lower of its last two means, of half a second each. A pause of the machine makes neither large.
 3. If that is more than its share of the loop's time it is a suspect: its evaluations are *watched*, and it is judged
    again, by these alone. Of a watched evaluation only what is the query's own doing counts: see thread_time.py. To ask
-   the kernel for that costs 3 µs, so only suspects are watched.
+   the kernel for that costs 20 µs, so only suspects are watched.
 4. If it is too much even so, the query is limited: a mapped query is evaluated at every n-th event only; a reducing
    one, which may not skip events, closes its window as partial and is suspended, and tried again later.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from looptap.agent.thread_time import IoClock, OwnTime
+from looptap.agent.thread_time import IoSchedule, OwnTime
 
 CHEAP_SECONDS = 20e-6
 """Seconds an event that are never limited."""
@@ -56,7 +56,7 @@ class OverheadBudget:
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not fraction > 0:
             raise ValueError(f"budget={fraction!r}: a fraction of the loop's time such as 0.03; math.inf: no limit.")
         self.fraction = float(fraction)
-        self.io_clock = IoClock()
+        self.io_schedule = IoSchedule()
         self.demands: dict[CostMeter, float] = {}
         """What each expensive query would take, as a fraction of the loop's time."""
         self._io = 0.0
@@ -184,7 +184,7 @@ class CostMeter:
     def __init__(self, budget: OverheadBudget, grant: float | None = None, pace: int = 1) -> None:
         self._budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP_SECONDS * pace
         self._typical = TypicalCost()
-        self.own = OwnTime(budget.io_clock)
+        self.own = OwnTime(budget.io_schedule)
         self._step = self._until = 0.0
         self._long = 0  # evaluations that were too long
         self.every = 1

@@ -154,7 +154,7 @@ class Service:
         if now > self._beaten:
             self.budget.io = (cpu - self._cpu) / (now - self._beaten)
         self._cpu, self._beaten = cpu, now
-        self.budget.io_clock.is_this_thread()
+        self.budget.io_schedule.is_this_thread()
         self.pulse.beat()
         self.post.rung = False  # an interrupt of the training thread may have left it set and woken nobody
         if not self.clients:  # nobody waits for what is quiet

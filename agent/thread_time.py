@@ -1,17 +1,22 @@
 """What of the time that an evaluation took was its own doing.
 
 An evaluation may take long because it computes, sleeps or waits for a lock: that is its own doing. Or because another
-process had the CPU, or another thread the interpreter lock: that is not. The kernel says how long a thread was on a CPU
-and how often it has waited, but not what for. A thread that only runs Python is made to give the lock away once in 5 ms
-at most: that many waits are excused, and of an evaluation with such a wait only the time on the CPU counts. The time in
-which looptap's own I/O thread was on a CPU, and so may have had the lock, never counts.
+process had the CPU, or another thread the interpreter lock: that is not. The kernel says how long a thread was on a
+CPU, how long it wanted one, and how often it has waited, but not what for. So of an evaluation that has waited
+
+- a few waits are excused: a thread that only runs Python is made to give the lock away once in 5 ms. Then only the time
+  on the CPU counts;
+- beyond, the time does not count in which this thread wanted a CPU, nor that in which looptap's own I/O thread was on a
+  CPU or wanted one, and so may have kept the lock meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
-import time
+import weakref
 from time import monotonic
 from typing import NamedTuple
 
@@ -28,6 +33,7 @@ EXCUSED_WAITS = 2
 """Waits beyond those that are excused before the others count."""
 LONG_WAIT_SECONDS = 0.2
 """Seconds that no other thread keeps the lock: whoever waits longer does so itself."""
+_NANOSECOND = 1e-9
 
 
 def used() -> tuple[float, int]:
@@ -41,27 +47,55 @@ def used() -> tuple[float, int]:
     return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
 
 
-class IoClock:
-    """The CPU time of the I/O thread, for other threads; 0 until that thread has said which it is."""
+class Schedule:
+    """How long one thread was on a CPU, and how long it wanted one; a file of the kernel is kept open for that."""
+
+    def __init__(self, thread: int) -> None:
+        self._fd: int | None = None
+        with contextlib.suppress(OSError):  # no Linux, or one that keeps no such account
+            self._fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._fd).atexit = False
+
+    def seconds(self) -> tuple[float, float]:
+        """Seconds on a CPU and seconds in which it wanted one; 0 where the system does not tell. Never raises."""
+        try:
+            if self._fd is not None:
+                ran, wanted, *_ = os.pread(self._fd, 100, 0).split()
+                return int(ran) * _NANOSECOND, int(wanted) * _NANOSECOND
+        except (OSError, ValueError):  # the thread has ended
+            self._fd = None
+        return 0.0, 0.0
+
+
+class IoSchedule:
+    """The schedule of the I/O thread, for other threads; empty until that thread has said which it is."""
 
     def __init__(self) -> None:
-        self._thread = self._clock = 0
+        self._thread = 0
+        self._schedule: Schedule | None = None
 
     def is_this_thread(self) -> None:
         """Follow the calling thread."""
-        if hasattr(time, "pthread_getcpuclockid") and self._thread != threading.get_ident():
-            self._thread = threading.get_ident()
-            self._clock = time.pthread_getcpuclockid(self._thread)
+        thread = threading.get_native_id()
+        if thread != self._thread:
+            self._thread, self._schedule = thread, None
 
     def seconds(self) -> float:
-        """Seconds that the I/O thread was on a CPU, where that is not the calling thread. Never raises."""
-        if not self._clock or self._thread == threading.get_ident():
+        """Seconds in which the I/O thread was on a CPU or wanted one, where that is not the calling thread."""
+        if not self._thread or self._thread == threading.get_native_id():
             return 0.0
-        try:
-            return time.clock_gettime(self._clock)
-        except OSError:  # the thread has ended
-            self._clock = 0
-            return 0.0
+        if self._schedule is None:
+            self._schedule = Schedule(self._thread)
+        return sum(self._schedule.seconds())
+
+
+class _Own(threading.local):
+    """The schedule of each thread that has asked for its own."""
+
+    schedule: Schedule | None = None
+
+
+_own = _Own()
 
 
 class Moment(NamedTuple):
@@ -70,7 +104,8 @@ class Moment(NamedTuple):
     wall: float
     cpu: float
     waits: int
-    io: float
+    others: float
+    """Seconds that others had: in which this thread wanted a CPU, or the I/O thread may have kept the lock."""
 
 
 class OwnTime:
@@ -78,7 +113,7 @@ class OwnTime:
 
     __slots__ = ("_cpu", "_io", "_waits")
 
-    def __init__(self, io: IoClock) -> None:
+    def __init__(self, io: IoSchedule) -> None:
         self._io = io
         self.reset()
 
@@ -87,20 +122,26 @@ class OwnTime:
         self._cpu, self._waits = 0.0, 0
 
     def start(self) -> Moment:
-        """What the clocks show before an evaluation."""
-        (cpu, waits), io = used(), self._io.seconds()
-        return Moment(monotonic(), cpu, waits, io)
+        """What the clocks show before an evaluation. Costs some 10 µs."""
+        others = self._others()
+        cpu, waits = used()
+        return Moment(monotonic(), cpu, waits, others)
 
     def stop(self, before: Moment) -> float:
         """Seconds of an evaluation that were its own doing."""
         wall = monotonic() - before.wall
         cpu, waits = used()
-        return self.of(wall, cpu - before.cpu, waits - before.waits, self._io.seconds() - before.io)
+        return self.of(wall, cpu - before.cpu, waits - before.waits, self._others() - before.others)
 
-    def of(self, wall: float, cpu: float, waits: int, io: float = 0.0) -> float:
+    def of(self, wall: float, cpu: float, waits: int, others: float = 0.0) -> float:
         """Of an evaluation that took ``wall`` seconds, those that were its own doing."""
         self._cpu += cpu
         self._waits += waits > 0
         few = self._waits <= EXCUSED_WAITS + self._cpu / SWITCH_SECONDS
         excused = not waits or (few and wall - cpu < LONG_WAIT_SECONDS)
-        return cpu if excused and _THREAD is not None else max(cpu, wall - io)
+        return cpu if excused and _THREAD is not None else max(cpu, wall - others)
+
+    def _others(self) -> float:
+        if _own.schedule is None:
+            _own.schedule = Schedule(threading.get_native_id())
+        return _own.schedule.seconds()[1] + self._io.seconds()
