@@ -298,6 +298,18 @@ def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
         slow.waits.clear()
 
 
+def test_what_waits_counts_with_the_bytes_that_it_is_said_to_have(made, slow):
+    kept = made(limit=20_000)
+    stream = kept.stream("s")
+    kept.append(stream, batch(1, [0.0]))
+    assert slow.waits.wait(30)
+    before = kept.stats()["waiting_bytes"]
+    assert kept.append(stream, batch(2, [1.0], nbytes=5000))
+    assert kept.stats()["waiting_bytes"] == before + 5000 + 64
+    assert not kept.append(stream, batch(3, [1.0], nbytes=50_000))
+    slow.go.set()
+
+
 def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))

@@ -225,9 +225,13 @@ class Tree:
                 shutil.copy2(source, target, follow_symlinks=False)
         environment = {**os.environ, "PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / ".hypothesis")
+        self._environment = environment
+        self._start()
+
+    def _start(self) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-c", _WARM], cwd=place, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", _WARM], cwd=self.place, env=self._environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def passes(self, tests: list[str], seconds: float) -> bool:
@@ -240,10 +244,13 @@ class Tree:
         group = int(says.readline())
         alarm = threading.Timer(seconds, _kill, [group])
         alarm.start()
-        code = int(says.readline())
+        code = says.readline()
         alarm.cancel()
         _kill(group)  # with whatever the tests have started
-        return code == 0
+        if not code:  # a fault that takes all memory may end this one, too
+            self.close()
+            self._start()
+        return code == "0\n"
 
     def close(self) -> None:
         """End the process."""
