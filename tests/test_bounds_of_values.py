@@ -132,7 +132,8 @@ def weight(value):
     parts = [*value, *value.values()] if isinstance(value, dict) else value
     if not isinstance(parts, list | tuple):
         parts = []
-    return sys.getsizeof(value) + 8 + sum(map(weight, parts))
+    shared = value is None or (isinstance(value, int) and -6 < value < 257)  # Python has these once
+    return (0 if shared else sys.getsizeof(value)) + 8 + sum(map(weight, parts))
 
 
 @settings(max_examples=200, deadline=None)
