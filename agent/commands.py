@@ -201,6 +201,12 @@ class Commands:
         outcome.record.update(outcome=_refusal(outcome.kind), error=str(error)[:TEXT], time=time.time())
         self._finished(outcome)
 
+    def not_begun(self, record: dict[str, Any]) -> None:
+        """Note that Ctrl-C came before a command; no harm if it has begun after all."""
+        if record["id"] not in self._outcomes:
+            self._remember(record, None)
+        self.give_up(record["id"], ControlError(NOT_BEGUN))
+
     def waiting(self, id: str) -> tuple[str, Callable[[Event], Then | None]] | None:
         """The type of event that a command waits for, and the command; None if it does not wait."""
         outcome = self._outcomes.get(id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import secrets
@@ -69,6 +70,7 @@ def _environment_int(name: str, default: int) -> int:
         return default
 
 
+@functools.cache
 def _version() -> str:
     try:
         return version("looptap")

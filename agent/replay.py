@@ -36,18 +36,20 @@ class Replay:
         return After(thens).do if thens else None
 
     def _do(self, event: Event) -> Then | None:
-        entry = self.due[0]
+        entry, record = self.due[0], None
         del self.due[0]
         try:
-            return self._done(entry, event)
+            record = record_of(secrets.token_hex(16), self._source, entry["what"], self._on, value=entry.get("value"))
+            return self._done(entry, record, event)
         except KeyboardInterrupt:
+            if record is not None:
+                self._steering.commands.not_begun(record)
             what, number = entry["what"], entry["number"]
             log.warning("looptap: %s: Ctrl-C came into %s at %s %d.", self._source, what, self._on, number)
             raise
 
-    def _done(self, entry: dict[str, Any], event: Event) -> Then | None:
+    def _done(self, entry: dict[str, Any], record: dict[str, Any], event: Event) -> Then | None:
         steering, what = self._steering, entry["what"]
-        record = record_of(secrets.token_hex(16), self._source, what, self._on, value=entry.get("value"))
         record.update({name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry})
         text = ""
         try:

@@ -383,19 +383,19 @@ def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
 
 
 def test_what_a_small_demand_takes_is_not_handed_out_once_more():
-    budget = Budget(0.05)
-    small, large = Meter(budget), Meter(budget)
-    budget.demands = {small: 0.005, large: 0.5}
+    budget = OverheadBudget(0.05)
+    budget.demand(CostMeter(budget), 0.005)
+    budget.demand(CostMeter(budget), 0.5)
     assert budget.share() == pytest.approx(0.035)
-    budget.demands = {small: 0.005, large: 0.5, Meter(budget): 0.6}
+    budget.demand(CostMeter(budget), 0.6)
     assert budget.share() == pytest.approx(0.0175)
 
 
 def test_a_few_dear_evaluations_are_not_judged_before_they_have_lasted():
-    meter = Meter(Budget(0.03))
+    meter = CostMeter(OverheadBudget(0.03))
     for i in range(101, 108):  # 100 µs each, in 8 ms, after a hundred cheap ones
         meter.charge(100e-6, STEP, i * 100e-6, i, 100 + i * STEP)
     assert (meter.watched, meter.every, meter.skip) == (False, 1, 0)
-    for i in range(108, 1100):
+    for i in range(108, 3000):
         meter.charge(100e-6, STEP, i * 100e-6, i, 100 + i * STEP)
     assert meter.watched

@@ -12,7 +12,10 @@ from interrupts import interrupted
 
 import looptap
 from looptap.agent.agent import Agent
+from looptap.agent.agreement import Due
+from looptap.agent.commands import Did, record_of
 from looptap.agent.outbox import Outbox
+from looptap.agent.replay import replay
 from looptap.client.run import Run
 from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m
@@ -151,7 +154,7 @@ def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> Non
         assert missed == 0 or (missed == 1 and any(record.partial for record in records))
 
 
-@sweep(101)
+@sweep(47)
 @pytest.mark.parametrize("enough", [1, 4])
 @pytest.mark.parametrize("kind", QUERIES)
 def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough, fraction):
@@ -186,7 +189,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough,
         assert type(pressed) is KeyboardInterrupt or count < at, at
 
 
-@sweep(101)
+@sweep(47)
 @pytest.mark.parametrize("enough", [1, 100])
 @pytest.mark.parametrize("kind", ["group", "group, guarded", "group_by", "fold"])
 def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enough, fraction):
@@ -235,7 +238,7 @@ COMMANDS: dict[str, Callable[[Run], object]] = {
 }
 
 
-@sweep(101)
+@sweep(47)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_not_to_be(kind, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
@@ -277,7 +280,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_
         assert type(pressed) is KeyboardInterrupt or count < at, at
 
 
-@sweep(101)
+@sweep(47)
 def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
@@ -319,7 +322,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
         assert type(pressed) is KeyboardInterrupt or count < at, at
 
 
-@sweep(101)
+@sweep(47)
 @pytest.mark.parametrize("window", [m.Window(), m.Window(m.COUNT, 3), m.Window(m.SLIDING, 3), m.Window(m.SECONDS, 1e3)])
 def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
@@ -350,6 +353,62 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
             assert value == sum(n + (shift if n > BEFORE else 0) for n in range(first, last + 1)), (values, shift)
         if window.kind == m.COUNT:
             assert windows == list(range(1, number // 3 + 1))
+        job.agent.close()
+        return told
+
+    for at in points(once, fraction):
+        count, pressed = once(at)
+        assert type(pressed) is KeyboardInterrupt or count < at, at
+
+
+@sweep(47)
+def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_said_not_to_be(fraction):
+    def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
+        job, acts = Job(), []
+        service = job.agent._service
+        job.agent.trigger("act", lambda: acts.append(1))
+        entries = [{"what": "trigger", "name": "act", "value": None, "event": "batch", "number": n} for n in (2, 2, 3)]
+        replay(entries, "replay of entries", service.steering, service.queries)
+        job.emit()
+        told = job.asleep(at)
+        job.whole()
+        job.emit()
+        job.emit()
+        records = job.run.commands
+        done = [record for record in records if record["outcome"] == "done"]
+        assert len(done) <= len(acts)
+        assert all("Ctrl-C" in record["error"] for record in records if record not in done), records
+        assert len(records) in (2, 3)  # of one that was interrupted before it was on record, the log tells
+        assert not job.agent._taps.by_name["batch"].commands
+        job.agent.close()
+        return told
+
+    for at in points(once, fraction):
+        count, pressed = once(at)
+        assert type(pressed) is KeyboardInterrupt or count < at, at
+
+
+@sweep(47)
+def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fraction):
+    def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
+        job, service = Job(), None
+        service = job.agent._service
+        commands, ran = service.steering.commands, []
+        due = Due(service.queries, "batch")
+        records = [record_of(f"id{n}", "a client", "trigger", "batch") for n in range(3)]
+        for n, record in enumerate(records):
+            command = commands.accept(record, None, lambda event, n=n: Did(ran.append(n)))
+            due.add(2 + n // 2, record["id"], command)
+        job.emit()
+        told = job.asleep(at)
+        job.whole()
+        job.emit()
+        job.emit()
+        assert not due.pending
+        assert len(set(ran)) == len(ran)
+        for n, record in enumerate(records):
+            assert record["outcome"] in ("done", "failed"), record
+            assert n in ran or "nothing is done" in record["error"] or "has begun" in record["error"], record
         job.agent.close()
         return told
 

@@ -266,7 +266,7 @@ def test_any_name_makes_a_run_that_is_found_kept_and_shared(name, directory, tmp
 # ---------------------------------------------------------------- Ctrl-C
 
 
-@pytest.mark.parametrize("fraction", [89, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("fraction", [41, pytest.param(1, marks=pytest.mark.soak)])
 def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(directory, fraction):
     made: list[Agent] = []
 
@@ -286,7 +286,9 @@ def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(
         assert type(pressed) is KeyboardInterrupt or reached < at, at
         for agent in (*made, *opening._found.values()):  # as at the exit, or for the next one of the name
             agent.close()
-        soon(lambda: threads() == [], 60.0, told=lambda at=at: f"{at}: {threads()}")
+        # What was begun on another thread may be seen only now, and is undone.
+        soon(
+            lambda: not (threads() or listing(directory) or list(directory.glob("*.sock"))), 60.0,
+            told=lambda at=at: f"{at}: {threads()}",
+        )  # fmt: skip
         assert not opening._found, at
-        soon(lambda: not listing(directory), 60.0, told=lambda at=at: f"{at}")
-        assert not list(directory.glob("*.sock")), at

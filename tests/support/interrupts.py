@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import gc
 import signal
 import sys
@@ -15,10 +16,16 @@ from typing import Any
 _at_next_check = ctypes.pythonapi.Py_AddPendingCall
 _at_next_check.argtypes, _at_next_check.restype = [ctypes.c_void_p, ctypes.c_void_p], None
 _NOTE_SIGNAL = ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p)
+_PLAIN = {
+    "BUILD_LIST", "BUILD_TUPLE", "CACHE", "COPY", "COPY_FREE_VARS", "JUMP_FORWARD", "KW_NAMES", "LOAD_CLOSURE",
+    "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "MAKE_CELL", "NOP", "POP_EXCEPT", "PRECALL",
+    "PUSH_EXC_INFO", "PUSH_NULL", "STORE_DEREF", "STORE_FAST", "SWAP",
+}  # fmt: skip
+"""Instructions that neither call anything nor look for signals: one that is pending is raised after the next other."""
 
 
 def interrupted(call: Callable[[], object], at: int) -> tuple[int, KeyboardInterrupt | None]:
-    """Call, with SIGINT pending from the ``at``-th instruction of Python code on (0: never).
+    """Call, with SIGINT pending from the ``at``-th instruction of Python code on (0: never), plain ones not counted.
 
     No garbage is collected meanwhile, since what a finalizer raises is lost. Returns how many instructions ran until
     then, and the KeyboardInterrupt that came out.
@@ -28,8 +35,8 @@ def interrupted(call: Callable[[], object], at: int) -> tuple[int, KeyboardInter
     def trace(frame: FrameType, what: str, arg: Any) -> Any:
         nonlocal count
         frame.f_trace_opcodes = True
-        if what != "opcode":  # which is the last of what is told of an instruction
-            return trace
+        if what != "opcode" or dis.opname[frame.f_code.co_code[frame.f_lasti]] in _PLAIN:
+            return trace  # of what is told of an instruction, its opcode is the last
         count += 1
         if count != at:
             return trace
