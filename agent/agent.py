@@ -29,11 +29,12 @@ from looptap.agent.signals import OnSigterm, require_main_thread
 from looptap.agent.standing import HISTORY, MAX_BYTES
 from looptap.agent.steered import Steered
 from looptap.agent.taps import After, Deaf, Taps
-from looptap.protocol.connections import remove, runtime_dir
+from looptap.protocol.files.connection import remove, runtime_dir
 from looptap.protocol.limits import Limits
 
 AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
+
 
 class Agent(Steered, Resumable, Closing):
     """Raises the events of a training loop and answers those who attach to them.
@@ -213,9 +214,7 @@ class Agent(Steered, Resumable, Closing):
     def __enter__(self) -> Agent:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close("the run ended" if kind is None else f"the run ended with {kind.__name__}")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from looptap.agent.link import Link
-from looptap.protocol.connections import ConnectionFile, publish, remake, sweep
-from looptap.protocol.ended import Ended, note
 from looptap.protocol.errors import UnsafeFile
+from looptap.protocol.files.connection import ConnectionFile, publish, remake, sweep
+from looptap.protocol.files.ended_runs import Ended, note
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 

@@ -17,7 +17,7 @@ from looptap.agent.opening import give_up_place
 from looptap.agent.service import Service
 from looptap.agent.signals import OnSigterm
 from looptap.agent.taps import Deaf, Tap, Taps
-from looptap.protocol.connections import remove
+from looptap.protocol.files.connection import remove
 from looptap.protocol.messages import RunInfo
 
 EXIT_SECONDS = 2.0

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import zmq
 
-from looptap.protocol.connections import make_private, private_dir
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
-from looptap.protocol.processes import boot_id
+from looptap.protocol.files.connection import make_private, private_dir
+from looptap.protocol.process_identity import boot_id
 
 log = logging.getLogger("looptap")
 

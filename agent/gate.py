@@ -9,7 +9,7 @@ import zmq
 
 from looptap.agent.endpoints import Bound, bind, rebind
 from looptap.agent.zap import DOMAIN
-from looptap.protocol.connections import private_dir
+from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import OPERATOR, KeyPair
 from looptap.protocol.limits import Limits
 

@@ -18,8 +18,8 @@ from looptap.agent.outbox import Sink
 from looptap.agent.ring import Reader
 from looptap.agent.served import finished
 from looptap.agent.standing import Standing
-from looptap.protocol.connections import runtime_dir
 from looptap.protocol.errors import LinkError
+from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
 from looptap.store.jobs import Command
 from looptap.store.places import store_path

@@ -68,9 +68,7 @@ class LoopState:
         self._modes = None if self._torch is None else _save(self._torch)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.restore()
 
     def restore(self) -> None:

@@ -12,7 +12,7 @@ from looptap.agent.aside import aside
 from looptap.agent.endpoints import place_for_sockets
 from looptap.agent.link import Link
 from looptap.agent.service import Service
-from looptap.protocol.connections import remove
+from looptap.protocol.files.connection import remove
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError

@@ -38,9 +38,7 @@ NAMED = 20
 class Queries:
     """Compiles queries and commands, and moves them on and off the taps."""
 
-    def __init__(
-        self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget
-    ) -> None:
+    def __init__(self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
         self._taps, self._groups, self._limits, self._budget = taps, groups, limits, budget
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
 
@@ -57,18 +55,14 @@ class Queries:
         known = frozenset(set(standing) - set(functions))
         limits = self._limits
         bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
-        return compile_query(
-            QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds)
-        )
+        return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
 
     def declared(self, name: str, pipeline: Pipeline, on: str, sink: Sink, max_bytes: int) -> AttachedQuery:
         """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
         meter = CostMeter(self._budget, math.inf, pipeline.every)
-        return AttachedQuery(
-            pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest
-        )
+        return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
 
     def attached(self, attach: m.Attach, outbox: Outbox) -> AttachedQuery:
         """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""

@@ -20,8 +20,8 @@ from looptap.agent.guests import Guests
 from looptap.agent.served import Client
 from looptap.agent.standing import Sight, Standing, StandingStreams
 from looptap.protocol import messages as m
-from looptap.protocol.connections import ConnectionFile
 from looptap.protocol.errors import LimitReached, LinkError
+from looptap.protocol.files.connection import ConnectionFile
 from looptap.protocol.keys import VIEWER, KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError

@@ -127,9 +127,7 @@ class StandingStreams:
             raise ValueError(f"unit={unit!r}: it is a text, such as 'ms'.")
         pipeline = self._queries.compiled(query, as_window(window), every, throttle)
         ring = self.history.open(history)
-        attached = self._queries.declared(
-            name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2)
-        )
+        attached = self._queries.declared(name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2))
         self._add(Standing(name, attached, ring, unit))
         self._queries.install(attached)
 

@@ -37,9 +37,7 @@ class StateGuard:
 
     __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_retained", "_shown", "_state")
 
-    def __init__(
-        self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()
-    ) -> None:
+    def __init__(self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()) -> None:
         self._pipelines, self._shown, self._names = pipelines, shown, names
         self._changes: list[Change] = []
         self._state = LoopState()
@@ -70,9 +68,7 @@ class StateGuard:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.restore()
 
     def restore(self) -> None:

@@ -108,4 +108,3 @@ class Steered:
                 if replayed or strict:
                     raise
                 log.warning("looptap: LOOPTAP_REPLAY is not done: %s", error)
-

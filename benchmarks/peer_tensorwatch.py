@@ -50,9 +50,7 @@ def reader() -> None:
         request = json.loads(line)
         if "expression" in request:
             name, event = request["name"], request["event"]
-            stream = client.create_stream(
-                name=name, event_name=event, expr=request["expression"], throttle=None
-            )
+            stream = client.create_stream(name=name, event_name=event, expr=request["expression"], throttle=None)
             ends[name] = Counting()
             ends[name].subscribe(stream)
             keep.append(stream)

@@ -82,9 +82,7 @@ def longest_hold(
         sys.setswitchinterval(before)
 
 
-def _longest(
-    thread: threading.Thread, work: Callable[[], object], period: float, after: Callable[[], object]
-) -> float:
+def _longest(thread: threading.Thread, work: Callable[[], object], period: float, after: Callable[[], object]) -> float:
     used = _clock_of(thread)
     worst, end = 0.0, time.perf_counter() + SECONDS
     while (began := time.perf_counter()) < end:

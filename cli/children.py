@@ -13,7 +13,7 @@ from types import TracebackType
 
 from looptap.client.discover import runs
 from looptap.client.run import Run
-from looptap.protocol.connections import remove
+from looptap.protocol.files.connection import remove
 from looptap.streams.errors import LooptapError
 
 START = 300.0
@@ -88,9 +88,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
     def __str__(self) -> str:

@@ -35,8 +35,8 @@ def demo(epochs: int) -> int:
             if problem := part.problem():
                 return complain(problem)
     console.print(
-        "\nIn a job of your own: [bold]agent = looptap.Agent(\"name\")[/], and at each step "
-        "[bold]agent.emit(\"batch\", step=step, loss=loss)[/]."
+        '\nIn a job of your own: [bold]agent = looptap.Agent("name")[/], and at each step '
+        '[bold]agent.emit("batch", step=step, loss=loss)[/].'
     )
     return DONE
 

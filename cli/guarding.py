@@ -104,7 +104,7 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
     from looptap.cli.watching import window_of
     from looptap.client.guard_rules import Rule
-    from looptap.protocol.documents import Document
+    from looptap.protocol.files.documents import Document
     from looptap.streams.errors import QueryError
 
     document = Document(path, QueryError)

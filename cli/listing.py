@@ -17,7 +17,7 @@ from looptap.client.discover import RunListing, find, runs
 from looptap.client.jobs import numbered, spans
 from looptap.client.run import Run
 from looptap.client.vitals import moving
-from looptap.protocol.connections import runtime_dir, sweep
+from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 from looptap.streams.lengths import duration

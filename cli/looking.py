@@ -73,7 +73,8 @@ def plot(
     run: Annotated[
         str,
         Argument(
-            metavar="RUN", show_default=False,
+            metavar="RUN",
+            show_default=False,
             help=f"{RUN_HELP} Or the file of a stored run, or a directory of TensorBoard's.",
         ),
     ],

@@ -50,9 +50,7 @@ OnRanks = Annotated[
         help="For these ranks of the job alone: 0,3 or 0-3. All that are meant do it, or none.",
     ),
 ]
-Shown = Annotated[
-    str, Argument(metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False)
-]
+Shown = Annotated[str, Argument(metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False)]
 Name = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
 
 

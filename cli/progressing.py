@@ -72,9 +72,7 @@ def progress(
             return DONE
 
 
-def _follow(
-    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float
-) -> int:
+def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float) -> int:
     from looptap.cli.start import DONE, complain
 
     view = None

@@ -19,8 +19,8 @@ from looptap.client.controls import Outcome, Records, line_of
 from looptap.client.discover import attach
 from looptap.client.run import Run
 from looptap.client.steering import CommandPending
-from looptap.protocol import replays
 from looptap.protocol.errors import RemoteError
+from looptap.protocol.files import command_file
 from looptap.store.replaying import load
 from looptap.streams.errors import ControlError, LooptapError
 
@@ -113,7 +113,7 @@ def commands(name: str, as_json: bool, as_yaml: bool) -> int:
         records, id = run.commands, run.id
     entries = list(records) if isinstance(records, Records) else records.entries()
     if as_yaml:
-        print(replays.text_of(entries, id), end="")
+        print(command_file.text_of(entries, id), end="")
     elif as_json:
         print(json_of(entries))
     else:

@@ -111,7 +111,7 @@ def _brief(record: Mapping[str, Any], width: int) -> str:
     if get("what") == "set":
         change = f" {_figure(get('old'))} → {_figure(get('new'))}" if done else f" {_figure(get('value'))}"
     left = max(4, width - len(change))
-    name = name if len(name) <= left else f"…{name[1 - left:]}"
+    name = name if len(name) <= left else f"…{name[1 - left :]}"
     where = f"{get('event')} {get('number')}" if get("event") else ""
     facts = [name + change, not done and get("outcome"), where, get("error"), get("client")]
     return "  ".join(str(fact) for fact in facts if fact)

@@ -242,4 +242,3 @@ def _are(count: int) -> str:
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
-

@@ -99,9 +99,7 @@ def _doubtful(error: LooptapError) -> bool:
     return isinstance(error, InDoubt | LinkError) and not isinstance(error, RemoteError)
 
 
-def _all(
-    runs: Mapping[int, Run], request: Callable[[Run], m.Message], timeout: float, id: str
-) -> dict[int, Told]:
+def _all(runs: Mapping[int, Run], request: Callable[[Run], m.Message], timeout: float, id: str) -> dict[int, Told]:
     """What every rank answers; if one fails, the command is let go of everywhere and nothing is done."""
     found = _each(runs, request, monotonic() + timeout)
     for rank, told in found.items():
@@ -113,9 +111,7 @@ def _all(
     return {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
 
 
-def _each(
-    runs: Mapping[int, Run], request: Callable[[Run], Any], deadline: float
-) -> dict[int, Told | LooptapError]:
+def _each(runs: Mapping[int, Run], request: Callable[[Run], Any], deadline: float) -> dict[int, Told | LooptapError]:
     """The answer of each rank, or why there is none."""
     asked: dict[int, Future[Any]] = {}
     found: dict[int, Told | LooptapError] = {}

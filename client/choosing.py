@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from looptap.client.jobs import numbered
-from looptap.protocol.ended import Ended, ended
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
 from looptap.store.places import kept
 from looptap.store.reader import is_stored

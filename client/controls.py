@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from looptap.client.jobs import numbered
-from looptap.protocol import replays
 from looptap.protocol.errors import MessageError
+from looptap.protocol.files import command_file
 from looptap.streams.syntax import nearest
 
 
@@ -165,7 +165,7 @@ class Records(list[dict[str, Any]]):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
-        return replays.save(path, self, self.run)
+        return command_file.save(path, self, self.run)
 
     def __repr__(self) -> str:
         return "\n".join(map(line_of, self)) or "<no commands>"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from looptap.protocol.connections import IPC, ConnectionFile
 from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey, RunEnded, WrongServer
+from looptap.protocol.files.connection import IPC, ConnectionFile
 
 # The beginning of every ZMTP 3 connection: signature, version 3.1, mechanism, and the side (RFC 23).
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)

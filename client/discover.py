@@ -22,8 +22,6 @@ from looptap.client.ranks import Ranks
 from looptap.client.remote import STARTING, Remote, is_remote, over_ssh, relay_of
 from looptap.client.run import Run
 from looptap.client.successor import Following
-from looptap.protocol.connections import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
-from looptap.protocol.ended import ended
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
@@ -35,6 +33,8 @@ from looptap.protocol.errors import (
     UnsafeFile,
     WrongServer,
 )
+from looptap.protocol.files.connection import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
+from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
 from looptap.store.places import SUFFIX

@@ -20,9 +20,9 @@ from looptap.client.guard_actions import act, end, json_line, name_of
 from looptap.client.guard_rules import Firing, Rule
 from looptap.client.guard_watch import News, Siblings, Watch
 from looptap.client.remote import is_remote
-from looptap.protocol.connections import Known
 from looptap.protocol.errors import NoSuchRun, RunEnded
-from looptap.protocol.regular import open_for_writing
+from looptap.protocol.files.connection import Known
+from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.feed import FAILED
 

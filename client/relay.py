@@ -15,8 +15,8 @@ from typing import IO
 import msgspec
 
 from looptap.protocol import errors
-from looptap.protocol.connections import ConnectionFile, parse
 from looptap.protocol.errors import LinkError, NotLooptap, VersionMismatch
+from looptap.protocol.files.connection import ConnectionFile, parse
 
 BUFFER = 131_072
 """Bytes that a stream of lines should buffer: more than a line has."""

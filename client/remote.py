@@ -20,8 +20,8 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
 from looptap.client.relay import BUFFER, Heading, heading_of, hear, inward, outward, read_heading
-from looptap.protocol.connections import IPC, private_dir
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
+from looptap.protocol.files.connection import IPC, private_dir
 
 SSH, COMMAND = "ssh://", "command:"
 STARTING = 30.0

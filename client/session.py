@@ -33,7 +33,7 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.processes import named_process
+from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.feed import ENDED, FAILED, LIVE
 

@@ -14,9 +14,9 @@ from looptap.client.live import LiveStream
 from looptap.client.standing import StandingStream, standing_stream
 from looptap.client.steering import Steering
 from looptap.protocol import messages as m
-from looptap.protocol.connections import IPC, parse, write
 from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting
+from looptap.protocol.files.connection import IPC, parse, write
 from looptap.streams.errors import QueryError
 
 HOURS = 3600.0

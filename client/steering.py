@@ -138,9 +138,7 @@ class Steering(Session):
         """
         return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
-    def checkpoint(
-        self, *, on: str = "", timeout: float = 300.0, id: str | None = None, ranks: Which = ALL
-    ) -> Outcome:
+    def checkpoint(self, *, on: str = "", timeout: float = 300.0, id: str | None = None, ranks: Which = ALL) -> Outcome:
         """Have the job make a checkpoint, if its host has said how; ``result`` is what that returned.
 
         Raises ControlError, RemoteError if it fails there, CommandPending after ``timeout`` seconds.
@@ -302,4 +300,3 @@ def _ways_out(id: str, what: str) -> str:
 def _plain(value: Any) -> Any:
     """A number of numpy or torch as Python's own."""
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from looptap.protocol import buffers, footprint
+from looptap.protocol import footprint, tensors
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClient, Message
 from looptap.streams.errors import SnapshotError
@@ -194,7 +194,7 @@ def _emitter_of_subclass(value: Any) -> _Emitter:
     for base, emitter in _emitters.items():
         if isinstance(value, base):
             return emitter
-    if buffers.is_tensor(value):
+    if tensors.is_tensor(value):
         return _emit_tensor
     kind = type(value)
     raise _Misfit(
@@ -272,7 +272,7 @@ def _emitter_of_body(code: int, body: Callable[[Any], _Parts]) -> _Emitter:
     def emit(value: Any, parts: _Parts, depth: int) -> None:
         try:
             pieces = body(value)
-        except buffers.Refused as error:
+        except tensors.Refused as error:
             raise _Misfit(str(error)) from None
         _emit_extension(code, pieces, parts)
 
@@ -291,13 +291,13 @@ def _emit_as(convert: Callable[[Any], Any]) -> _Emitter:
 _TUPLE, _SET, _FROZENSET, _BIG, _COMPLEX, _ARRAY, _TENSOR, _IMAGE, _TEXT = range(1, 10)
 _DATETIME, _DATE, _TIME, _TIMEDELTA = range(10, 14)
 
-_emit_tensor = _emitter_of_body(_TENSOR, buffers.tensor_parts)
+_emit_tensor = _emitter_of_body(_TENSOR, tensors.tensor_parts)
 
 
 def _iso(value: Any) -> _Parts:
     text = value.isoformat()
     if not text[:1].isdigit():
-        raise buffers.Refused(f"is {value!r:.40}, which has no ISO form.")  # pandas.NaT says it is a datetime
+        raise tensors.Refused(f"is {value!r:.40}, which has no ISO form.")  # pandas.NaT says it is a datetime
     return [text.encode()]
 
 
@@ -306,7 +306,7 @@ _emitters: dict[type, _Emitter] = {
     tuple: _emitter_of_items(_TUPLE),
     list: _emit_items,
     dict: _emit_dict,
-    np.ndarray: _emitter_of_body(_ARRAY, buffers.array_parts),
+    np.ndarray: _emitter_of_body(_ARRAY, tensors.array_parts),
     bytes: lambda value, parts, depth: parts.append(_encode(bytes(value))),
     set: _emitter_of_items(_SET),
     frozenset: _emitter_of_items(_FROZENSET),
@@ -355,8 +355,8 @@ def _image(data: memoryview) -> Image:
 _leaves: dict[int, Callable[[memoryview], Any]] = {
     _BIG: _big,
     _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
-    _ARRAY: buffers.array,
-    _TENSOR: buffers.tensor,
+    _ARRAY: tensors.array,
+    _TENSOR: tensors.tensor,
     _IMAGE: _image,
     _TEXT: _text,
     _DATETIME: lambda data: datetime.datetime.fromisoformat(_text(data)),

@@ -370,7 +370,22 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 
 FromClient: TypeAlias = (
-    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | Ask | Look | Read | Stand | Share | Revoke
-    | Got | Beat | Leave
+    Hello
+    | Attach
+    | Detach
+    | CloseWindow
+    | Grant
+    | Call
+    | Command
+    | Agree
+    | Ask
+    | Look
+    | Read
+    | Stand
+    | Share
+    | Revoke
+    | Got
+    | Beat
+    | Leave
 )
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye

@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from looptap.protocol.processes import Process
-from looptap.protocol.regular import read_regular
+from looptap.protocol.files.regular_files import read_regular
+from looptap.protocol.process_identity import Process
 
 _LONGEST = 16_777_216  # bytes of git's list of references
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from looptap.protocol import replays
+from looptap.protocol.files import command_file
 from looptap.store.jobs import Command
 
 
@@ -17,7 +17,7 @@ class Commands(list[Command]):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
-        return replays.save(path, self.entries(), self.run)
+        return command_file.save(path, self.entries(), self.run)
 
     def entries(self) -> list[dict[str, Any]]:
         """Each as a dict, with the names of `looptap.Run.commands`."""

@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Any
 from urllib.parse import quote
 
-from looptap.protocol.regular import is_regular
+from looptap.protocol.files.regular_files import is_regular
 from looptap.store.errors import StoreError
 
 MAX_STEPS_PER_BYTE = 20

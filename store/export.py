@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from looptap.protocol.regular import open_for_writing
+from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
 from looptap.store.records import Scalar, write
 from looptap.streams.buffers import Record

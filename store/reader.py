@@ -6,7 +6,7 @@ import glob
 import os
 from pathlib import Path
 
-from looptap.protocol.regular import open_regular
+from looptap.protocol.files.regular_files import open_regular
 from looptap.store import schema
 from looptap.store.database import Database, connect
 from looptap.store.errors import StoreError

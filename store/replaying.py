@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from looptap.protocol import replays
+from looptap.protocol.files import command_file
 from looptap.store import reader
 from looptap.store.errors import StoreError
 from looptap.streams.errors import ControlError
@@ -14,10 +14,10 @@ from looptap.streams.errors import ControlError
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What is to be done again, in its order. Raises ControlError for a file that holds anything else."""
     if not reader.is_stored(path):
-        return replays.load(path)
+        return command_file.load(path)
     try:
         with reader.open(path) as run:
             entries = run.commands.entries()
     except StoreError as error:
         raise ControlError(str(error)) from None
-    return replays.checked(entries, lambda place: f"{os.fspath(path)}, command {place + 1}")
+    return command_file.checked(entries, lambda place: f"{os.fspath(path)}, command {place + 1}")

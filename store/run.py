@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.protocol.processes import Process
+from looptap.protocol.process_identity import Process
 from looptap.store.commands import Commands
 from looptap.store.database import Database
 from looptap.store.errors import StoreError
@@ -255,9 +255,7 @@ class StoredRun:
     def __enter__(self) -> StoredRun:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
 

@@ -158,5 +158,3 @@ def _fields(declared: Declared) -> list[str]:
         return msgspec.json.decode(declared.fields or "", type=list[str])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"The fields of the stream {declared.name!r:.60} cannot be read: {error}") from None
-
-

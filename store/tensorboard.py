@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from looptap.protocol.regular import open_regular
+from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
 from looptap.store.items import fact, stored
 from looptap.store.records import Damaged, Scalar, read
@@ -37,9 +37,7 @@ def imported(directory: Path) -> sqlite3.Connection:
         create(connection)
         streams: dict[str, list[int]] = {}
         connection.execute("BEGIN")
-        connection.executemany(
-            "INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", _rows(directory, files, streams)
-        )
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", _rows(directory, files, streams))
         rows = [(number, name, "", "step", "", None, "") for name, (number, _) in streams.items()]
         connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, 1)", rows)
         ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items")

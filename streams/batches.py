@@ -68,9 +68,7 @@ def _ranked(k: int, by: Any, columns: dict[str, Any], largest: bool) -> list[dic
             places = np.argsort(by, kind="stable")[:: -1 if largest else 1][:k].tolist()
             values = by[places].tolist()
         picked = {name: _pick(name, column, size, places, device) for name, column in columns.items()}
-        return [
-            {"by": values[row], **{name: column[row] for name, column in picked.items()}} for row in range(k)
-        ]
+        return [{"by": values[row], **{name: column[row] for name, column in picked.items()}} for row in range(k)]
 
 
 def _per_sample(column: Any) -> bool:

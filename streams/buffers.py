@@ -91,9 +91,7 @@ class Batch(NamedTuple):
         columns = self.events[span], self.times[span], values
         ranks = None if self.ranks is None else self.ranks[span]
         windows = None if self.windows is None else self.windows[span]
-        return Batch(
-            self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows
-        )
+        return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows)
 
     def good(self) -> list[Any]:
         """The values, without the errors."""

@@ -175,9 +175,7 @@ class Largest(Collector):
     name: ClassVar[str] = "nlargest"
     reverse: ClassVar[bool] = True
 
-    def __init__(
-        self, n: int, key: Callable[[Any], Any] | None = None, *, bounds: Bounds = DEFAULT_BOUNDS
-    ) -> None:
+    def __init__(self, n: int, key: Callable[[Any], Any] | None = None, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         super().__init__(bounds)
         if n > bounds.items:
             raise ValueError(f"{self.name} keeps at most {bounds.items:,} items, and n is {n:,}.")

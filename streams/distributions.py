@@ -46,9 +46,7 @@ class Quantile(QuantileSketch):
         self._qs: list[float] = list(q) if not isinstance(q, int | float) else [q]
         for one in self._qs:
             if not 0 <= one <= 1:
-                raise ValueError(
-                    f"quantile takes q in 0..1, and q is {one!r}. Write 0.95 for the 95th percentile."
-                )
+                raise ValueError(f"quantile takes q in 0..1, and q is {one!r}. Write 0.95 for the 95th percentile.")
 
     def result(self) -> Any:
         """Return the quantile, NaN where a NaN is among the items; raises ``StatisticsError`` for no item."""
@@ -207,9 +205,7 @@ def quantile(xs: Iterable[Any], q: float | Sequence[float]) -> Any:
     if not data:
         return reducer.result()
     broken = any(x != x for x in data)
-    values = [
-        math.nan if broken else interpolate(data, one) for one in ([q] if isinstance(q, int | float) else q)
-    ]
+    values = [math.nan if broken else interpolate(data, one) for one in ([q] if isinstance(q, int | float) else q)]
     return values[0] if isinstance(q, int | float) else values
 
 

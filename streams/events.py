@@ -180,9 +180,7 @@ def parts_of(event: Event | EventSnapshot) -> str:
     return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]
 
 
-_OF_VALUES = frozenset(
-    name for kind in (int, float, str, list, dict, tuple, set, np.ndarray) for name in dir(kind)
-)
+_OF_VALUES = frozenset(name for kind in (int, float, str, list, dict, tuple, set, np.ndarray) for name in dir(kind))
 
 
 def missing_of(event: Any, names: Iterable[str]) -> str:

@@ -163,9 +163,7 @@ class _Compiler:
         return function(EVENT, self.resolve(self.per_event(body, frozenset())), self.text, self.names)
 
     def resolve(self, body: ast.expr) -> ast.expr:
-        called = {
-            id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        }
+        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
 
         def hook(node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
             if not isinstance(node, ast.Name) or node.id in bound or node.id.startswith("__"):

@@ -63,9 +63,7 @@ class Parts:
 
     # ------------------------------------------------------------ sequences
 
-    def sequence(
-        self, node: ast.expr, is_source: IsSource, bound: frozenset[str] = frozenset()
-    ) -> Items | None:
+    def sequence(self, node: ast.expr, is_source: IsSource, bound: frozenset[str] = frozenset()) -> Items | None:
         """The per-event sequence that ``node`` is, or None."""
         if is_source(node, bound):
             return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
@@ -271,9 +269,7 @@ class Extraction:
     With ``size`` the slots slide over the last ``size`` events. ``attributes`` are what collected events keep.
     """
 
-    def __init__(
-        self, parts: Parts, is_source: IsSource, size: int | None, attributes: Iterable[str]
-    ) -> None:
+    def __init__(self, parts: Parts, is_source: IsSource, size: int | None, attributes: Iterable[str]) -> None:
         self.parts, self.is_source, self.size, self.attributes = parts, is_source, size, frozenset(attributes)
         self.slots: list[Slot | SlidingSlot] = []
         self.explanation: list[str] = []
@@ -318,9 +314,7 @@ class Extraction:
         self._collects(shown)
         return self.parts.place(as_made_by(node, slot.result))
 
-    def slot(
-        self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool
-    ) -> Slot | SlidingSlot:
+    def slot(self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
         """A new slot for the sequence in ``node``."""
         if self.size is not None and items.resets:
             raise self.parts.text.error(

@@ -236,9 +236,7 @@ class First(Scalar):
         if self._item is not MISSING:
             return self._item
         if self._default is MISSING:
-            raise ValueError(
-                f"{self.name} of an empty sequence. Give it a default: {self.name}(xs, default=None)."
-            )
+            raise ValueError(f"{self.name} of an empty sequence. Give it a default: {self.name}(xs, default=None).")
         return self._default
 
     def merge(self, other: Self) -> None:

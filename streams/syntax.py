@@ -139,9 +139,7 @@ def rewrite(node: ast.expr, hook: Hook, bound: frozenset[str] = frozenset()) -> 
 
 def targets(node: Comprehension) -> frozenset[str]:
     """The names that a comprehension binds."""
-    return frozenset(
-        n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
-    )
+    return frozenset(n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name))
 
 
 def parameters(node: ast.Lambda) -> frozenset[str]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import looptap
-from looptap.protocol import buffers, codec, footprint, messages
+from looptap.protocol import codec, footprint, messages, tensors
 from looptap.protocol.codec import decode_from_agent, encode, pack, pack_values, unpack, unpack_values
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
@@ -300,7 +300,7 @@ def test_what_no_agent_packs_is_refused(raw):
 def test_headers_of_these_tests_are_otherwise_right():
     good = b"\xc7" + bytes([17]) + b"\x06\x03\x01<U1" + struct.pack("<QI", 1, 0x10FFFF)
     assert unpack(good).tolist() == ["\U0010ffff"]
-    assert buffers.array(memoryview(b"\x03\x02<f8" + struct.pack("<QQ", 3, 0))).shape == (3, 0)
+    assert tensors.array(memoryview(b"\x03\x02<f8" + struct.pack("<QQ", 3, 0))).shape == (3, 0)
 
 
 def test_a_value_that_cannot_be_sent_is_an_error_item_and_the_others_arrive():

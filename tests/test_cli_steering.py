@@ -10,7 +10,7 @@ from waiting import soon
 
 import looptap
 from looptap.cli import main
-from looptap.protocol import replays
+from looptap.protocol.files import command_file
 
 
 class Echo:
@@ -73,7 +73,7 @@ def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
     assert [record["outcome"] for record in records] == ["done", "done", "refused", "refused"]
     path = tmp_path / "c.yaml"
     path.write_text(here("commands", "small", "--yaml")[1])
-    assert [entry["value"] for entry in replays.load(path)] == [3, -1.5]
+    assert [entry["value"] for entry in command_file.load(path)] == [3, -1.5]
 
 
 def test_an_id_only_asks_and_nothing_is_done(job, here):

@@ -17,9 +17,6 @@ from waiting import soon
 import looptap
 from looptap.agent import opening
 from looptap.client.discover import attach, runs
-from looptap.protocol.connections import ConnectionFile, publish, read
-from looptap.protocol.ended import Ended, note
-from looptap.protocol.ended import ended as ended_runs
 from looptap.protocol.errors import (
     NoDirectory,
     NoSuchRun,
@@ -29,9 +26,12 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
+from looptap.protocol.files.connection import ConnectionFile, publish, read
+from looptap.protocol.files.ended_runs import Ended, note
+from looptap.protocol.files.ended_runs import ended as ended_runs
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.processes import Process
+from looptap.protocol.process_identity import Process
 
 
 def test_a_stored_run_in_the_place_of_a_live_one_is_said_to_be_one(directory, monkeypatch):

@@ -29,7 +29,6 @@ from looptap.client.run import Run
 from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
-from looptap.protocol.connections import read
 from looptap.protocol.errors import (
     LimitReached,
     NoAnswer,
@@ -38,6 +37,7 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
+from looptap.protocol.files.connection import read
 from looptap.streams.buffers import Gap
 from looptap.streams.errors import QueryError, StreamEnded
 

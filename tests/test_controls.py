@@ -472,6 +472,7 @@ def test_a_ctrl_c_works_in_a_pause():
     agent, run = pair("interrupted", may_pause=60.0)
     with pytest.raises(CommandPending):
         run.pause(timeout=0)
+
     def press():
         soon(lambda: agent.stats()["paused"] > 0)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)

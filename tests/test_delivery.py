@@ -39,8 +39,6 @@ def another(agent):
     return Run(_Transport(agent.memory), run=agent.run)
 
 
-
-
 def test_a_flush_looks_at_no_idle_stream():
     seen = {}
     for idle in (8, 128, 512):

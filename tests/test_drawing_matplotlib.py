@@ -256,6 +256,8 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
 
 
 NOISE = np.random.default_rng(0).normal(size=100_000)
+
+
 @pytest.mark.parametrize("shape", ["rising", "falling", "wave", "noise"])
 def test_notes_do_not_lie_on_their_line(shape):
     x = np.arange(60.0)

@@ -22,8 +22,8 @@ from looptap.cli import main
 from looptap.cli.guarding import rules_of
 from looptap.client.guard_actions import end
 from looptap.client.guard_watch import Siblings, StreamJudge
-from looptap.protocol.connections import publish, read
-from looptap.protocol.processes import Process
+from looptap.protocol.files.connection import publish, read
+from looptap.protocol.process_identity import Process
 from looptap.testing import pair
 
 NAN = math.nan
@@ -59,9 +59,10 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
     hook = f"http://127.0.0.1:{server.server_port}/"
     actions = [seen.append, "log", hook, f"shell: {shell}", "shell: exit 3", "call: step", "checkpoint", "stop"]
     record = tmp_path / "record.jsonl"
-    with looptap.Agent("digits-a") as agent, looptap.guard(
-        "digits-*", [looptap.Rule("loss > 5", actions=actions)], record=record
-    ) as guard:
+    with (
+        looptap.Agent("digits-a") as agent,
+        looptap.guard("digits-*", [looptap.Rule("loss > 5", actions=actions)], record=record) as guard,
+    ):
         agent.checkpoint(lambda: "saved.pt")
         under_guard(guard, agent)
         losses = iter([1.0, 7.5])

@@ -25,8 +25,8 @@ from looptap.agent import link as link_module
 from looptap.client.link import Link
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack_values, version_of
-from looptap.protocol.connections import read
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
+from looptap.protocol.files.connection import read
 from looptap.streams.errors import QueryError
 
 LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]

@@ -58,9 +58,7 @@ LONGER_THAN_400_LINES: dict[str, str] = {}
 """Modules that may be long, each with its reason."""
 
 FOLDERS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
-MODULES = sorted(
-    path for folder in [*(ROOT / name for name in FOLDERS), FACADE] for path in folder.rglob("*.py")
-)
+MODULES = sorted(path for folder in [*(ROOT / name for name in FOLDERS), FACADE] for path in folder.rglob("*.py"))
 """Every module of looptap; links are not followed, so each comes once."""
 
 

@@ -26,8 +26,8 @@ from looptap.client.link import Link
 from looptap.client.run import Run
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
-from looptap.protocol.connections import read
 from looptap.protocol.errors import NoAnswer, RunEnded
+from looptap.protocol.files.connection import read
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.limits import Limits
 from looptap.testing import pair
@@ -381,7 +381,7 @@ CLIENT = """
 import sys, time, looptap
 from looptap.client.link import Link
 from looptap.client.run import Run
-from looptap.protocol.connections import read
+from looptap.protocol.files.connection import read
 from looptap.protocol.limits import Limits
 file = read(next(iter(__import__("pathlib").Path(sys.argv[1]).glob("*.json"))))
 limits = Limits(heartbeat=0.1, heartbeat_timeout=0.5)

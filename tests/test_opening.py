@@ -20,7 +20,7 @@ from waiting import soon
 import looptap
 from looptap.agent import opening
 from looptap.agent.agent import Agent
-from looptap.protocol.connections import listing
+from looptap.protocol.files.connection import listing
 
 RERUNS = 10
 

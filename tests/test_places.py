@@ -19,8 +19,8 @@ import looptap
 from looptap.agent import endpoints, loop
 from looptap.agent.endpoints import place_for_sockets
 from looptap.client.discover import attach, runs
-from looptap.protocol.connections import private_dir, publish, read, runtime_dir, sweep
 from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
+from looptap.protocol.files.connection import private_dir, publish, read, runtime_dir, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets in directories")
 

@@ -19,8 +19,9 @@ import pytest
 
 import looptap
 from looptap.cli import stored
-from looptap.protocol import connections, documents, replays
 from looptap.protocol.errors import UnsafeFile
+from looptap.protocol.files import command_file, documents
+from looptap.protocol.files import connection as connections
 from looptap.store import reader, records
 from looptap.store.about import git_commit
 from looptap.store.database import Database, size_of
@@ -293,7 +294,7 @@ def test_what_is_no_regular_file_is_no_stored_run_and_no_list_of_commands(make, 
     with pytest.raises(StoreError, match=r"odd\.looptap"):
         looptap.open(path)
     with pytest.raises(ControlError, match=r"odd\.looptap"):
-        replays.load(path)
+        command_file.load(path)
     with pytest.raises((looptap.LooptapError, OSError)):
         looptap.attach("./odd.looptap", timeout=1)
 
@@ -435,7 +436,7 @@ def test_commands_are_not_saved_through_a_link(tmp_path, monkeypatch):
     monkeypatch.setattr("secrets.token_hex", lambda count: "known")
     (tmp_path / "commands.yaml.known.part").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="exists"):
-        replays.save(tmp_path / "commands.yaml", [], "run")
+        command_file.save(tmp_path / "commands.yaml", [], "run")
     assert not (tmp_path / "elsewhere").exists()
 
 

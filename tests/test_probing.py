@@ -133,7 +133,7 @@ QUERIES = {
     "answers": "probe(model, x).argmax(1)",
     "accuracy of a window": "mean((probe(e.model, e.x).argmax(1) == e.y).float().mean() for e in events)",
     "a gradient": "(lambda a: torch.autograd.grad(probe(model, a, gradient=True).amax(1).sum(), a)[0])"
-                  "(x.detach().requires_grad_())",
+    "(x.detach().requires_grad_())",
     "with hooks": "probe(model, x, hooks=True)",
     "a function": lambda e: looptap.probe(e.model, e.x).softmax(1),
 }

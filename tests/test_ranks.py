@@ -18,8 +18,8 @@ from waiting import soon
 import looptap
 from looptap.cli import main
 from looptap.client.discover import attach, runs
-from looptap.protocol.connections import ConnectionFile, publish
 from looptap.protocol.errors import NoSuchRun, SeveralRuns
+from looptap.protocol.files.connection import ConnectionFile, publish
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import QueryError
@@ -166,9 +166,7 @@ def test_values_of_one_event_are_combined(run):
 def test_partial_results_are_merged_over_groups_events_and_seconds(run):
     query = "sum(e.loss for e in events), len(events), min(e.step for e in events), max(e.step for e in events)"
     windows = {"group": None, "count": 8, "seconds": looptap.seconds(0.2)}
-    streams = {
-        name: run.stream(query, ranks="all", combine="merge", window=window) for name, window in windows.items()
-    }
+    streams = {name: run.stream(query, ranks="all", combine="merge", window=window) for name, window in windows.items()}
     for name, stream in streams.items():
         soon(lambda stream=stream: len(complete(stream)) >= 3, told=f"windows of both ranks come ({name})")
         for record in complete(stream):

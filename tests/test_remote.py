@@ -26,8 +26,8 @@ from looptap.client.relay import BUFFER, heading_of, inward, outward
 from looptap.client.remote import Remote, command_of, relay_of
 from looptap.client.run import Run
 from looptap.protocol import errors
-from looptap.protocol.connections import private_dir
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
+from looptap.protocol.files.connection import private_dir
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
 
@@ -230,8 +230,8 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         ("echo looptap-bridge/2 x", VersionMismatch, "version 2 of the bridge and this one 1"),
         ("echo looptap-bridge/1 nonsense", NotLooptap, "cannot be understood: nonsense"),
         ("echo 'looptap-bridge/1 {\"file\": 3}'", UnsafeFile, "is no connection file"),
-        ("echo 'looptap-bridge/1 {\"error\": \"RunEnded\", \"text\": \"a\\u001b[2Jb\"}'", RunEnded, r": a\[2Jb$"),
-        ("echo 'looptap-bridge/1 {\"error\": \"os\", \"text\": \"x\"}'", errors.LinkError, ": x$"),
+        ('echo \'looptap-bridge/1 {"error": "RunEnded", "text": "a\\u001b[2Jb"}\'', RunEnded, r": a\[2Jb$"),
+        ('echo \'looptap-bridge/1 {"error": "os", "text": "x"}\'', errors.LinkError, ": x$"),
         ("'", NoSuchRun, "No closing quotation"),
         ("", NoSuchRun, "names no command"),
     ],
@@ -307,7 +307,9 @@ def test_an_ssh_name_is_short_for_a_command(name, rank, command):
     assert command_of(name, rank)[6:] == command
 
 
-@pytest.mark.parametrize("name", ["ssh://", "ssh:///run", "ssh://-oProxyCommand=x/run", "ssh://a b/run", "ssh://a//run"])
+@pytest.mark.parametrize(
+    "name", ["ssh://", "ssh:///run", "ssh://-oProxyCommand=x/run", "ssh://a b/run", "ssh://a//run"]
+)
 def test_an_ssh_name_that_is_none_is_refused(name):
     with pytest.raises(NoSuchRun, match="is no way to a run"):
         command_of(name)
@@ -445,9 +447,7 @@ with looptap.Agent("digits", budget=float("inf")) as agent:
 
 
 def test_the_ranks_behind_sshd_are_asked_by_one_connection_each_or_by_a_relay(sshd, place, tmp_path, monkeypatch):
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)
-    ]
+    jobs = [subprocess.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)]
     try:
         started(place, 2, "digits")
         (tmp_path / "here").mkdir(0o700)

@@ -16,7 +16,7 @@ from torch import nn
 
 import looptap
 from looptap.cli import main
-from looptap.protocol import replays
+from looptap.protocol.files import command_file
 from looptap.store import replaying
 from looptap.streams.errors import ControlError
 from looptap.testing import pair
@@ -88,7 +88,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
     client.join(60)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
-    replays.save(path, agent._service.steering.commands.records, "steered")
+    command_file.save(path, agent._service.steering.commands.records, "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
     assert "value: 1.0e-05" in text
@@ -101,7 +101,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
     assert bare != steered
     assert [r["outcome"] for r in records] == ["done"] * 9
     assert len({(r["event"], r["number"]) for r in records}) > 5
-    done = replays.load(path)
+    done = command_file.load(path)
     assert [(r["event"], r["number"], r["what"], r["new"]) for r in sorted(records, key=lambda r: r["time"])] == [
         (e["event"], e["number"], e["what"], e.get("new")) for e in done
     ]
@@ -120,7 +120,7 @@ def test_the_file_is_yaml_that_says_what_it_said(tmp_path):
             run.set(names[type(value)], value, timeout=0)
     agent.emit("batch")
     path = run.commands.save(tmp_path / "c.yaml")
-    assert [entry["value"] for entry in replays.load(path)] == values
+    assert [entry["value"] for entry in command_file.load(path)] == values
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -181,9 +181,9 @@ def test_a_file_that_cannot_be_replayed_is_a_sentence_with_its_line(tmp_path, li
     path = tmp_path / "c.yaml"
     path.write_text(f"# a\n{line}\n")
     with pytest.raises(ControlError, match=sentence):
-        replays.load(path)
+        command_file.load(path)
     with pytest.raises(ControlError, match="cannot be read"):
-        replays.load(tmp_path / "nothing")
+        command_file.load(tmp_path / "nothing")
 
 
 def test_what_cannot_be_done_again_is_on_record_and_logged_and_the_loop_goes_on(tmp_path, caplog):

@@ -26,7 +26,7 @@ import looptap
 from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, unpack
-from looptap.protocol.connections import read
+from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED, FROM_CLIENT
 from looptap.streams.errors import QueryError
 
@@ -494,7 +494,7 @@ HOSTILE = """
     import zmq, looptap
     from looptap.protocol import messages as m
     from looptap.protocol.codec import decode_from_agent, encode
-    from looptap.protocol.connections import read
+    from looptap.protocol.files.connection import read
 
     agent = looptap.Agent("hostile")
     agent.stream("loss", "loss", on="batch")

@@ -50,9 +50,7 @@ class Job:
 
 @pytest.fixture
 def client():
-    with warm.Popen(
-        [sys.executable, str(CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
+    with warm.Popen([sys.executable, str(CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         yield child
         child.kill()
 

@@ -20,7 +20,7 @@ from waiting import soon
 import looptap
 from looptap.client.link import Link
 from looptap.client.run import Run
-from looptap.protocol.connections import read
+from looptap.protocol.files.connection import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
@@ -98,8 +98,16 @@ def test_a_run_stands_on_the_screen_with_rates_costs_streams_and_controls(job):
         await until(pilot, lambda: "/s)" in shown(app) and "nats" in shown(app), "rates and the standing stream")
         text = shown(app)
         assert job.run.id in text
-        for part in ("live", "events   batch", "of the loop's time", "I/O thread", "loss  on batch", "echo.factor = 2",
-                     "none so far", "step * 2"):
+        for part in (
+            "live",
+            "events   batch",
+            "of the loop's time",
+            "I/O thread",
+            "loss  on batch",
+            "echo.factor = 2",
+            "none so far",
+            "step * 2",
+        ):
             assert part in text
         await until(pilot, lambda: "┌─" in shown(app) and "⣀" in shown(app), "charts")
         app.query(StreamView).last().focus()

@@ -69,9 +69,7 @@ def combination(dice):
     return ways
 
 
-@pytest.mark.parametrize(
-    "times", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)], id="300")]
-)
+@pytest.mark.parametrize("times", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)], id="300")])
 def test_a_loop_with_random_queries_attached_ends_as_the_bare_one(times, bare, progress):
     for seed in range(times):
         progress(seed, f"of {times} combinations were identical")

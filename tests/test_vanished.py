@@ -26,7 +26,7 @@ FLOOD = """
 import os, signal, sys, zmq
 from pathlib import Path
 from looptap.protocol.codec import encode
-from looptap.protocol.connections import read
+from looptap.protocol.files.connection import read
 from looptap.protocol.messages import VERSION, Ask, Hello
 (path,) = Path(os.environ["LOOPTAP_DIR"]).glob("*.json")
 file = read(path)
@@ -82,9 +82,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkey
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat_timeout=1.0)) as agent:
-        client = warm.Popen(
-            [sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        client = warm.Popen([sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert client.stdout is not None
             assert client.stdout.readline() == "attached\n"

@@ -49,9 +49,7 @@ def save(
     return path
 
 
-def _write(
-    several: list[Picture], path: Path, suffix: str, rows: int | None, script: str, seconds: float
-) -> None:
+def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, script: str, seconds: float) -> None:
     if suffix == ".txt":
         from looptap.visualizers.drawing.with_text import draw_all as text_of_all
 

@@ -98,5 +98,3 @@ def accuracy(model: nn.Module) -> float:
         right = (model(images).argmax(1) == targets).float().mean().item()
     model.train()
     return right
-
-

@@ -184,5 +184,6 @@ timed run takes the steps that the same run took in memory (`auto` more than it 
 at each of these steps, and judged when it has ended. The data comes as one long stream, its epochs shuffled one after
 the other."""
 
+
 _FRESH = """In memory, nothing throttled: each example that is read counts once, those that wait in the buffer included.
 "times fewer" is against the same seeds without echo. `batch` is batch echoing as in the paper, echoes back to back."""

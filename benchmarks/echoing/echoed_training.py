@@ -76,8 +76,16 @@ def pictures(mode: str = BEFORE) -> Dataset[Any]:
     return Distorted(data, digit_files.distort) if mode == AFTER else data
 
 
-def digits_echo(data: Dataset[Any], seed: int, factor: Any, mode: str = BEFORE, *, size: int = 64,
-                buffer: int = 300, workers: int = 0) -> Echo:
+def digits_echo(
+    data: Dataset[Any],
+    seed: int,
+    factor: Any,
+    mode: str = BEFORE,
+    *,
+    size: int = 64,
+    buffer: int = 300,
+    workers: int = 0,
+) -> Echo:
     """An echoed loader of digits; distorted after the buffer, before batches are echoed, or where they are read."""
     return Echo(batches(data, size, seed, workers), factor, mode, buffer=buffer, seed=seed,
                 augment_batch=None if mode == AFTER else digit_files.distorted)  # fmt: skip
@@ -88,8 +96,18 @@ def language_echo(seed: int, factor: float, mode: str, *, size: int, buffer: int
     return Echo(batches(Listed(language.corpus()), size, seed), factor, mode, buffer=buffer, seed=seed)
 
 
-def train(task: Task, loader: Any, rate: float, seed: int, *, steps: int, fresh: float = math.inf,
-          target: bool = True, decay: bool = False, later: bool = False) -> Outcome:
+def train(
+    task: Task,
+    loader: Any,
+    rate: float,
+    seed: int,
+    *,
+    steps: int,
+    fresh: float = math.inf,
+    target: bool = True,
+    decay: bool = False,
+    later: bool = False,
+) -> Outcome:
     """Train until the target, so many steps, or so much fresh data; ``decay``: the rate falls to 0 until then.
 
     ``later``: all the steps are done, and only then is it looked for the first one that was at the target.

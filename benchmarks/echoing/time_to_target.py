@@ -82,7 +82,7 @@ Timed = dict[str, list[Outcome]]
 
 
 def named(factor: float | str) -> str:
-    """"2", "auto"."""
+    """ "2", "auto"."""
     return factor if isinstance(factor, str) else f"{factor:g}"
 
 

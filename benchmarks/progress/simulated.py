@@ -129,6 +129,4 @@ def _loaded(found: list[Stretch], load: str, rng: np.random.Generator) -> list[S
     begin = rng.uniform(0.15, 0.7)
     end, factor = (begin + 0.15, 1.8) if load == "slower for a while" else (1.0, 1.5)
     count = len(found)
-    return [
-        s._replace(seconds=s.seconds * factor) if begin <= i / count < end else s for i, s in enumerate(found)
-    ]
+    return [s._replace(seconds=s.seconds * factor) if begin <= i / count < end else s for i, s in enumerate(found)]

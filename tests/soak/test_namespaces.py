@@ -119,8 +119,10 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
     if end == "the job's":
         pull = cable
     else:
+
         def pull(state):
             ip("-n", THERE, "link", "set", "lt-b", state)
+
     with child(HERE, JOB) as job, child(THERE, CLIENT) as client:
 
         def going_on(told):

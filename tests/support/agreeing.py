@@ -27,9 +27,7 @@ def job(folder, ranks=2, steps=0, **more):
     """The processes of a job that trains on ``ranks`` ranks, and a client of rank 0; killed at the end."""
     port = free_port()
     command = [sys.executable, str(JOB), str(folder), str(steps)]
-    children = [
-        warm.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)
-    ]
+    children = [warm.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)]
     try:
         soon(lambda: there(children), 200)  # where many tests run at once, to import torch takes a while
         with looptap.attach("agreeing") as run:

@@ -214,5 +214,3 @@ INK = """([i, [r, g, b]]) => {
   }
   return found;
 }"""
-
-

@@ -58,8 +58,7 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
     port = port or free_port()
     code = LOOP.format(name=name, batches=batches, uneven=uneven, pause=pause, slow=slow, listen=listen)
     children = [
-        warm.Popen([sys.executable, "-c", code], env=environment(directory, rank, count, port))
-        for rank in range(count)
+        warm.Popen([sys.executable, "-c", code], env=environment(directory, rank, count, port)) for rank in range(count)
     ]
     try:
         yield children

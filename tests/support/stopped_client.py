@@ -11,7 +11,7 @@ import looptap
 from looptap.client.link import Link
 from looptap.client.run import Run
 from looptap.client.session import OPEN
-from looptap.protocol.connections import read
+from looptap.protocol.files.connection import read
 
 QUICK = looptap.Limits(heartbeat=0.05, heartbeat_timeout=0.2)
 QUERIES = {

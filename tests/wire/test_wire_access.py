@@ -19,8 +19,8 @@ from listening import bound
 from looptap.agent import zap
 from looptap.agent.gate import secure
 from looptap.protocol import messages
-from looptap.protocol.connections import private_dir
 from looptap.protocol.errors import BadEndpoint, LinkError
+from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import ALLOWED, may_send

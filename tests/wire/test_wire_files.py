@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from looptap.protocol import connections
-from looptap.protocol.connections import ConnectionFile, listing, publish, read, remove, runtime_dir, sweep
 from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
+from looptap.protocol.files import connection as connections
+from looptap.protocol.files.connection import ConnectionFile, listing, publish, read, remove, runtime_dir, sweep
 from looptap.protocol.keys import KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.processes import Process, start_time
+from looptap.protocol.process_identity import Process, start_time
 
 KEYS = RoleKeys.fresh("operator")
 
@@ -235,7 +235,7 @@ def test_a_missing_file_is_no_such_run(directory):
 PUBLISH = """
 import sys
 from pathlib import Path
-from looptap.protocol.connections import ConnectionFile, publish
+from looptap.protocol.files.connection import ConnectionFile, publish
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 import os

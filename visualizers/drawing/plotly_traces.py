@@ -142,10 +142,9 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
     _rules(picture, shown, size[0], {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
 
 
-def _rules(
-    picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]
-) -> None:
+def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]) -> None:
     """A dashed line for each command; where lines are too close for their words, the newest keeps its words."""
+
     def scaled(at: float) -> float:
         return math.log10(at) if picture.x.log and at > 0 else at
 

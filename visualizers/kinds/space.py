@@ -71,5 +71,3 @@ def _picked(parts: Floats) -> NDArray[np.intp]:
     if parts.shape[1] <= DRAWN:
         return np.arange(parts.shape[1])
     return np.unique(np.concatenate([thinned(part, DRAWN // 3) for part in parts]))
-
-

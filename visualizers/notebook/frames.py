@@ -72,9 +72,7 @@ def _panel(panel: Panel, key: str, sliding: Mapping[int, Growing], columns: dict
     return {"kind": panel.kind, "marks": marks, "labels": bar_labels(panel.marks)}
 
 
-def _mark(
-    mark: Mark, key: str, panel: Panel, slides: Growing | None, columns: dict[str, Column]
-) -> dict[str, Any]:
+def _mark(mark: Mark, key: str, panel: Panel, slides: Growing | None, columns: dict[str, Column]) -> dict[str, Any]:
     about: dict[str, Any] = {"m": type(mark).__name__.lower()}
     arrays: dict[str, Column] = {}
     for field in fields(mark):

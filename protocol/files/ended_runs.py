@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from looptap.protocol.connections import check_directory, is_ours
+from looptap.protocol.files.connection import check_directory, is_ours
 
 FILE_NAME = "ended.jsonl"
 MAX_BYTES = 65_536

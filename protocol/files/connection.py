@@ -25,7 +25,7 @@ from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionM
 from looptap.protocol.file_names import fitting
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
-from looptap.protocol.processes import Process
+from looptap.protocol.process_identity import Process
 
 MAX_FILE = 65_536
 """Bytes of a connection file that is believed."""
@@ -49,9 +49,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch after which the key opens nothing; 0: it lives as long as the run."""
 
     @classmethod
-    def of(
-        cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0
-    ) -> ConnectionFile:
+    def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0) -> ConnectionFile:
         """The file of this process for the role of ``keys``."""
         return cls(
             run=run,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from looptap.protocol.regular import open_for_writing
+from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import ControlError
 
 REPLAYED = ("set", "trigger", "checkpoint", "stop", "call")
@@ -30,7 +30,7 @@ def text_of(records: Iterable[Mapping[str, Any]], run: str) -> str:
     # Commands of a: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)
     - {event: batch, number: 3, what: set, name: lr, value: 1.0e-05}
     """
-    from looptap.protocol.documents import entries
+    from looptap.protocol.files.documents import entries
 
     told = [{name: one[name] for name in _FIELDS if _says(name, one.get(name))} for one in records]
     return _HEAD.format(run=" ".join(run.split())) + entries(told)
@@ -55,7 +55,7 @@ def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run
 
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What is to be done again, in its order. Raises ControlError for a file that holds anything else."""
-    from looptap.protocol.documents import Document
+    from looptap.protocol.files.documents import Document
 
     document = Document(path, ControlError)
     found = [] if document.value is None else document.value

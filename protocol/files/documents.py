@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from looptap.protocol.regular import read_regular
+from looptap.protocol.files.regular_files import read_regular
 from looptap.streams.errors import LooptapError
 
 WIDE = 1_000_000
@@ -69,9 +69,7 @@ def entries(records: list[dict[str, Any]]) -> str:
     """
     if not records:
         return ""
-    return yaml.dump(
-        records, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=WIDE, allow_unicode=True
-    )
+    return yaml.dump(records, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=WIDE, allow_unicode=True)
 
 
 def _check_size(top: Any) -> None:

@@ -1,0 +1,1 @@
+"""Files that processes and people exchange: connection files, command lists, YAML documents."""
