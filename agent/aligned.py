@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from looptap.agent.outbox import SMALLEST, Marked
 from looptap.agent.queries import AttachedQuery
-from looptap.streams.aligned import Aligned
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
-from looptap.streams.pipelines import ERROR, Output
-from looptap.streams.snapshots import take
+from looptap.streams.language.rank_windows import Aligned
+from looptap.streams.operators.pipeline import ERROR, Output
+from looptap.streams.values.snapshots import take
 
 
 class AlignedQuery(AttachedQuery):

@@ -27,8 +27,8 @@ from looptap.streams.errors import (
     NotAgreed,
 )
 from looptap.streams.events import Event
-from looptap.streams.snapshots import Pending, take
-from looptap.streams.syntax import format_error
+from looptap.streams.expressions import format_error
+from looptap.streams.values.snapshots import Pending, take
 
 REMEMBERED = 1000
 """Outcomes that can be asked for again, and records that are kept."""

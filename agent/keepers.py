@@ -18,7 +18,7 @@ from looptap.agent.references import MAX_TYPES, is_library, methods_of, referenc
 from looptap.agent.tensors import Change, Path
 from looptap.agent.walk import Undo, Walk
 from looptap.streams.errors import QueryError
-from looptap.streams.plain import attributes_of
+from looptap.streams.values.plain import attributes_of
 
 _LOOKED_INTO = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
 

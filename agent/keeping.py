@@ -24,7 +24,7 @@ from looptap.protocol.messages import RunInfo
 from looptap.store.jobs import Command
 from looptap.store.places import store_path
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 _VALUES, _BYTES = 1000, 4_000_000  # of one batch
 _TOLD = 1.0  # seconds between two counts of errors in the file

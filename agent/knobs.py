@@ -16,8 +16,8 @@ from looptap.agent.optimizers import optimizer_knobs
 from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import Lazy
-from looptap.streams.snapshots import Pending, take
-from looptap.streams.syntax import nearest
+from looptap.streams.expressions import nearest
+from looptap.streams.values.snapshots import Pending, take
 
 _STEP = re.compile(r"\.?([^\W\d]\w*)|\.(\d+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _FREE = Control(float)

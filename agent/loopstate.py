@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.randomness import RandomState
+from looptap.streams.values.random_state import RandomState
 
 log = logging.getLogger("looptap")
 captured = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from looptap.agent.containers import as_before, places, refill
 from looptap.agent.tensors import Change, Path
-from looptap.streams.plain import attributes_of
+from looptap.streams.values.plain import attributes_of
 
 _STORED = ("_parameters", "_modules", "_buffers")
 

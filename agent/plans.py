@@ -10,8 +10,8 @@ from looptap.agent.budget import GRACE, WATCHED
 from looptap.agent.outbox import Post
 from looptap.agent.queries import AttachedQuery, Happened
 from looptap.agent.thread_time import used
-from looptap.streams.arithmetic import tensor_type
 from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
+from looptap.streams.language.copyable import tensor_type
 
 COLD = 1e-4
 """Seconds that the first of several events may take longer: looptap's code is in no cache."""

@@ -14,10 +14,10 @@ from looptap.agent.query_status import QueryStatus
 from looptap.agent.state_guard import StateGuard
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event, missing_of
-from looptap.streams.pipelines import ERROR, Latest, Mapped, Output, Pipeline, needs_group
-from looptap.streams.recorder import FlightRecorder
-from looptap.streams.snapshots import NUMBERS, take
-from looptap.streams.trust import Sight
+from looptap.streams.operators.flight_recorder import FlightRecorder
+from looptap.streams.operators.pipeline import ERROR, Latest, Mapped, Output, Pipeline, needs_group
+from looptap.streams.operators.trust import Sight
+from looptap.streams.values.snapshots import NUMBERS, take
 
 Happened: TypeAlias = tuple[Any, int, float, int]
 """An event with its number, time and the number of the last one before its group; None ends the group of the number,

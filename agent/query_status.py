@@ -9,8 +9,8 @@ from typing import Any
 from looptap.agent.budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
 from looptap.agent.outbox import Sink
 from looptap.streams.errors import LooptapError
-from looptap.streams.pipelines import Latest, Pipeline
-from looptap.streams.syntax import format_error
+from looptap.streams.expressions import format_error
+from looptap.streams.operators.pipeline import Latest, Pipeline
 
 TOO_MANY = 100
 """Errors in a row after which a query is detached."""

@@ -22,14 +22,14 @@ from looptap.agent.queries import AttachedQuery
 from looptap.agent.taps import Command, Tap, Taps
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
-from looptap.streams.aligned import aligned, check
 from looptap.streams.errors import QueryError
-from looptap.streams.items import Bounds
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.pipelines import Pipeline, Reducing
-from looptap.streams.recorder import FlightRecorder
-from looptap.streams.syntax import nearest
-from looptap.streams.windows import Group, Window, as_window, seconds, sliding
+from looptap.streams.expressions import nearest
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.language.rank_windows import aligned, check
+from looptap.streams.operators.flight_recorder import FlightRecorder
+from looptap.streams.operators.pipeline import Pipeline, Reducing
+from looptap.streams.operators.windows import Group, Window, as_window, seconds, sliding
+from looptap.streams.values.sizing import Bounds
 
 NAMED = 20
 """Event types that a note lists."""

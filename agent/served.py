@@ -21,8 +21,8 @@ from looptap.protocol.codec import encode, pack, pack_values
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError
-from looptap.streams.snapshots import Pending
-from looptap.streams.syntax import format_error
+from looptap.streams.expressions import format_error
+from looptap.streams.values.snapshots import Pending
 
 RETRY, VIEWERS_RETRY, VIEWERS_PATIENCE = 0.01, 0.25, 4.0
 """Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""

@@ -24,10 +24,10 @@ from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
 from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
 from looptap.streams.errors import QueryError
-from looptap.streams.items import size_of
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.syntax import nearest
-from looptap.streams.windows import as_window
+from looptap.streams.expressions import nearest
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.windows import as_window
+from looptap.streams.values.sizing import size_of
 
 HISTORY = 10_000
 """Values of a history, unless the host says otherwise."""

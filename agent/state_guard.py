@@ -18,9 +18,9 @@ from looptap.agent.engine import Guarded
 from looptap.agent.loopstate import LoopState
 from looptap.agent.tensors import Change
 from looptap.streams.events import Event, Lazy
-from looptap.streams.pipelines import Pipeline
-from looptap.streams.snapshots import take
-from looptap.streams.trust import Sight
+from looptap.streams.operators.pipeline import Pipeline
+from looptap.streams.operators.trust import Sight
+from looptap.streams.values.snapshots import take
 
 SHOWN = 3
 """Changes that a sentence names."""

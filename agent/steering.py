@@ -24,8 +24,8 @@ from looptap.protocol.limits import Limits
 from looptap.streams.control import Control
 from looptap.streams.errors import CommandCancelled, ControlConflict, ControlError, LooptapError, QueryError
 from looptap.streams.events import Event
-from looptap.streams.snapshots import take
-from looptap.streams.syntax import nearest
+from looptap.streams.expressions import nearest
+from looptap.streams.values.snapshots import take
 
 _RESULT = 10_000  # bytes of what a host's function returns that are kept on record
 _NAME = 200  # characters of a name, an id, an event

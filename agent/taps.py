@@ -20,9 +20,9 @@ from looptap.agent.outbox import Post
 from looptap.agent.plans import Plan, end_group, evaluate, event_of
 from looptap.agent.queries import AttachedQuery
 from looptap.agent.state_guard import copy_of
-from looptap.streams.arithmetic import IMMUTABLE, copied_numbers
 from looptap.streams.events import Event, LazyEvent, Source
-from looptap.streams.pipelines import Latest
+from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
+from looptap.streams.operators.pipeline import Latest
 
 Command = Callable[[Event], "Callable[[], None] | None"]
 """What runs at an event; it returns what is to be done when the event is over."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from looptap.streams.plain import TENSOR, kind_of
+from looptap.streams.values.plain import TENSOR, kind_of
 
 SMALL_BYTES = 65_536
 """What is larger is not copied."""

@@ -9,7 +9,7 @@ from typing import Any
 from looptap.agent.containers import contents
 from looptap.agent.modules import Modules
 from looptap.agent.tensors import Change, Path, Tensors
-from looptap.streams.plain import ATOM, kind_of
+from looptap.streams.values.plain import ATOM, kind_of
 
 MAX_THINGS = 4000
 """Objects that one walk looks at."""

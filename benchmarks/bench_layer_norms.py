@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from harness import Row, in_units, interleave, main
 
-from looptap.streams.helpers import HELPERS
+from looptap.streams.values.checks import HELPERS
 
 
 def rows() -> Iterator[Row]:

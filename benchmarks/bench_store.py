@@ -23,7 +23,7 @@ from harness import Row, in_units, interleave, main, rate
 
 from looptap.store import schema
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 ROWS, BATCH, COMMIT, FEW = 200_000, 512, 1000, 20_000
 COUNTS = 3_000_000

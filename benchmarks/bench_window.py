@@ -44,8 +44,8 @@ def measured() -> Row:
     matplotlib.use("TkAgg")
     from matplotlib import pyplot
 
-    from looptap.streams.buffers import Batch
-    from looptap.streams.stream import Stream
+    from looptap.streams.stream.buffer import Batch
+    from looptap.streams.stream.stream import Stream
     from looptap.visualizers.plots import Plot
     from looptap.visualizers.window import Window
 

@@ -32,8 +32,8 @@ import threading, time
 from array import array
 import numpy as np
 import looptap
-from looptap.streams.buffers import Batch
-from looptap.streams.stream import Stream
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream
 
 class Fed(Stream):
     def feed(self, rate, every):

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from looptap.client.jobs import numbered
 from looptap.client.live import LiveStream
 from looptap.client.rankstream import RankStream
-from looptap.streams.stream import Record
+from looptap.streams.stream.stream import Record
 
 PAUSE = 0.02
 """Seconds between two looks."""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from looptap.streams.rows import Row
-from looptap.streams.snapshots import Image
+from looptap.streams.values.rows import Row
+from looptap.streams.values.snapshots import Image
 
 _SMALL = 8  # elements up to which an array is written out
 _DEPTH = 3  # levels of a nested value that are written out

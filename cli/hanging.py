@@ -7,8 +7,8 @@ from typing import Any
 from looptap.cli.formats import json_of, printable
 from looptap.cli.start import DONE, complain
 from looptap.client.discover import attach
+from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
-from looptap.streams.lengths import duration
 
 
 def stacks(name: str, ranks: str | list[int] | None = None, *, timeout: float, as_json: bool) -> int:

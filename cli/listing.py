@@ -19,8 +19,8 @@ from looptap.client.run import Run
 from looptap.client.vitals import moving
 from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
+from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
-from looptap.streams.lengths import duration
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
 """What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""

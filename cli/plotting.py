@@ -10,7 +10,7 @@ from typing import Any
 from looptap.cli.formats import several
 from looptap.cli.sources import source, streams_of
 from looptap.cli.start import DONE, MISTYPED, complain
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.chart import IncompatibleStreams
 from looptap.visualizers.plots import Plot
 

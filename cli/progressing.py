@@ -16,14 +16,14 @@ from typer import Option
 from looptap.cli.names import Name, Wait
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
-from looptap.streams.lengths import duration
+from looptap.streams.durations import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from looptap.client.live import LiveStream
     from looptap.client.run import Run
-    from looptap.streams.stream import Record
+    from looptap.streams.stream.stream import Record
 
 _STILL_SECONDS = 5.0  # without an event that are worth a word
 _WAIT = 3.0  # seconds after which is said what is waited for

@@ -16,7 +16,7 @@ from looptap.streams.errors import QueryError
 if TYPE_CHECKING:
     from looptap.client.run import Run
     from looptap.client.sharing import Share
-    from looptap.streams.stream import Stream
+    from looptap.streams.stream.stream import Stream
 
 On = Annotated[
     str | None,
@@ -185,7 +185,7 @@ def _endpoint(tcp: str | None) -> str | None:
 def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
     from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
-    from looptap.streams.lengths import duration
+    from looptap.streams.durations import duration
 
     if as_json:
         print(json_of({**_facts(share), "path": share.path and str(share.path), "streams": names}))
@@ -210,7 +210,7 @@ def _revoked(job: Run, id: str, as_json: bool) -> int:
 def _listed(job: Run, as_json: bool) -> int:
     from looptap.cli.formats import json_of
     from looptap.cli.start import DONE
-    from looptap.streams.lengths import duration
+    from looptap.streams.durations import duration
 
     shares, exported = job.shares, [stream.name for stream in job.streams if stream.exported]
     if as_json:

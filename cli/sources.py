@@ -18,7 +18,7 @@ from looptap.store.jobs import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 
 STREAMS = 12
 """Streams that are shown where none is named."""

@@ -19,8 +19,8 @@ from looptap.store.places import kept, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stored import StoredCommands, StoredStream
-from looptap.streams.feed import LIVE
-from looptap.streams.lengths import duration
+from looptap.streams.durations import duration
+from looptap.streams.stream.feed import LIVE
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""

@@ -28,7 +28,7 @@ from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
 from looptap.store.jobs import COMMANDS
 from looptap.streams.errors import LooptapError
-from looptap.streams.feed import LIVE
+from looptap.streams.stream.feed import LIVE
 
 ASK = 1.0
 """Seconds between two rounds of questions to the agent."""

@@ -17,9 +17,9 @@ from looptap.client.controls import line_of
 from looptap.client.estimates import banded, said
 from looptap.client.live import LiveStream
 from looptap.protocol.keys import VIEWER
-from looptap.streams.feed import LIVE
-from looptap.streams.lengths import duration
-from looptap.streams.rows import Row
+from looptap.streams.durations import duration
+from looptap.streams.stream.feed import LIVE
+from looptap.streams.values.rows import Row
 from looptap.visualizers.drawing.blocks import sparkline
 from looptap.visualizers.drawing.with_text import draw
 from looptap.visualizers.plots import Plot

@@ -16,7 +16,7 @@ from looptap.cli.sources import attached
 from looptap.cli.start import DONE, complain
 from looptap.client.rankstream import RankStream
 from looptap.streams.errors import QueryError
-from looptap.streams.windows import Window, as_window, seconds, sliding
+from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 
 
 def watch(

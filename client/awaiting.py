@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from looptap.protocol.errors import LinkError, NoDirectory, NoSuchRun, RunEnded
-from looptap.streams.lengths import duration
+from looptap.streams.durations import duration
 
 LOOK = 0.25
 """Seconds between two looks for the job."""

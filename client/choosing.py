@@ -20,7 +20,7 @@ from looptap.store.places import kept
 from looptap.store.reader import is_stored
 from looptap.store.reader import open as open_stored
 from looptap.streams.errors import LooptapError
-from looptap.streams.syntax import nearest
+from looptap.streams.expressions import nearest
 
 if TYPE_CHECKING:
     from looptap.client.discover import RunListing

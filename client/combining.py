@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from looptap.streams.distributions import median
+from looptap.streams.aggregations.distributions import median
+from looptap.streams.aggregations.moments import mean
 from looptap.streams.errors import QueryError
-from looptap.streams.sums import mean
-from looptap.streams.tensors import is_tensor
+from looptap.streams.values.torch_interop import is_tensor
 
 Combine: TypeAlias = Callable[[list[Any]], Any]
 

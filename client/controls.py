@@ -11,7 +11,7 @@ from typing import Any
 from looptap.client.jobs import numbered
 from looptap.protocol.errors import MessageError
 from looptap.protocol.files import command_file
-from looptap.streams.syntax import nearest
+from looptap.streams.expressions import nearest
 
 
 def _known(kind: type[Any], told: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
+from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
-from looptap.streams.lengths import duration
-from looptap.streams.stream import BUFFER
+from looptap.streams.stream.stream import BUFFER
 
 EVERY = 1.0
 """Seconds between two reports."""

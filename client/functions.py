@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from looptap.protocol.messages import Code
-from looptap.streams import namespace
 from looptap.streams.errors import QueryError
+from looptap.streams.language import builtins as namespace
 
 _registering = threading.Lock()
 

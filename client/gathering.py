@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 Key: TypeAlias = tuple[int, int, int]
 """The how-many-th run of its name, the number of an event or a window, and how many values of it came before."""

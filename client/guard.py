@@ -24,7 +24,7 @@ from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.protocol.files.connection import Known
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.feed import FAILED
+from looptap.streams.stream.feed import FAILED
 
 LOOK, TURN = 0.5, 0.05
 """Seconds between two looks for new runs, and between two looks at what has come of those that are there."""

@@ -10,8 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.errors import QueryError
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.windows import as_window
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.windows import as_window
 
 PLAIN = ("log", "desktop", "checkpoint", "stop")
 """Actions that are one word."""

@@ -17,8 +17,8 @@ from looptap.client.run import Run
 from looptap.client.session import OPEN
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
-from looptap.streams.feed import FAILED, LIVE
-from looptap.streams.stream import Record
+from looptap.streams.stream.feed import FAILED, LIVE
+from looptap.streams.stream.stream import Record
 
 BUFFER = 20_000
 """Values of a query that may wait for the next look of the guard."""

@@ -15,10 +15,10 @@ from looptap.client.standing import StandingStream
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
-from looptap.streams.buffers import Batch, Seam
-from looptap.streams.feed import ENDED, FAILED, LIVE, Subscriber
-from looptap.streams.items import size_of
-from looptap.streams.stream import Cost, Stream
+from looptap.streams.stream.buffer import Batch, Seam
+from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Subscriber
+from looptap.streams.stream.stream import Cost, Stream
+from looptap.streams.values.sizing import size_of
 
 if TYPE_CHECKING:
     from looptap.client.run import Run

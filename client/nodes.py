@@ -27,8 +27,8 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
 from looptap.protocol.limits import Limits
-from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.stream.buffer import Batch
 
 if TYPE_CHECKING:
     from looptap.client.run import Run

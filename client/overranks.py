@@ -17,11 +17,11 @@ from looptap.client.ranks import ALL
 from looptap.client.rankstream import PATIENCE, Combined, RankPart, RankStream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
-from looptap.streams.aligned import Merger
-from looptap.streams.buffers import Batch
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.rows import rows
-from looptap.streams.stream import BUFFER_BYTES
+from looptap.streams.language.rank_windows import Merger
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import BUFFER_BYTES
+from looptap.streams.values.rows import rows
 
 if TYPE_CHECKING:
     from looptap.client.run import Run

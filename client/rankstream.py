@@ -14,11 +14,11 @@ from looptap.client.gathering import Assembly, Part, Whole
 from looptap.client.jobs import numbered
 from looptap.client.live import LiveStream
 from looptap.protocol import messages as m
-from looptap.streams.buffers import ERROR, PARTIAL, Batch, Seam
 from looptap.streams.errors import QueryError
-from looptap.streams.feed import ENDED, FAILED, LIVE
-from looptap.streams.stream import Cost
-from looptap.streams.syntax import format_error
+from looptap.streams.expressions import format_error
+from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, Seam
+from looptap.streams.stream.feed import ENDED, FAILED, LIVE
+from looptap.streams.stream.stream import Cost
 
 if TYPE_CHECKING:
     from looptap.client.run import Run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LinkError
-from looptap.streams.feed import FAILED
+from looptap.streams.stream.feed import FAILED
 
 if TYPE_CHECKING:
     from looptap.client.session import Session

@@ -22,9 +22,9 @@ from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
-from looptap.streams.feed import LIVE
-from looptap.streams.stream import BUFFER, BUFFER_BYTES
-from looptap.streams.windows import Count, Group, Seconds, Sliding, as_window
+from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as_window
+from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.stream import BUFFER, BUFFER_BYTES
 
 _HISTORY = 1.0  # seconds that reading a standing stream waits for what is held of it
 

@@ -35,7 +35,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
-from looptap.streams.feed import ENDED, FAILED, LIVE
+from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 
 if TYPE_CHECKING:
     from looptap.client.live import LiveStream

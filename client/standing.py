@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from looptap.protocol.errors import MessageError
-from looptap.streams.stream import Cost
+from looptap.streams.stream.stream import Cost
 
 _MOST = 10_000  # streams that an agent may tell of
 

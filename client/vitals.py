@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
-from looptap.streams.lengths import duration
+from looptap.streams.durations import duration
 
 EVENT_TYPES = 10_000
 """Types of events that an agent may name."""

@@ -20,10 +20,10 @@ from looptap.protocol import footprint, tensors
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClient, Message
 from looptap.streams.errors import SnapshotError
-from looptap.streams.snapshots import Image
+from looptap.streams.values.snapshots import Image
 
 DEPTH = 80
-"""How deep a value may be nested; `looptap.streams.snapshots` lets less pass."""
+"""How deep a value may be nested; `looptap.streams.values.snapshots` lets less pass."""
 MAX_INTEGER_BITS = 14_284
 """Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
 

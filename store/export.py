@@ -17,8 +17,8 @@ from typing import Any
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
 from looptap.store.records import Scalar, write
-from looptap.streams.buffers import Record
-from looptap.streams.stream import Stream
+from looptap.streams.stream.buffer import Record
+from looptap.streams.stream.stream import Stream
 
 _SLICE = 4096
 _ABOUT = ("number", "event", "rank", "time", "wall")

@@ -13,8 +13,8 @@ import msgspec
 
 from looptap.protocol.codec import pack, unpack
 from looptap.store.errors import StoreError
-from looptap.streams.buffers import ERROR, Batch
 from looptap.streams.errors import LooptapError, SnapshotError
+from looptap.streams.stream.buffer import ERROR, Batch
 
 COLUMNS = 9
 """Columns of an item."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.store.items import COLUMNS
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 _SMALL = 1024  # bytes that anything but values counts for, beside its texts
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
 from looptap.store.items import restored
-from looptap.streams.buffers import ERROR, Batch, Buffer, Convert, Record
+from looptap.streams.stream.buffer import ERROR, Batch, Buffer, Convert, Record
 
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""

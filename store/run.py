@@ -20,7 +20,7 @@ from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
 from looptap.store.jobs import COMMANDS
 from looptap.store.stored import StoredCommands, StoredStream, command_of, declared_of
-from looptap.streams.feed import ENDED, LIVE
+from looptap.streams.stream.feed import ENDED, LIVE
 
 LOOK = 0.1
 """Seconds between looks at a file that is still being written."""

@@ -13,9 +13,9 @@ from looptap.store.errors import StoreError
 from looptap.store.items import fact_of
 from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
 from looptap.store.pages import LARGEST, Pages, Select
-from looptap.streams.buffers import Batch
-from looptap.streams.feed import LIVE
-from looptap.streams.stream import Gap, Stream
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.stream import Gap, Stream
 
 
 class Declared(NamedTuple):

@@ -29,8 +29,8 @@ from looptap.store.items import COLUMNS, fact, parameters
 from looptap.store.jobs import Command, Items, Job, Statement, insert, size
 from looptap.store.places import is_local
 from looptap.store.schema import check, create
-from looptap.streams.buffers import Batch
-from looptap.streams.items import size_of
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.values.sizing import size_of
 
 FLUSH, FLUSH_ITEMS = 0.2, 1000
 """Seconds, and items, after which what waits is written."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import looptap
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 CHILDREN = 10
 

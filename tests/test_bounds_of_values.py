@@ -23,9 +23,9 @@ from looptap.protocol.codec import decode_from_agent, encode, pack, pack_values,
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
 from looptap.streams.errors import SnapshotError
-from looptap.streams.snapshots import take
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.values.snapshots import take
 from looptap.testing import pair
 
 FREE = 1_000_000

@@ -17,9 +17,9 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.codec import pack
-from looptap.streams.buffers import ERROR, Batch, Seam
-from looptap.streams.snapshots import take
-from looptap.streams.stream import Stream, stream_of
+from looptap.streams.stream.buffer import ERROR, Batch, Seam
+from looptap.streams.stream.stream import Stream, stream_of
+from looptap.streams.values.snapshots import take
 from looptap.visualizers.chart import IncompatibleStreams, chosen, make
 from looptap.visualizers.choice import APPEND, FRAME, KINDS, Choice, choose
 from looptap.visualizers.picture import (
@@ -654,7 +654,7 @@ def test_images_of_any_numbers_become_bytes():
 
 
 def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
-    from looptap.streams.batches import batch_topk
+    from looptap.streams.values.batch_helpers import batch_topk
 
     rows = batch_topk(2, np.array([0.1, 0.9, 0.5]), image=np.zeros((3, 8, 8)), target=np.array([4, 5, 6]))
     (images,) = drawn([rows]).marks
@@ -729,7 +729,7 @@ def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
 
 def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as it is at the start of its import
-    monkeypatch.setattr("looptap.streams.snapshots._copiers", {})
+    monkeypatch.setattr("looptap.streams.values.snapshots._copiers", {})
     assert drawn([np.arange(3.0)]).marks[0].y.tolist() == [0, 1, 2]
     assert stream_of([1.0, 2.0]).to_numpy().tolist() == [1, 2]
     assert take({"a": np.arange(2)})[0]["a"].tolist() == [0, 1]
@@ -737,7 +737,7 @@ def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
 
 
 def test_png_that_is_none_is_a_badge():
-    from looptap.streams.snapshots import Image
+    from looptap.streams.values.snapshots import Image
 
     picture = drawn([Image(b"no png", 4, 4)])
     assert "loss: 1 value skipped: this is no PNG" in picture.badges[0]

@@ -14,7 +14,7 @@ import pytest
 
 from looptap.client.functions import code_of, name_of, source_of
 from looptap.streams.errors import QueryError
-from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.language.compiler import QuerySpec, compile_query
 
 FACTOR = 3
 

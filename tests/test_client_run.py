@@ -38,8 +38,8 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.files.connection import read
-from looptap.streams.buffers import Gap
 from looptap.streams.errors import QueryError, StreamEnded
+from looptap.streams.stream.buffer import Gap
 
 
 class Job:

@@ -31,7 +31,7 @@ from looptap.protocol.codec import (
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
 from looptap.streams.errors import SnapshotError
-from looptap.streams.snapshots import Image
+from looptap.streams.values.snapshots import Image
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
 leaves = (

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import looptap
-from looptap.streams import memory, snapshots
+from looptap.streams.values import memory, snapshots
 from looptap.testing import pair
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")

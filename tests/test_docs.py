@@ -13,9 +13,9 @@ import pytest
 import looptap
 from looptap.protocol import errors as protocol_errors
 from looptap.streams import errors as streams_errors
-from looptap.streams.helpers import HELPERS
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.reducers import REDUCERS
+from looptap.streams.aggregations.registry import REDUCERS
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.values.checks import HELPERS
 
 ERRORS = [n for room in (protocol_errors, streams_errors) for n, kind in vars(room).items() if isinstance(kind, type)]
 ROOT = Path(__file__).parent.parent

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import looptap
-from looptap.streams import randomness
 from looptap.streams.errors import ControlError
+from looptap.streams.values import random_state
 from looptap.testing import pair
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
 from looptap.training.echoing.auto import Auto, Meter, advice
@@ -224,8 +224,8 @@ def test_with_a_factor_of_one_the_batches_and_the_random_numbers_are_those_of_th
 @pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("normals", [0, 1])
 def test_what_is_drawn_from_seeded_numbers_leaves_those_of_the_job(monkeypatch, copies, normals):
-    assert randomness.copies_memory()  # so it does in the numpy that is tested with
-    monkeypatch.setattr(randomness, "copies_memory", lambda: copies)
+    assert random_state.copies_memory()  # so it does in the numpy that is tested with
+    monkeypatch.setattr(random_state, "copies_memory", lambda: copies)
 
     def drawn():
         return np.random.randn(3).tolist(), np.random.rand(), random.gauss(0, 1), torch.rand(1).item()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from looptap.client import gathering
 from looptap.client.combining import combination
 from looptap.client.gathering import Assembly
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 
 def batch(numbers, first=1):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from looptap.streams.errors import QueryError
-from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.testing import pair
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from looptap.streams.helpers import (
+from looptap.streams.values.checks import (
     HELPERS,
     activation_stats,
     batch_bottomk,
@@ -29,7 +29,7 @@ from looptap.streams.helpers import (
     shape,
     thumbnail,
 )
-from looptap.streams.memory import cuda_memory, cuda_peak, peak_rss, rss
+from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.testing import pair
 
 
@@ -320,7 +320,7 @@ def test_no_helper_looks_at_a_tensor_of_a_device(name):
 
 def test_helpers_do_not_import_torch():
     code = (
-        "import sys, looptap.streams.helpers as h; import numpy as np;"
+        "import sys, looptap.streams.values.checks as h; import numpy as np;"
         "h.norm([1.0, np.ones(3)]), h.isnan([1.0]), h.batch_topk(1, np.ones(2)), h.confusion([0], [0], 2);"
         "sys.exit('torch' in sys.modules)"
     )

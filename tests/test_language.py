@@ -14,12 +14,12 @@ from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looptap.streams import namespace
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.pipelines import ERROR, PARTIAL, Pipeline, Reducing
-from looptap.streams.windows import Count, Seconds, Sliding, seconds, sliding
+from looptap.streams.language import builtins
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.pipeline import ERROR, PARTIAL, Pipeline, Reducing
+from looptap.streams.operators.windows import Count, Seconds, Sliding, seconds, sliding
 
 REDUCTIONS = [
     "max(e.loss for e in events)",
@@ -105,7 +105,7 @@ def events_of(rows: list[dict[str, Any]]) -> list[Event]:
 
 def python(query: str, rows: list[dict[str, Any]]) -> Any:
     """What the expression gives over the list of events, or the type of what it raises."""
-    names = {**namespace.names(), "events": [SimpleNamespace(**row) for row in rows]}
+    names = {**builtins.names(), "events": [SimpleNamespace(**row) for row in rows]}
     names["len"] = lambda xs: len(xs) if hasattr(xs, "__len__") else sum(1 for _ in xs)
     try:
         value = eval(query, names)
@@ -266,7 +266,7 @@ def test_accumulate_restarts_with_the_window():
 
 @pytest.mark.parametrize("window", [0, -1, 2.5, True, "epoch", 10**9])
 def test_a_window_that_is_none_is_a_sentence(window):
-    from looptap.streams.windows import as_window
+    from looptap.streams.operators.windows import as_window
 
     with pytest.raises(QueryError, match="window"):
         as_window(window)

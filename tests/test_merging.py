@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from looptap.agent.queries import take
 from looptap.protocol.codec import pack, unpack
-from looptap.streams.aligned import Merger, aligned
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, Source
-from looptap.streams.language import QuerySpec, compile_query
-from looptap.streams.windows import Count, Seconds, as_window, sliding
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.language.rank_windows import Merger, aligned
+from looptap.streams.operators.windows import Count, Seconds, as_window, sliding
 
 SOURCE = Source("batch")
 

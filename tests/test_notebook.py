@@ -10,7 +10,7 @@ from waiting import soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.streams.stream import Gap, Seam, Stream, stream_of
+from looptap.streams.stream.stream import Gap, Seam, Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.notebook import kernels
 from looptap.visualizers.notebook.driver import Driver
@@ -123,7 +123,7 @@ def test_what_slides_is_sent_once_and_arrives_whole():
 def push(stream, values):
     from array import array
 
-    from looptap.streams.buffers import Batch
+    from looptap.streams.stream.buffer import Batch
 
     first = stream.arrived + 1
     events = array("q", range(first, first + len(values)))

@@ -11,8 +11,8 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.streams.buffers import Batch
-from looptap.streams.stream import Stream, stream_of
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.chart import IncompatibleStreams
 from looptap.visualizers.picture import Bars, Line, Text

@@ -30,8 +30,8 @@ from looptap.store.places import kept
 from looptap.store.run import MAX_STREAMS
 from looptap.store.tensorboard import MAX_CURVES
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
 from looptap.streams.errors import ControlError
+from looptap.streams.stream.buffer import Batch
 
 DOUBLING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"

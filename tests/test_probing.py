@@ -13,9 +13,9 @@ from interrupts import interrupted
 from torch import nn
 
 import looptap
-from looptap.streams import modulestate
-from looptap.streams.modulestate import ModuleState
-from looptap.streams.randomness import RandomState, numpy_state
+from looptap.streams.values import module_state
+from looptap.streams.values.module_state import ModuleState
+from looptap.streams.values.random_state import RandomState, numpy_state
 from looptap.testing import pair
 
 with warnings.catch_warnings():
@@ -413,7 +413,7 @@ def test_no_rank_waits_for_a_model_that_is_asked(group):
 
 
 def test_a_large_buffer_is_watched_and_not_copied(monkeypatch):
-    monkeypatch.setattr(modulestate, "MOST_BYTES", 100)
+    monkeypatch.setattr(module_state, "MOST_BYTES", 100)
     model = Doing(lambda m, x: m.large.add_(0))
     model.register_buffer("large", torch.zeros(1000))
     with pytest.raises(looptap.QueryError, match="changed its large in place"):

@@ -17,9 +17,9 @@ from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looptap.streams import distributions, sketches
+from looptap.streams.aggregations import distributions, sketches
+from looptap.streams.aggregations.registry import REDUCERS, Bounds, group_by, histogram, mean, median, quantile, stdev
 from looptap.streams.errors import QueryError
-from looptap.streams.reducers import REDUCERS, Bounds, group_by, histogram, mean, median, quantile, stdev
 
 many = settings(max_examples=examples(400), deadline=None, database=None)
 integers = st.integers(-(10**30), 10**30)

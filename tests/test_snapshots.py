@@ -13,9 +13,9 @@ import torch
 from PIL import Image as PILImage
 
 from looptap.protocol.codec import pack, unpack
-from looptap.streams import snapshots
 from looptap.streams.errors import SnapshotError
-from looptap.streams.snapshots import Image, Pending, take, take_item
+from looptap.streams.values import snapshots
+from looptap.streams.values.snapshots import Image, Pending, take, take_item
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

@@ -18,7 +18,7 @@ import looptap
 from looptap.store import records
 from looptap.store.jobs import Command
 from looptap.store.writer import Writer
-from looptap.streams.buffers import ERROR, Batch
+from looptap.streams.stream.buffer import ERROR, Batch
 
 ROWS = [(step, 1 / (step + 1), "train") for step in range(50)]
 

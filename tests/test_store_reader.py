@@ -23,7 +23,7 @@ import looptap
 from looptap.store import schema
 from looptap.store.pages import PAGE
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 
 STORES = Path(__file__).parent / "stores"
 ROWS = [(step, 1 / (step + 1)) for step in range(10_000)]
@@ -145,7 +145,7 @@ import sys, time
 from array import array
 from pathlib import Path
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 writer = Writer(Path(sys.argv[1]), {"id": "live", "name": "live"})
 stream = writer.stream("n")
 for n in range(1, 301):

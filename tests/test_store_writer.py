@@ -22,7 +22,7 @@ import looptap
 from looptap.store import places, writer
 from looptap.store.jobs import Command
 from looptap.store.writer import Writer
-from looptap.streams.buffers import ERROR, Batch
+from looptap.streams.stream.buffer import ERROR, Batch
 
 NAN = float("nan")
 VALUES = [
@@ -357,7 +357,7 @@ import os, sys
 from array import array
 from pathlib import Path
 from looptap.store.writer import Writer
-from looptap.streams.buffers import Batch
+from looptap.streams.stream.buffer import Batch
 batch = lambda n: Batch(n, array("q", [n]), array("d", [0.0]), [n])
 kept = Writer(Path(sys.argv[1]))
 stream = kept.stream("s")

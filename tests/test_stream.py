@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from waiting import soon
 
 from looptap.protocol import messages
-from looptap.streams import buffers, pipelines
-from looptap.streams.buffers import ERROR, PARTIAL, TRIGGER, Batch, Gap
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
-from looptap.streams.items import size_of
-from looptap.streams.stream import Stream, stream_of
-from looptap.streams.windows import sliding
+from looptap.streams.operators import pipeline
+from looptap.streams.operators.windows import sliding
+from looptap.streams.stream import buffer
+from looptap.streams.stream.buffer import ERROR, PARTIAL, TRIGGER, Batch, Gap
+from looptap.streams.stream.stream import Stream, stream_of
+from looptap.streams.values.sizing import size_of
 
 
 def batch(values, first=1, flags=b"", **about) -> Batch:
@@ -52,8 +53,8 @@ def in_background(function):
 
 def test_the_flags_are_those_of_the_wire_and_of_the_pipelines():
     wire = messages.PARTIAL, messages.ERROR, messages.TRIGGER
-    assert wire == (buffers.PARTIAL, buffers.ERROR, buffers.TRIGGER)
-    assert wire[:2] == (pipelines.PARTIAL, pipelines.ERROR)
+    assert wire == (buffer.PARTIAL, buffer.ERROR, buffer.TRIGGER)
+    assert wire[:2] == (pipeline.PARTIAL, pipeline.ERROR)
 
 
 def test_a_stream_holds_what_was_pushed():
@@ -417,7 +418,7 @@ def test_two_tasks_of_one_loop_read_the_same_stream():
 
 CTRL_C = """
 import signal, sys, threading, os
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     {wait}

@@ -9,7 +9,7 @@ import torch
 
 import looptap
 from looptap.store.export import to_csv
-from looptap.streams.language import QuerySpec, compile_query
+from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.testing import pair
 
 LOSSES = [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]

@@ -12,8 +12,8 @@ pytest.importorskip("matplotlib", reason="WINDOWS ARE NOT TESTED: they need matp
 from matplotlib import pyplot
 from matplotlib.backend_bases import KeyEvent, MouseEvent, NavigationToolbar2
 
-from looptap.streams.buffers import Batch
-from looptap.streams.stream import Stream
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.plots import Plot
 from looptap.visualizers.window import Window
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.streams.feed import FAILED, LIVE
-from looptap.streams.stream import Stream
+from looptap.streams.stream.feed import FAILED, LIVE
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.chart import Chart, IncompatibleStreams, chosen, make
 from looptap.visualizers.picture import Picture, Text
 from looptap.visualizers.runs import Legend, run_of

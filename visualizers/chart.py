@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.streams.stream import Stream
-from looptap.streams.tables import Columns
+from looptap.streams.stream.stream import Stream
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.choice import APPEND, Choice, Mode, choose
 from looptap.visualizers.colors import COLORS, Palette
 from looptap.visualizers.frames import KEEP, KEEP_BYTES, Frames

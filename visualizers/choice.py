@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from looptap.streams.snapshots import Image
-from looptap.streams.syntax import nearest
+from looptap.streams.expressions import nearest
+from looptap.streams.values.snapshots import Image
 from looptap.visualizers import schemas
 from looptap.visualizers.numbers import as_array, describe, is_array, is_number
 

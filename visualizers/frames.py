@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any, NamedTuple
 
-from looptap.streams.snapshots import weight
+from looptap.streams.values.snapshots import weight
 
 KEEP = 100
 """Frames of a stream that are kept."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.picture import Rule
 from looptap.visualizers.runs import run_of
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.tensors import is_tensor
+from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
 _PLAIN = frozenset({float, int, bool})

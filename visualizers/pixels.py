@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.snapshots import Image
+from looptap.streams.values.snapshots import Image
 from looptap.visualizers.choice import captioned, image_field, is_picture
 from looptap.visualizers.numbers import as_array, describe, is_array
 from looptap.visualizers.words import shown

@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from looptap.streams.errors import LooptapError
-from looptap.streams.feed import LIVE
-from looptap.streams.stream import Stream
+from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.choice import kind_named
 from looptap.visualizers.colors import Palette
@@ -36,7 +36,7 @@ class Plot:
     that are drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back
     at. Raises ValueError for an unknown ``chart``, IncompatibleStreams for streams that do not share axes.
 
-    >>> from looptap.streams.stream import stream_of
+    >>> from looptap.streams.stream.stream import stream_of
     >>> plot = Plot(stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss")))
     >>> plot.pull(), plot.cells[0].chart.kind, plot.pictures()[0].x.title
     (True, 'line', 'step')

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.colors import DASHES
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from looptap.streams.feed import FAILED
-from looptap.streams.stream import Stream
-from looptap.streams.tables import Columns
+from looptap.streams.stream.feed import FAILED
+from looptap.streams.stream.stream import Stream
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.choice import FRAME, Choice
 from looptap.visualizers.frames import Frames
 from looptap.visualizers.picture import Side

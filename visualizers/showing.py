@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from looptap.streams.feed import LIVE
+from looptap.streams.stream.feed import LIVE
 from looptap.visualizers.places import Place, choose
 from looptap.visualizers.plots import Plot
 from looptap.visualizers.runs import run_of

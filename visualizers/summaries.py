@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers import schemas
 from looptap.visualizers.numbers import Floats, number
 from looptap.visualizers.runs import label_of, run_of
@@ -68,7 +68,7 @@ class Summary(list[dict[str, Any]]):
 def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
     """The table for these streams, ``names`` being the legends of some by ``id()``; those without numbers have no row.
 
-    >>> from looptap.streams.stream import stream_of
+    >>> from looptap.streams.stream.stream import stream_of
     >>> summary([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])
     run  stream  values  final  best  at  best_is
          train   3       0.3    0.25  2   min

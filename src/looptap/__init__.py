@@ -59,9 +59,9 @@ if TYPE_CHECKING:
         StreamTimeout,
     )
     from looptap.streams.events import lazy
-    from looptap.streams.probing import probe, probing
-    from looptap.streams.stream import Gap, Record, Stream, stream_of
-    from looptap.streams.windows import seconds, sliding
+    from looptap.streams.operators.windows import seconds, sliding
+    from looptap.streams.stream.stream import Gap, Record, Stream, stream_of
+    from looptap.streams.values.probing import probe, probing
     from looptap.visualizers.chart import IncompatibleStreams
     from looptap.visualizers.notebook.overview import overview
     from looptap.visualizers.notebook.panel import panel
@@ -80,7 +80,7 @@ _ROOMS = {
     "EndpointBusy": "protocol.errors",
     "EndpointError": "protocol.errors",
     "Firing": "client.guard_rules",
-    "Gap": "streams.stream",
+    "Gap": "streams.stream.stream",
     "Guard": "client.guard",
     "InDoubt": "streams.errors",
     "IncompatibleStreams": "visualizers.chart",
@@ -99,7 +99,7 @@ _ROOMS = {
     "Outcome": "client.controls",
     "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
-    "Record": "streams.stream",
+    "Record": "streams.stream.stream",
     "RefusedKey": "protocol.errors",
     "RemoteError": "protocol.errors",
     "Rule": "client.guard_rules",
@@ -111,7 +111,7 @@ _ROOMS = {
     "StoreError": "store.errors",
     "StoredRun": "store.run",
     "StoredStream": "store.stored",
-    "Stream": "streams.stream",
+    "Stream": "streams.stream.stream",
     "StreamEnded": "streams.errors",
     "StreamTimeout": "streams.errors",
     "UnsafeFile": "protocol.errors",
@@ -125,12 +125,12 @@ _ROOMS = {
     "overview": "visualizers.notebook.overview",
     "panel": "visualizers.notebook.panel",
     "plot": "visualizers.plots",
-    "probe": "streams.probing",
-    "probing": "streams.probing",
+    "probe": "streams.values.probing",
+    "probing": "streams.values.probing",
     "runs": "client.discover",
-    "seconds": "streams.windows",
-    "sliding": "streams.windows",
-    "stream_of": "streams.stream",
+    "seconds": "streams.operators.windows",
+    "sliding": "streams.operators.windows",
+    "stream_of": "streams.stream.stream",
 }
 
 __all__ = [
@@ -229,7 +229,7 @@ def _register_display() -> None:
     shell: Any = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
         shown = shell.display_formatter.ipython_display_formatter
-        for room, name in (("streams.stream", "Stream"), ("visualizers.plots", "Plot")):
+        for room, name in (("streams.stream.stream", "Stream"), ("visualizers.plots", "Plot")):
             shown.for_type_by_name(f"looptap.{room}", name, _show_in_notebook)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from looptap.store import schema
 from looptap.store.jobs import Command
 from looptap.store.writer import Writer
-from looptap.streams.buffers import ERROR, PARTIAL, Batch
+from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch
 
 ODD = [1, 2.5, float("nan"), float("inf"), True, None, "text", (1, None), (1, (2, 3)), [1], {"a": 1}, 2**70, -0.0]
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)

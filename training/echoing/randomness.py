@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from looptap.streams.randomness import RandomState
+from looptap.streams.values.random_state import RandomState
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Validations inserted between those of the host, on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without (looptap.streams.probing). What cannot be put back switches them
-off. Source: METHODS 1.2.
+A run with them ends bit-identical to one without (looptap.streams.values.probing). What cannot be put back switches
+them off. Source: METHODS 1.2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.probing import untouched
+from looptap.streams.values.probing import untouched
 from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.metrics import Metric
 from looptap.training.progress.plan import insertion

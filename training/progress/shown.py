@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from looptap.streams.lengths import duration
+from looptap.streams.durations import duration
 from looptap.training.progress.estimate import Estimate, Remaining
 from looptap.training.progress.inserting import Inserting
 from looptap.training.progress.ledger import TRAIN, Ledger

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.streams.tables import Columns
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, Mode, is_point
 from looptap.visualizers.numbers import describe, floats, number

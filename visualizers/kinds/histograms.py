@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from looptap.streams.tables import Columns
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import FRAME, Mode, is_histogram
 from looptap.visualizers.numbers import Floats, floats, scalars

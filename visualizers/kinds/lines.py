@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.tables import Columns
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers import schemas
 from looptap.visualizers.axes import ABOUT, EVENT, NUMBER, RANK, TIME, WALL, Over, over
 from looptap.visualizers.chart import Chart

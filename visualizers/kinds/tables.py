@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.streams.tables import Columns
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.axes import ABOUT
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, FRAME, Mode

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar
 
-from looptap.streams.tables import Columns
+from looptap.streams.stream.tables import Columns
 from looptap.visualizers.chart import Chart
 from looptap.visualizers.choice import APPEND, Mode
 from looptap.visualizers.picture import Mark

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets
 
-from looptap.streams.stream import Stream
+from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.notebook.driver import driver
 from looptap.visualizers.notebook.kernels import answer_anywhere, shell

@@ -1,0 +1,1 @@
+"""The aggregations of the query language, in bounded memory, with mergeable state."""

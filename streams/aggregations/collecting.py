@@ -1,0 +1,390 @@
+"""Reducers that keep items, in ``Bounds``: list tuple set sorted nlargest nsmallest sample Counter reduce.
+
+A window that passes a bound gives its items back at once, and its result is an error that names the bound and
+a way out. ``sample`` draws from a generator of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any, ClassVar, Self
+
+from looptap.streams.errors import QueryError
+from looptap.streams.values.sizing import DEFAULT_BOUNDS, MISSING, Bounds, as_key, size_of, too_much
+
+
+class Collector:
+    """What the collecting reducers share: how much is held, and what is said when it is too much."""
+
+    __slots__ = ("_bounds", "_bytes", "_items", "_max_bytes", "_max_items", "_passed")
+    name: ClassVar[str] = "list"
+    mergeable = True
+    constant = False
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._bytes = 0
+        self._max_items, self._max_bytes = bounds.items, bounds.bytes
+        self._passed: str | None = None
+        self._items: Any = []
+
+    def _give_up(self, bound: str) -> None:
+        """Forget the items; -1 makes every later add come here again."""
+        self._passed = self._passed or bound
+        self._max_items = self._max_bytes = -1
+        self._items, self._bytes = type(self._items)(), 0
+
+    def _checked(self) -> Any:
+        if self._passed:
+            raise too_much(self.name, self._bounds, self._passed)
+        return self._items
+
+    def held(self) -> int:
+        """Return the bytes held, estimated."""
+        return self._bytes
+
+
+class Listing(Collector):
+    """``list``: every item, in order."""
+
+    __slots__ = ()
+
+    def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds)
+
+    def add(self, item: Any) -> None:
+        """Keep the item."""
+        self._bytes += 32 if type(item) is float else size_of(item)
+        if self._bytes > self._max_bytes:
+            self._give_up("bytes")
+        elif len(self._items) >= self._max_items:
+            self._give_up("items")
+        else:
+            self._items.append(item)
+
+    def result(self) -> Any:
+        """Return the items; raises ``QueryError`` where they were too many."""
+        return list(self._checked())
+
+    def merge(self, other: Self) -> None:
+        """Append the items of the later part."""
+        if other._passed or self._passed:
+            self._give_up(other._passed or "items")
+            return
+        self._items.extend(other._items)
+        self._bytes += other._bytes
+        if len(self._items) > self._max_items or self._bytes > self._max_bytes:
+            self._give_up("items" if len(self._items) > self._max_items else "bytes")
+
+
+class TupleListing(Listing):
+    """``tuple``: every item, in order."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "tuple"
+
+    def result(self) -> Any:
+        """Return the items; raises ``QueryError`` where they were too many."""
+        return tuple(self._checked())
+
+
+class Sorting(Listing):
+    """``sorted`` with ``key`` and ``reverse``; it sorts once, at the end."""
+
+    __slots__ = ("_key", "_reverse")
+    name: ClassVar[str] = "sorted"
+
+    def __init__(
+        self,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        reverse: bool = False,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
+        super().__init__(bounds=bounds)
+        self._key, self._reverse = key, reverse
+
+    def result(self) -> Any:
+        """Return the sorted items; raises ``QueryError`` where they were too many."""
+        return sorted(self._checked(), key=self._key, reverse=self._reverse)
+
+
+class Applied(Listing):
+    """Any function of a list, called with the collected items at the end."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[list[Any]], Any], *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds=bounds)
+        self._function = function
+
+    def result(self) -> Any:
+        """Return the function's result; raises ``QueryError`` where the items were too many."""
+        if self._passed:
+            raise too_much(getattr(self._function, "__name__", "this function"), self._bounds, self._passed)
+        return self._function(list(self._items))
+
+
+class Distinct(Collector):
+    """``set``: the different items; the bounds count only these."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "set"
+
+    def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds)
+        self._items = set()
+
+    def add(self, item: Any) -> None:
+        """Keep the item if it is new."""
+        items = self._items
+        before = len(items)
+        items.add(item if type(item) is float else as_key(item, self.name))
+        if len(items) > before:
+            self._bytes += 96 if type(item) is float else size_of(item) + 64
+            if before >= self._max_items or self._bytes > self._max_bytes:
+                self._give_up("items" if before >= self._max_items else "bytes")
+
+    def result(self) -> Any:
+        """Return the set; raises ``QueryError`` where the items were too many."""
+        return set(self._checked())
+
+    def merge(self, other: Self) -> None:
+        """Join the items of the later part."""
+        if other._passed or self._passed:
+            self._give_up(other._passed or "items")
+            return
+        for item in other._items:
+            self.add(item)
+
+
+class Largest(Collector):
+    """``nlargest(n, xs, key=None)``: as ``heapq.nlargest``; of equal items the earlier ones are kept.
+
+    Items wait until there are as many as are kept; then the best are chosen, and what does not beat the worst
+    of them is refused at sight.
+    """
+
+    __slots__ = ("_bar", "_chunk", "_key", "_n")
+    name: ClassVar[str] = "nlargest"
+    reverse: ClassVar[bool] = True
+
+    def __init__(self, n: int, key: Callable[[Any], Any] | None = None, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds)
+        if n > bounds.items:
+            raise ValueError(f"{self.name} keeps at most {bounds.items:,} items, and n is {n:,}.")
+        self._n, self._key = max(int(n), 0), key
+        self._chunk = self._n + max(16, self._n)
+        self._bar: Any = MISSING
+
+    def _refused(self, value: Any) -> bool:
+        return not value > self._bar
+
+    def add(self, item: Any) -> None:
+        """Keep the item if it may be one of the n."""
+        value = item if self._key is None else self._key(item)
+        if (self._bar is not MISSING and self._refused(value)) or not self._n:
+            return
+        self._bytes += 64 if type(item) is float else size_of(item)
+        self._items.append((value, item))
+        if len(self._items) > self._chunk or self._bytes > self._max_bytes:
+            self._choose()
+
+    def _choose(self) -> None:
+        if len(self._items) > self._n:
+            self._items.sort(key=itemgetter(0), reverse=self.reverse)  # stable: earlier items stay first
+            del self._items[self._n :]
+            self._bar = self._items[-1][0]
+        self._bytes = sum(size_of(item) for _, item in self._items)
+        if self._bytes > self._max_bytes:
+            self._give_up("bytes")
+
+    def result(self) -> list[Any]:
+        """Return the n best, the best first; raises ``QueryError`` where they are too large."""
+        self._checked()
+        ordered = sorted(self._items, key=itemgetter(0), reverse=self.reverse)
+        return [item for _, item in ordered[: self._n]]
+
+    def merge(self, other: Self) -> None:
+        """Join the later part, which keeps as many."""
+        if other._passed or self._passed:
+            self._give_up(other._passed or "bytes")
+            return
+        self._items.extend(other._items)
+        self._choose()
+
+
+class Smallest(Largest):
+    """``nsmallest(n, xs, key=None)``: as ``heapq.nsmallest``; of equal items the earlier ones are kept."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "nsmallest"
+    reverse: ClassVar[bool] = False
+
+    def _refused(self, value: Any) -> bool:
+        return not value < self._bar
+
+
+_SEEDS = random.Random()
+_SIZED = (list, tuple, dict, set, str, bytes)
+
+
+class Sample(Collector):
+    """``sample(xs, k)``: k items, every subset as likely as any other, in order of arrival.
+
+    Each item draws a number, and the k items with the lowest numbers stay: parts of any size merge rightly.
+    """
+
+    __slots__ = ("_draw", "_heap", "_k", "_seen")
+    name: ClassVar[str] = "sample"
+
+    def __init__(self, k: int, *, seed: int | None = None, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds)
+        if not 0 <= k <= bounds.items:
+            raise ValueError(f"sample takes k in 0..{bounds.items:,}, and k is {k!r}.")
+        self._k = k
+        self._draw = (_SEEDS if seed is None else random.Random(seed)).random
+        self._heap: list[tuple[float, int, Any]] = []  # (-number, arrival, item): the first is the next to go
+        self._seen = 0
+
+    def add(self, item: Any) -> None:
+        """Keep the item if its number is low enough."""
+        self._seen = seen = self._seen + 1
+        number = -self._draw()
+        heap = self._heap
+        if len(heap) == self._k and (not heap or number <= heap[0][0]):
+            return
+        self._push((number, seen, item))
+
+    def _push(self, entry: tuple[float, int, Any]) -> None:
+        if self._passed or not self._k:
+            return
+        self._bytes += size_of(entry[2])
+        if len(self._heap) < self._k:
+            heapq.heappush(self._heap, entry)
+        else:
+            self._bytes -= size_of(heapq.heappushpop(self._heap, entry)[2])
+        if self._bytes > self._max_bytes:
+            self._heap = []
+            self._give_up("bytes")
+
+    def result(self) -> list[Any]:
+        """Return the sample: all items where there are no more than k."""
+        self._checked()
+        return [item for _, _, item in sorted(self._heap, key=itemgetter(1))]
+
+    def merge(self, other: Self) -> None:
+        """Join the later part, which samples as many."""
+        if other._passed:
+            self._heap = []
+            self._give_up(other._passed)
+        for number, arrival, item in other._heap:
+            self._push((number, self._seen + arrival, item))
+        self._seen += other._seen
+
+
+class Counting(Collector):
+    """``Counter``: how often each item came, for at most ``Bounds.keys`` different ones."""
+
+    __slots__ = ("other",)
+    name: ClassVar[str] = "Counter"
+
+    def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        super().__init__(bounds)
+        self._items = collections.Counter()
+        self.other = 0
+
+    def add(self, item: Any) -> None:
+        """Count the item."""
+        if type(item) is not int and type(item) is not str:
+            item = as_key(item, self.name)
+        self._add(item, 1)
+
+    def _add(self, item: Any, times: int) -> None:
+        counts = self._items
+        if item in counts:
+            counts[item] += times
+            return
+        self._bytes += size_of(item)
+        if len(counts) >= self._bounds.keys or self._bytes > self._max_bytes:
+            self._passed = "keys" if len(counts) >= self._bounds.keys else "bytes"
+            self._bytes -= size_of(item)
+            self.other += times
+        else:
+            counts[item] = times
+
+    def result(self) -> Any:
+        """Return the ``collections.Counter``; raises ``QueryError`` where there were too many keys.
+
+        ``other`` tells how many items had none of the first keys.
+        """
+        if self._passed:
+            error = too_much(self.name, self._bounds, self._passed)
+            share = f" {self.other:,} of {self.other + self._items.total():,} items had other keys."
+            raise QueryError(error.reason + share, hint=error.hint)
+        return self._items.copy()
+
+    def merge(self, other: Self) -> None:
+        """Add the counts of the later part."""
+        self._passed = self._passed or other._passed
+        self.other += other.other
+        for item, times in other._items.items():
+            self._add(item, times)
+
+
+class Fold(Collector):
+    """``reduce(f, xs[, initial])``: as ``functools.reduce``. Two folds cannot be merged.
+
+    A mutable ``initial`` is copied, so that the next window starts afresh. What the fold builds may have at
+    most ``Bounds.items`` elements.
+    """
+
+    __slots__ = ("_f",)
+    name: ClassVar[str] = "reduce"
+    mergeable = False
+
+    def __init__(
+        self, f: Callable[[Any, Any], Any], initial: Any = MISSING, *, bounds: Bounds = DEFAULT_BOUNDS
+    ) -> None:
+        super().__init__(bounds)
+        self._f = f
+        self._items = initial if initial is MISSING else copy.deepcopy(initial)
+
+    def add(self, item: Any) -> None:
+        """Fold the item in."""
+        if self._passed:
+            return
+        self._items = value = item if self._items is MISSING else self._f(self._items, item)
+        if type(value) is not float and isinstance(value, _SIZED) and len(value) > self._max_items:
+            self._passed, self._items = "items", None
+
+    def result(self) -> Any:
+        """Return the fold; raises ``TypeError`` where there is neither an item nor an initial value."""
+        value = self._checked()
+        return functools.reduce(self._f, ()) if value is MISSING else value
+
+    def merge(self, other: Self) -> None:
+        """Raise ``TypeError``: how two partial folds combine is not known."""
+        raise TypeError("reduce cannot merge two parts. Use sum, max or another reducer, or window=None.")
+
+    def held(self) -> int:
+        """Return the bytes held."""
+        return 0 if isinstance(self._items, int | float) else size_of(self._items)
+
+
+def sample(xs: Iterable[Any], k: int, *, seed: int | None = None) -> list[Any]:
+    """Return k of the items, every subset as likely as any other, in their order; all if there are fewer.
+
+    >>> sample("abc", 5)
+    ['a', 'b', 'c']
+    """
+    reducer = Sample(k, seed=seed, bounds=Bounds(items=max(k, 1), bytes=1 << 62))
+    for x in xs:
+        reducer.add(x)
+    return reducer.result()

@@ -1,0 +1,290 @@
+"""Reducers that keep one value: len any all min max first last.
+
+Scalars of an accelerator are compared by torch itself in ``min`` and ``max``: no Python comparison, hence no
+wait for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from looptap.streams.values.sizing import MISSING, size_of
+from looptap.streams.values.torch_interop import on_device
+
+
+class Scalar:
+    """What the reducers of this module share: they merge, and hold nothing but one value."""
+
+    __slots__ = ()
+    mergeable = True
+    constant = True
+
+    def held(self) -> int:
+        """Return the bytes held for items, 0 for plain numbers."""
+        return 0
+
+
+class Length(Scalar):
+    """``len``: counts the items and looks at none."""
+
+    __slots__ = ("_n",)
+
+    def __init__(self) -> None:
+        self._n = 0
+
+    def add(self, item: Any) -> None:
+        """Count the item."""
+        self._n += 1
+
+    def result(self) -> int:
+        """Return the count."""
+        return self._n
+
+    def merge(self, other: Self) -> None:
+        """Add the count of the later part."""
+        self._n += other._n
+
+
+class AnyTrue(Scalar):
+    """``any``: an item's truth is asked for until one is true."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found = False
+
+    def add(self, item: Any) -> None:
+        """Look at the item."""
+        if not self._found and item:
+            self._found = True
+
+    def result(self) -> bool:
+        """Return whether an item was true."""
+        return self._found
+
+    def merge(self, other: Self) -> None:
+        """Join the later part."""
+        self._found = self._found or other._found
+
+
+class AllTrue(Scalar):
+    """``all``: an item's truth is asked for until one is false."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept = True
+
+    def add(self, item: Any) -> None:
+        """Look at the item."""
+        if self._kept and not item:
+            self._kept = False
+
+    def result(self) -> bool:
+        """Return whether every item was true."""
+        return self._kept
+
+    def merge(self, other: Self) -> None:
+        """Join the later part."""
+        self._kept = self._kept and other._kept
+
+
+def _unordered(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(value != value)
+
+
+class Maximum(Scalar):
+    """``max`` with ``key`` and ``default``; the first of equal items wins.
+
+    Tensors of an accelerator must be scalars; among them a NaN wins, as in ``torch.maximum``.
+    """
+
+    __slots__ = ("_best", "_default", "_device", "_item", "_key", "_nan")
+    plain: ClassVar[Callable[..., Any]] = max
+
+    def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
+        self._key, self._default = key, default
+        self._best: Any = MISSING
+        self._item: Any = MISSING
+        # Python's max returns a NaN that comes first and skips one that comes later, so that the value is not
+        # associative. A leading NaN is kept apart, and `_best` goes on without it: then parts can be merged.
+        self._nan: Any = MISSING
+        self._device: Any = MISSING
+
+    def _beats(self, value: Any) -> bool:
+        return bool(value > self._best)
+
+    def add(self, item: Any) -> None:
+        """Compare the item with the best so far."""
+        if self._key is not None:
+            self._take(self._key(item), item)
+        elif type(item) is float and type(self._best) is float:
+            if item > self._best:
+                self._best = self._item = item
+        elif on_device(item):
+            self._take_device(item)
+        else:
+            self._take(item, item)
+
+    def _take(self, value: Any, item: Any) -> None:
+        if self._best is MISSING:
+            if not _unordered(value):
+                self._best, self._item = value, item
+            elif self._nan is MISSING and self._device is MISSING:
+                self._nan = item
+        elif self._beats(value):
+            self._best, self._item = value, item
+
+    def _take_device(self, item: Any) -> None:
+        if item.numel() != 1:
+            name = self.plain.__name__
+            raise TypeError(
+                f"{name} compares scalars, and an item is a tensor of shape {tuple(item.shape)}. "
+                f"Reduce it first, as in: {name}(e.x.{name}() for e in events)"
+            )
+        item = item.detach()
+        held = self._device
+        self._device = item.clone() if held is MISSING else self._pick(held, item.to(held.device))
+
+    def _pick(self, held: Any, item: Any) -> Any:
+        if isinstance(held, float | int):  # fetched from the device, of another process
+            return max(held, float(item)) if held == held and item == item else math.nan
+        return sys.modules["torch"].maximum(held, item)
+
+    def _clamp(self, tensor: Any, number: Any) -> Any:
+        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(min=number)
+
+    def result(self) -> Any:
+        """Return the best item, else the default; raises ``ValueError`` where there is neither."""
+        if self._nan is not MISSING:
+            return self._nan
+        if self._device is not MISSING:
+            return self._device if self._item is MISSING else self._clamp(self._device, self._item)
+        if self._item is not MISSING:
+            return self._item
+        return self.plain(()) if self._default is MISSING else self._default
+
+    def merge(self, other: Self) -> None:
+        """Join the later part: an equal item of this part wins."""
+        if self._best is MISSING and self._device is MISSING and self._nan is MISSING:
+            self._nan = other._nan
+        if other._best is not MISSING:
+            self._take(other._best, other._item)
+        held, theirs = self._device, other._device
+        if isinstance(theirs, float | int):
+            self._device = theirs if held is MISSING else self._pick(held, theirs)
+        elif theirs is not MISSING:
+            self._take_device(theirs)
+
+    def held(self) -> int:
+        """Return the bytes of the best item."""
+        return sum(size_of(kept) for kept in (self._item, self._device) if kept is not MISSING)
+
+
+class Minimum(Maximum):
+    """``min`` with ``key`` and ``default``; the first of equal items wins."""
+
+    __slots__ = ()
+    plain: ClassVar[Callable[..., Any]] = min
+
+    def _beats(self, value: Any) -> bool:
+        return bool(value < self._best)
+
+    def add(self, item: Any) -> None:
+        """Compare the item with the best so far."""
+        if self._key is not None:
+            self._take(self._key(item), item)
+        elif type(item) is float and type(self._best) is float:
+            if item < self._best:
+                self._best = self._item = item
+        elif on_device(item):
+            self._take_device(item)
+        else:
+            self._take(item, item)
+
+    def _pick(self, held: Any, item: Any) -> Any:
+        if isinstance(held, float | int):
+            return min(held, float(item)) if held == held and item == item else math.nan
+        return sys.modules["torch"].minimum(held, item)
+
+    def _clamp(self, tensor: Any, number: Any) -> Any:
+        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(max=number)
+
+
+class First(Scalar):
+    """``first``: keeps the first item."""
+
+    __slots__ = ("_default", "_item")
+    name: ClassVar[str] = "first"
+
+    def __init__(self, default: Any = MISSING) -> None:
+        self._default = default
+        self._item: Any = MISSING
+
+    def add(self, item: Any) -> None:
+        """Keep the item if it is the first."""
+        if self._item is MISSING:
+            self._item = item
+
+    def result(self) -> Any:
+        """Return the item, else the default; raises ``ValueError`` where there is neither."""
+        if self._item is not MISSING:
+            return self._item
+        if self._default is MISSING:
+            raise ValueError(f"{self.name} of an empty sequence. Give it a default: {self.name}(xs, default=None).")
+        return self._default
+
+    def merge(self, other: Self) -> None:
+        """Join the later part."""
+        if self._item is MISSING:
+            self._item = other._item
+
+    def held(self) -> int:
+        """Return the bytes of the kept item."""
+        return 0 if self._item is MISSING else size_of(self._item)
+
+
+class Last(First):
+    """``last``: keeps the newest item."""
+
+    __slots__ = ()
+    name: ClassVar[str] = "last"
+
+    def add(self, item: Any) -> None:
+        """Keep the item."""
+        self._item = item
+
+    def merge(self, other: Self) -> None:
+        """Join the later part."""
+        if other._item is not MISSING:
+            self._item = other._item
+
+
+def first(xs: Iterable[Any], default: Any = MISSING) -> Any:
+    """Return the first item, else the default; raises ``ValueError`` where there is neither.
+
+    >>> first([3, 1, 2])
+    3
+    """
+    reducer = First(default)
+    for x in xs:
+        reducer.add(x)
+        break
+    return reducer.result()
+
+
+def last(xs: Iterable[Any], default: Any = MISSING) -> Any:
+    """Return the last item, else the default; raises ``ValueError`` where there is neither.
+
+    >>> last([3, 1, 2])
+    2
+    """
+    reducer = Last(default)
+    for x in xs:
+        reducer.add(x)
+    return reducer.result()

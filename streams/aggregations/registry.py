@@ -1,0 +1,260 @@
+"""The reducers of the query language by name, and ``group_by``, which gives every key one of its own.
+
+A reducer takes the items of one window, one at a time, and gives what the plain function of the same name
+gives over the list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and for an
+empty window what Python makes of an empty sequence. Items are snapshots: a reducer keeps references and
+changes none.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import heapq
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from looptap.streams.aggregations import collecting, distributions, extrema, moments
+from looptap.streams.aggregations.collecting import sample
+from looptap.streams.aggregations.distributions import histogram, median, quantile
+from looptap.streams.aggregations.extrema import first, last
+from looptap.streams.aggregations.moments import mean, stdev, variance
+from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_key, size_of, too_much
+
+__all__ = [
+    "REDUCERS",
+    "Bounds",
+    "Reducer",
+    "ReducerSpec",
+    "first",
+    "group_by",
+    "histogram",
+    "last",
+    "maker_for",
+    "mean",
+    "median",
+    "quantile",
+    "sample",
+    "stdev",
+    "variance",
+]
+
+
+class Reducer(Protocol):
+    """What is made of a window's items, in one pass."""
+
+    mergeable: bool
+    """Whether ``merge`` works."""
+    constant: bool
+    """Whether the memory does not grow with the number of the items (plain numbers)."""
+
+    def add(self, item: Any) -> None:
+        """Take the next item."""
+
+    def result(self) -> Any:
+        """Return the value of the items so far; may be called more than once."""
+
+    def merge(self, other: Self) -> None:
+        """Join the reducer of a later part of the window, made by the same call; it is left as it is."""
+
+    def held(self) -> int:
+        """Return about how many bytes are held for items."""
+
+
+@dataclass(frozen=True)
+class ReducerSpec:
+    """A reducer's name, how it is made, and the plain function that it stands for.
+
+    ``sequence`` is the position of the sequence among the arguments; ``factory`` takes the other ones, with
+    Python's keywords, and ``bounds=`` where ``bounded``. ``device``: scalars of an accelerator are combined
+    without waiting for it. ``collects``: every item is kept until the end.
+    """
+
+    name: str
+    factory: Callable[..., Reducer]
+    plain: Callable[..., Any]
+    sequence: int = 0
+    bounded: bool = False
+    device: bool = False
+    collects: bool = False
+
+    def maker(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Callable[[], Reducer]:
+        """Return what makes new reducers for the call's arguments other than the sequence.
+
+        Raises ``TypeError`` for arguments that the function does not take, and what the factory raises for
+        values that it refuses.
+        """
+        if self.bounded:
+            kwargs["bounds"] = bounds
+        try:
+            inspect.signature(self.factory).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): beside the sequence, {error}.") from None
+        make = functools.partial(self.factory, *args, **kwargs)
+        make()
+        return make
+
+    def create(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Reducer:
+        """Return a new reducer for the call's arguments other than the sequence; raises as ``maker`` does.
+
+        >>> total = REDUCERS["sum"].create(start=1)
+        >>> total.add(2)
+        >>> total.result()
+        3
+        """
+        return self.maker(*args, bounds=bounds, **kwargs)()
+
+
+class GroupBy:
+    """``group_by(pairs, reducer)``: a dict of one reducer per key of the (key, value) pairs."""
+
+    __slots__ = ("_bounds", "_bytes", "_groups", "_make", "_passed", "_shared", "mergeable")
+    constant = False
+
+    def __init__(self, reducer: Callable[..., Any], *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        self._bounds = bounds
+        self._make = maker_for(reducer, bounds)
+        self.mergeable = self._make().mergeable
+        self._groups: dict[Any, Reducer] = {}
+        self._bytes = 0
+        self._passed: str | None = None
+
+    def add(self, item: Any) -> None:
+        """Give the value to the reducer of its key; raises ``TypeError`` for what is no pair."""
+        if self._passed:
+            return
+        try:
+            key, value = item
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"group_by takes (key, value) pairs, and an item is {item!r:.60}. "
+                "Write group_by(((e.key, e.value) for e in events), mean)."
+            ) from None
+        if type(key) is not int and type(key) is not str:
+            key = as_key(key, "group_by")
+        group = self._groups.get(key)
+        if group is None:
+            group = self._open(key)
+            if group is None:
+                return
+        if group.constant and (type(value) is float or type(value) is int):
+            group.add(value)
+            return
+        before = group.held()
+        group.add(value)
+        self._hold(group.held() - before)
+
+    def _open(self, key: Any) -> Reducer | None:
+        if len(self._groups) >= self._bounds.keys:
+            self._give_up("keys")
+            return None
+        group = self._groups[key] = self._make()
+        self._hold(size_of(key))
+        return None if self._passed else group
+
+    def _hold(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._bounds.bytes:
+            self._give_up("bytes")
+
+    def _give_up(self, bound: str) -> None:
+        self._passed, self._groups, self._bytes = self._passed or bound, {}, 0
+
+    def result(self) -> dict[Any, Any]:
+        """Return the value of each key, in the order in which the keys came.
+
+        Raises ``QueryError`` where there were too many keys or bytes.
+        """
+        if self._passed:
+            raise too_much("group_by", self._bounds, self._passed)
+        return {key: group.result() for key, group in self._groups.items()}
+
+    def merge(self, other: Self) -> None:
+        """Join the groups of the later part."""
+        if other._passed or self._passed:
+            self._give_up(other._passed or "keys")
+            return
+        for key, group in other._groups.items():
+            mine = self._groups.get(key) or self._open(key)
+            if mine is None:
+                return
+            before = mine.held()
+            mine.merge(group)
+            self._hold(mine.held() - before)
+            if self._passed:
+                return
+
+    def held(self) -> int:
+        """Return the bytes held."""
+        return self._bytes
+
+
+def group_by(pairs: Iterable[tuple[Any, Any]], reducer: Callable[..., Any]) -> dict[Any, Any]:
+    """Return a dict of the reducer's value over the values of each key.
+
+    ``reducer`` is a function of a sequence: ``mean``, ``max``, ``functools.partial(quantile, q=0.9)``, ...
+
+    >>> group_by([("a", 1), ("b", 5), ("a", 3)], max)
+    {'a': 3, 'b': 5}
+    """
+    groups: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        groups.setdefault(as_key(key, "group_by"), []).append(value)
+    return {key: reducer(values) for key, values in groups.items()}
+
+
+REDUCERS: dict[str, ReducerSpec] = {
+    spec.name: spec
+    for spec in (
+        ReducerSpec("len", extrema.Length, len, device=True),
+        ReducerSpec("any", extrema.AnyTrue, any),
+        ReducerSpec("all", extrema.AllTrue, all),
+        ReducerSpec("min", extrema.Minimum, min, device=True),
+        ReducerSpec("max", extrema.Maximum, max, device=True),
+        ReducerSpec("sum", moments.Sum, sum, device=True),
+        ReducerSpec("mean", moments.Mean, mean, device=True),
+        ReducerSpec("variance", moments.Variance, variance, device=True),
+        ReducerSpec("stdev", moments.Deviation, stdev, device=True),
+        ReducerSpec("median", distributions.Median, median),
+        ReducerSpec("quantile", distributions.Quantile, quantile),
+        ReducerSpec("histogram", distributions.Histogram, histogram, bounded=True),
+        ReducerSpec("first", extrema.First, first, device=True),
+        ReducerSpec("last", extrema.Last, last, device=True),
+        ReducerSpec("list", collecting.Listing, list, bounded=True, collects=True),
+        ReducerSpec("tuple", collecting.TupleListing, tuple, bounded=True, collects=True),
+        ReducerSpec("set", collecting.Distinct, set, bounded=True, collects=True),
+        ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True, collects=True),
+        ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True),
+        ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True),
+        ReducerSpec("sample", collecting.Sample, sample, bounded=True),
+        ReducerSpec("Counter", collecting.Counting, collections.Counter, bounded=True),
+        ReducerSpec("reduce", collecting.Fold, functools.reduce, 1, bounded=True),
+        ReducerSpec("group_by", GroupBy, group_by, bounded=True),
+    )
+}
+
+_BY_FUNCTION = {spec.plain: spec for spec in REDUCERS.values()}
+
+
+def maker_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> Callable[[], Reducer]:
+    """Return what makes new reducers that do what the function does over a list.
+
+    A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; the list for any other
+    callable is collected, bounded. Raises ``TypeError`` for what cannot be called.
+    """
+    inner = function.func if isinstance(function, functools.partial) else function
+    spec = _BY_FUNCTION.get(inner) if getattr(inner, "__hash__", None) else None
+    if spec is not None:
+        args = function.args if isinstance(function, functools.partial) else ()
+        if len(args) <= spec.sequence and (args or not spec.sequence):
+            keywords = function.keywords if isinstance(function, functools.partial) else {}
+            return spec.maker(*args, bounds=bounds, **keywords)
+        raise TypeError(
+            f"{spec.name} needs other arguments than the sequence. Write partial(quantile, q=0.9) or "
+            "partial(nlargest, 3)."
+        )
+    if not callable(function):
+        raise TypeError(f"A reducer is a function of a sequence, such as mean, and {function!r:.60} is none.")
+    return functools.partial(collecting.Applied, function, bounds=bounds)

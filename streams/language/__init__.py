@@ -1,0 +1,1 @@
+"""The query language: text or a function in, a compiled query out."""

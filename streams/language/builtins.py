@@ -1,0 +1,49 @@
+"""The names that a query may use beside its observables."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import heapq
+import itertools
+import math
+import operator
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.aggregations.registry import REDUCERS
+from looptap.streams.values.checks import HELPERS
+from looptap.streams.values.probing import probe
+
+_BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
+
+
+def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
+    """The exponential moving average of ``xs``: ``m = (1 - alpha) m + alpha x``, starting at the first x.
+
+    ``alpha`` in (0, 1].
+
+    >>> list(ema([1.0, 3.0], 0.5))
+    [1.0, 2.0]
+    """
+    mean = None
+    for x in xs:
+        mean = x if mean is None else mean + alpha * (x - mean)
+        yield mean
+
+
+def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Builtins, math, statistics, itertools, functools, np, torch if loaded, reducers, helpers, ``extra``."""
+    space: dict[str, Any] = dict(_BUILTINS)
+    space.update({"math": math, "statistics": statistics, "itertools": itertools, "functools": functools})
+    space.update({"operator": operator, "collections": collections, "heapq": heapq, "np": np, "numpy": np})
+    space.update({name: spec.plain for name, spec in REDUCERS.items()})
+    space.update({"accumulate": itertools.accumulate, "ema": ema, "probe": probe, **HELPERS, **(extra or {})})
+    if "torch" in sys.modules:
+        space["torch"] = sys.modules["torch"]
+    return space

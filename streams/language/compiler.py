@@ -1,0 +1,384 @@
+"""The query language: text or a Python function in, a `Pipeline` out.
+
+`compile_query` decides what a query is. Not a word of `events`: an expression mapped over them. A per-event
+sequence (a generator, map, filter, accumulate of events): its items, as they come. Anything else that mentions
+`events`: a reduction, whose streaming parts become slots and whose rest is evaluated when the window closes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from looptap.streams.errors import QueryError
+from looptap.streams.events import CALLS
+from looptap.streams.expressions import (
+    Text,
+    attributes_of_names,
+    free_names,
+    function,
+    item_name,
+    mentions,
+    names_in,
+    names_read,
+    nearest,
+    rewrite,
+    texts_in,
+)
+from looptap.streams.language import builtins
+from looptap.streams.language.copyable import numbers_of
+from looptap.streams.language.extraction import Extraction, Parts, called_name, plain_name
+from looptap.streams.operators.pipeline import Mapped, Pipeline, Reducing
+from looptap.streams.operators.slots import Items, SlidingSlot
+from looptap.streams.operators.stages import collected_events, collected_values
+from looptap.streams.operators.trust import GUARDED, Sight, sight_of
+from looptap.streams.operators.windows import Group, Sliding, Window
+from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds
+
+EVENT = "__event"
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """A query before it is compiled.
+
+    ``code`` is an expression or a function of one parameter; ``source`` is what the sequence is called (`events` in
+    the agent, `values` at the client); ``known`` are the observables seen so far, None if nothing is known yet;
+    ``functions`` are those that the host exposed; ``bounds`` is what its parts may hold for one window.
+    """
+
+    code: str | Callable[..., Any]
+    window: Window = field(default_factory=Group)
+    every: int = 1
+    throttle: float = 0.0
+    source: str = "events"
+    known: frozenset[str] | None = None
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Bounds = DEFAULT_BOUNDS
+
+    @property
+    def item(self) -> str:
+        """What an item of the sequence is called: an event, of which a query reads observables, or a value."""
+        return "e" if self.source == "events" else "v"
+
+
+def compile_query(spec: QuerySpec) -> Pipeline:
+    """The pipeline of ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
+
+    >>> pipeline = compile_query(QuerySpec("max(v for v in values)", source="values"))
+    >>> _ = [pipeline.post(x) for x in (1, 3, 2)]
+    >>> pipeline.close()
+    ((0, 3),)
+    """
+    _check(spec)
+    if not isinstance(spec.code, str):
+        return _from_function(spec, spec.code)
+    if spec.code.lstrip().startswith(("def ", "@")):
+        return _from_function(spec, _defined(spec))
+    return _Compiler(spec, Text(spec.code)).compile()
+
+
+def _check(spec: QuerySpec) -> None:
+    if not isinstance(spec.every, int) or isinstance(spec.every, bool) or spec.every < 1:
+        raise QueryError(f"every={spec.every!r}: it is a whole number of events, 1 or more.")
+    if not isinstance(spec.throttle, int | float) or not 0 <= spec.throttle < float("inf"):
+        raise QueryError(f"throttle={spec.throttle!r}: it is a number of seconds, 0 or more.")
+
+
+class _Compiler:
+    """Compiles the text of one query."""
+
+    def __init__(self, spec: QuerySpec, text: Text) -> None:
+        self.spec, self.text = spec, text
+        self.names = builtins.names(spec.functions)
+        self.known = set(spec.known or ()) - set(spec.functions)
+        self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
+        self.parts = Parts(text, self.names, self.per_event, spec.bounds, spec.item == "e")
+        self.alias = spec.item  # what a bare event is called in a mapped expression
+
+    def compile(self) -> Pipeline:
+        body, source = self.text.body, self.spec.source
+        if isinstance(body, ast.Lambda):
+            alias = _only_parameter(body, self.text)
+            body = body.body
+            if alias == source:
+                return self.reducing(rewrite(body, lambda n, b: None))
+            self.alias = alias
+        if not mentions(body, source):
+            return self.mapped(body)
+        if isinstance(body, ast.Name):
+            item = self.spec.item
+            hint = "Say what of it: 'step, loss'." if item == "e" else "Say what of them: 'v', or list(values)."
+            raise self.text.error(f"{source} alone is the whole sequence, not a value.", body, hint)
+        if not isinstance(body, ast.ListComp | ast.SetComp | ast.DictComp):
+            items = self.parts.sequence(body, self.is_source)
+            if items is not None:
+                return self.generator(body, items)
+        return self.reducing(body)
+
+    def is_source(self, node: ast.expr, bound: frozenset[str]) -> bool:
+        """Whether ``node`` is the sequence of all events."""
+        return isinstance(node, ast.Name) and node.id == self.spec.source and node.id not in bound
+
+    # ------------------------------------------------------------ mapped
+
+    def mapped(self, body: ast.expr) -> Pipeline:
+        if isinstance(body, ast.Call) and called_name(body) in ("ema", "accumulate") and body.args:
+            self.sequence_wanted(body, body.args[0])
+        sequence = Items(self.expression(body), one=True)
+
+        def rebind(item: Any) -> Items | None:
+            """At the first event the observables are known: one that hides a name of the language wins."""
+            names = _observables(item)
+            if not names & self.shadowed:
+                return None
+            self.known |= names
+            self.parts.slots.clear()
+            sequence = Items(self.expression(body), one=True)
+            pipeline.slots = tuple(self.parts.slots)
+            self.judged(pipeline, body)
+            return sequence
+
+        pipeline = Mapped(
+            self.text.text, self.spec.window, self.spec.every, self.spec.throttle, sequence,
+            tuple(self.parts.slots), rebind,
+        )  # fmt: skip
+        return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
+
+    def sequence_wanted(self, call: ast.Call, given: ast.expr) -> None:
+        """Complain about `ema(loss, 0.1)`, which reads one item and wants them all."""
+        if isinstance(given, ast.Name | ast.Attribute):
+            item, shown = self.spec.item, self.text.segment(given)
+            what = shown if isinstance(given, ast.Attribute) or shown == item else f"{item}.{shown}"
+            raise self.text.error(
+                f"{called_name(call)} goes over a sequence, and {shown!r} is read at a single item.", given,
+                f"Put ({what} for {item} in {self.spec.source}) there.",
+            )  # fmt: skip
+
+    def expression(self, body: ast.expr) -> Callable[[Any], Any]:
+        """``body`` as a function of one event; free names are observables unless the language knows them."""
+        return function(EVENT, self.resolve(self.per_event(body, frozenset())), self.text, self.names)
+
+    def resolve(self, body: ast.expr) -> ast.expr:
+        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+
+        def hook(node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
+            if not isinstance(node, ast.Name) or node.id in bound or node.id.startswith("__"):
+                return None
+            if node.id in self.known and not (node.id == self.alias and self.alias != "e"):
+                return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
+            if node.id == self.alias:
+                self.shadowed.add(node.id)
+                return ast.Name(EVENT, ast.Load())
+            if node.id in self.names:
+                self.shadowed.add(node.id)
+                return None
+            if id(node) in called:
+                raise self.unknown_function(node)
+            if self.spec.source != "events" and node.id == "events":
+                raise self.other_side(node)
+            return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
+
+        return rewrite(body, hook)
+
+    def per_event(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
+        """``body`` with its `recent(n)` reductions and `latest(event).name` replaced by places that hold them."""
+        return self.parts.recent_and_latest(body, bound)
+
+    def generator(self, body: ast.expr, items: Items) -> Pipeline:
+        self.complete(body)
+        pipeline = Mapped(
+            self.text.text, self.spec.window, self.spec.every, self.spec.throttle, items,
+            tuple(self.parts.slots), lambda item: None,
+        )  # fmt: skip
+        shown = ["as they come, at each event: " + self.text.segment(body)]
+        return self.described(pipeline, body, shown)
+
+    # ------------------------------------------------------------ reducing
+
+    def reducing(self, body: ast.expr) -> Pipeline:
+        self.complete(body)
+        window = self.spec.window
+        size = window.size if isinstance(window, Sliding) else None
+        extraction = Extraction(self.parts, self.is_source, size, names_read(body))
+        rest = extraction.rewrite(body)
+        finish = extraction.only() or function(None, rest, self.text, self.names)
+        pipeline = Reducing(
+            self.text.text, window, self.spec.every, self.spec.throttle, extraction.slots,
+            tuple(self.parts.slots), finish,
+        )  # fmt: skip
+        when = "at each event, over" if size else "when the window closes, for"
+        shown = [f"one value {when} {window}", *extraction.explanation]
+        if extraction.only() is None:
+            shown.append("at the close: " + self.text.segment(body))
+        pipeline.notes = extraction.notes
+        if self.parts.collects:
+            pipeline.expects = attributes_of_names(body, self.names)
+        return self.described(pipeline, body, shown)
+
+    def complete(self, body: ast.expr) -> None:
+        """Complain about names that are neither of the language nor bound: observables need an event."""
+        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
+        source = self.spec.source
+        for node in free_names(body):
+            name = node.id
+            if name in ("recent", "latest") and id(node) not in called:
+                raise self.text.error(f"{name} is a function.", node, CALLS[name])
+            if name in self.names or name in (source, "recent", "latest"):
+                continue
+            if id(node) in called:
+                raise self.unknown_function(node)
+            if name in ("events", "values"):
+                raise self.other_side(node)
+            item = self.spec.item
+            what = f"{item}.…" if name == item else f"{item}.{name}"
+            raise self.text.error(
+                f"{name!r} is read at no particular item of {source}: beside a reduction it needs one.", node,
+                f"Try last({what} for {item} in {source}), or mean, max, … in place of last.",
+            )  # fmt: skip
+
+    def other_side(self, node: ast.Name) -> QueryError:
+        where = "In a run" if self.spec.source == "events" else "Over the values of a stream"
+        return self.text.error(f"there is no {node.id!r} here.", node, f"{where} the sequence is {self.spec.source!r}.")
+
+    def unknown_function(self, node: ast.Name) -> QueryError:
+        hint = nearest(node.id, self.names) or f"The host can expose it: agent.expose({node.id}={node.id})."
+        return self.text.error(f"unknown function {node.id!r}.", node, hint)
+
+    def described(self, pipeline: Pipeline, body: ast.expr, explanation: list[str]) -> Pipeline:
+        pipeline.explanation = explanation
+        pipeline.fields = _fields(body, self.text)
+        pipeline.latest = self.parts.latest
+        pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
+        texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, _hands_over(body)
+        free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
+        pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
+        pipeline.explanation.append(self.judged(pipeline, body))
+        if pipeline.sight is not None:
+            pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
+        if self.parts.conditions:
+            shown = ", ".join(dict.fromkeys(self.parts.conditions))
+            pipeline.explanation.append(
+                f"{shown}: read in Python at each event; on a device tensor this waits for the device"
+            )
+        return pipeline
+
+    def judged(self, pipeline: Pipeline, body: ast.expr) -> str:
+        """Note on the pipeline what it reads if it is harmless; a sentence on when the agent guards it."""
+        hosts = [n for n in free_names(body) if n.id in self.spec.functions]
+        alias = self.alias if pipeline.mapped else self.spec.item
+        names, whole = set(self.names) - self.known, self.parts.collects
+        stands = frozenset(self.spec.known or ())
+        sight = hosts[0] if hosts else sight_of(
+            body, names, alias=alias, source=self.spec.source, whole=whole, stands=stands
+        )  # fmt: skip
+        if isinstance(sight, Sight):
+            pipeline.sight = sight
+            return sight.explanation()
+        pipeline.sight = None
+        return GUARDED.format(self.text.segment(sight))
+
+
+def _only_parameter(node: ast.Lambda, text: Text) -> str:
+    a = node.args
+    names = [*a.posonlyargs, *a.args]
+    if len(names) - len(a.defaults) > 1 or not names or a.vararg or a.kwarg or a.kwonlyargs:
+        raise text.error("a query's function takes one parameter, the event.", node, "lambda e: e.loss")
+    return names[0].arg
+
+
+def _observables(item: Any) -> set[str]:
+    names = getattr(item, "__looptap_names__", None)
+    return names() if names is not None else set(getattr(item, "_fields", ()))
+
+
+def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
+    """The names of a tuple's elements, where the query yields tuples."""
+    if isinstance(body, ast.GeneratorExp):
+        body = body.elt
+    if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "map" and body.args:
+        body = body.args[0]
+    if isinstance(body, ast.Lambda):
+        body = body.body
+    if not isinstance(body, ast.Tuple) or any(isinstance(x, ast.Starred) for x in body.elts):
+        return None
+    fields = [plain_name(x) or f"v{i}" for i, x in enumerate(body.elts)]
+    return tuple(name if name not in fields[:i] else f"{name}_{i}" for i, name in enumerate(fields))
+
+
+# ---------------------------------------------------------------- Python functions
+
+
+def _hands_over(body: ast.expr) -> bool:
+    """Whether a name, which may stand for an event, is used other than by its attributes and items."""
+    held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+    held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
+    bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
+    return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
+               if isinstance(getattr(n, "ctx", None), ast.Load))  # fmt: skip
+
+
+def _defined(spec: QuerySpec) -> Callable[..., Any]:
+    """The function that a text with `def` defines."""
+    names = builtins.names(spec.functions)
+    before = set(names)
+    try:
+        # An operator's query is code in the job by design (docs/security.md); nobody else's text comes here.
+        exec(compile(str(spec.code), "<query def>", "exec"), names)
+    except Exception as error:
+        raise QueryError(f"this function cannot be defined: {error}.", str(spec.code)) from None
+    made = [value for name, value in names.items() if name not in before and inspect.isfunction(value)]
+    if len(made) != 1:
+        raise QueryError("the text of a function defines exactly one.", str(spec.code))
+    return made[0]
+
+
+def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
+    name = getattr(code, "__name__", type(code).__name__)
+    try:
+        parameters = list(inspect.signature(code).parameters.values())
+    except (TypeError, ValueError):
+        raise QueryError(f"{name} has no signature to look at; wrap it: lambda e: {name}(e.loss).") from None
+    if isinstance(code, type):
+        raise QueryError(
+            f"{name} is a class; a query is text or a function.",
+            hint=f"Call it in one: lambda {spec.item}: {name}({spec.item}).",
+        )
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not positional or len(required) > 1:
+        raise QueryError(
+            f"{name} takes {len(required)} arguments; a query's function takes one: the event, "
+            f"or all of the window if its name is {spec.source!r}."
+        )
+    window, every, throttle = spec.window, spec.every, spec.throttle
+    compiled = getattr(code, "__code__", None)
+    reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be read: e['train/loss']
+    pipeline: Pipeline
+    if positional[0].name == spec.source:
+        size = window.size if isinstance(window, Sliding) else None
+        ours = spec.item == "e"
+        slot = collected_events(reads | texts, size, spec.bounds) if ours else collected_values(size, spec.bounds)
+        finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
+        pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
+        pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]
+        pipeline.notes = [_collected(reads if ours else None)]
+        pipeline.expects = reads - {*builtins.names(), *getattr(code, "__globals__", ())}
+    else:
+        none: Iterable[SlidingSlot] = ()
+        pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
+        pipeline.explanation = [f"at each event: {name}(event)"]
+    pipeline.reads = reads
+    pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code
+    pipeline.explanation.append(GUARDED.format(name))
+    return pipeline
+
+
+def _collected(reads: Iterable[str] | None) -> str:
+    what = "values" if reads is None else f"events with {', '.join(sorted(reads)) or 'nothing'}"
+    return f"collected until the window closes, bounded: {what}"

@@ -1,0 +1,105 @@
+"""Which queries are arithmetic: they need no more of an event than a few numbers, and here is how to copy these.
+
+To arithmetic a scalar tensor of the CPU is the Python number in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Set
+from typing import Any
+
+from looptap.streams.aggregations.registry import REDUCERS
+from looptap.streams.expressions import item_name
+
+_MODULES = {"math", "statistics", "itertools", "functools", "operator", "collections"}
+_FUNCTIONS = set(REDUCERS) | {
+    "abs", "round", "float", "int", "bool", "str", "repr", "divmod", "pow", "complex", "range", "enumerate", "zip",
+    "map", "filter", "reversed", "frozenset", "dict", "slice", "format", "isinstance", "accumulate", "starmap", "ema",
+    "recent", "isnan", "isinf", "isfinite",
+}  # fmt: skip
+_NODES = (
+    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Dict,
+    ast.Set, ast.Lambda, ast.Subscript, ast.Slice, ast.JoinedStr, ast.FormattedValue, ast.Starred, ast.keyword,
+    ast.comprehension, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.arguments, ast.arg,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
+
+
+def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
+    """The names that ``body`` reads of an event if it is arithmetic, else None.
+
+    Of its free names ``observables`` stand for observables, ``language`` for what every query has. Numbers have
+    attributes, too, but nobody asks for them: `x.y` is taken for the observable y of an event x.
+
+    >>> tree = ast.parse("step, 2 * e.loss", mode="eval").body
+    >>> sorted(numbers_of(tree, {"step"}, set()))
+    ['loss', 'step']
+    """
+    if not language <= _FUNCTIONS | _MODULES:
+        return None
+    names, events, loads = set(observables), [], []
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            if not _known(node.func):
+                return None
+            events += _counted(node)
+        elif isinstance(node, ast.Attribute) or (isinstance(node, ast.Subscript) and item_name(node) is not None):
+            value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            if not isinstance(value, ast.Name) or value.id in observables or name is None:
+                return None
+            if value.id not in _MODULES:
+                names.add(name)
+                events.append(value.id)
+        elif not isinstance(node, _NODES):
+            return None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            loads.append(node.id)
+    if not names or any(loads.count(name) != events.count(name) for name in set(events)):
+        return None  # an event in place of a value: whoever complains of it names all that the event has
+    return frozenset(names)
+
+
+def _counted(call: ast.Call) -> list[str]:
+    """The event in `len([e for e in events if …])`, which is not taken for a value."""
+    if isinstance(call.func, ast.Name) and call.func.id == "len" and len(call.args) == 1:
+        items = call.args[0]
+        if isinstance(items, ast.ListComp | ast.GeneratorExp) and isinstance(items.elt, ast.Name):
+            return [items.elt.id]
+    return []
+
+
+def _known(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return isinstance(function.value, ast.Name) and function.value.id in _MODULES
+    return isinstance(function, ast.Name) and function.id in _FUNCTIONS
+
+
+IMMUTABLE = frozenset({float, int, bool, str, type(None)})
+"""Types of which nothing need be copied."""
+
+
+def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
+    """The observables ``names``, if all are there and each is a number, a text or a scalar tensor of the CPU.
+
+    >>> copied_numbers({"step": 3, "loss": 0.5, "x": [1]}, ["step", "loss"])
+    {'step': 3, 'loss': 0.5}
+    """
+    copies, tensor = {}, tensor_type()
+    try:
+        for name in names:
+            value = observables[name]
+            if type(value) not in IMMUTABLE:
+                if type(value) is not tensor or value.ndim or not value.is_cpu:
+                    return None
+                value = value.item()
+            copies[name] = value
+    except Exception:  # it is not there, or is a tensor that has no value now
+        return None
+    return copies
+
+
+def tensor_type() -> Any:
+    """torch.Tensor, if torch is loaded."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)

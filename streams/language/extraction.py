@@ -1,0 +1,372 @@
+"""The streaming parts of a query: per-event sequences, reductions of them, `recent(n)` and `latest(event)`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from looptap.streams.aggregations.registry import REDUCERS, Bounds, Reducer
+from looptap.streams.errors import QueryError
+from looptap.streams.expressions import (
+    COMPREHENSIONS,
+    Comprehension,
+    Text,
+    free_names,
+    function,
+    item_name,
+    names_read,
+    rewrite,
+    targets,
+)
+from looptap.streams.operators.pipeline import Latest
+from looptap.streams.operators.slots import Items, SlidingSlot, Slot
+from looptap.streams.operators.stages import (
+    Fold,
+    as_made_by,
+    chained,
+    collected_events,
+    ema_fold,
+    snapshotting,
+    uncopied,
+)
+from looptap.streams.operators.trust import unknown_call
+
+IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
+_MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
+_STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
+_COUNTED = {"len", "reduce"}  # the reducers that take bare events
+_OF_VALUES = {  # those that can make nothing of them, unless a key says what of each
+    "sum", "mean", "median", "stdev", "variance", "quantile", "histogram", "min", "max", "sorted", "nlargest",
+    "nsmallest",
+}  # fmt: skip
+
+
+class Parts:
+    """Finds and compiles the streaming parts of one query."""
+
+    def __init__(
+        self,
+        text: Text,
+        names: dict[str, Any],
+        per_event: Callable[[ast.expr, frozenset[str]], ast.expr],
+        bounds: Bounds,
+        of_events: bool,
+    ) -> None:
+        self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
+        self.of_events = of_events  # which are no values; the items of a stream are
+        self.slots: list[SlidingSlot] = []  # of recent(n)
+        self.latest: list[Latest] = []
+        self.conditions: list[str] = []
+        self.collects = False  # whether events are kept with their observables as a whole
+        self._places = 0
+
+    def place(self, read: Callable[[], Any]) -> ast.expr:
+        """A call that reads ``read()`` where a part of the query stood."""
+        self._places += 1
+        name = f"__part{self._places}"
+        self.names[name] = read
+        return ast.Call(ast.Name(name, ast.Load()), [], [])
+
+    # ------------------------------------------------------------ sequences
+
+    def sequence(self, node: ast.expr, is_source: IsSource, bound: frozenset[str] = frozenset()) -> Items | None:
+        """The per-event sequence that ``node`` is, or None."""
+        if is_source(node, bound):
+            return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
+        name = item_name(node)
+        if name is not None and isinstance(node, ast.Subscript) and is_source(node.value, bound):
+            return Items(operator.itemgetter(name), one=True)  # events['train/loss'], of each
+        if any(n.id in bound for n in free_names(node)):
+            return None  # it depends on a variable of a loop around it
+        if isinstance(node, COMPREHENSIONS):
+            return self._comprehension(node, is_source, bound)
+        if isinstance(node, ast.Call):
+            return self._call(node, is_source, bound)
+        return None
+
+    def _comprehension(self, node: Comprehension, is_source: IsSource, bound: frozenset[str]) -> Items | None:
+        first = node.generators[0]
+        inner = self.sequence(first.iter, is_source, bound)
+        rest = [*first.ifs, *node.generators[1:], *_results(node)]
+        names = bound | targets(node)
+        if inner is None or any(_contains(part, is_source, names) for part in rest):
+            return None
+        self.conditions += [self.text.segment(c) for g in node.generators for c in g.ifs]
+        return chained(inner, self._stage(node, names))
+
+    def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
+        """The comprehension over the one item that a post brings."""
+        item: ast.expr
+        item = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        first = node.generators[0]
+        if len(node.generators) == 1 and isinstance(first.target, ast.Name):
+            name, body = first.target.id, self.per_event(item, bound)
+            if not first.ifs:
+                return Items(function(name, body, self.text, self.names), one=True)
+            conditions = [self.per_event(c, bound) for c in first.ifs]
+            test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), conditions)
+            choice = ast.IfExp(test, ast.Tuple([body], ast.Load()), ast.Tuple([], ast.Load()))
+            return Items(function(name, choice, self.text, self.names), one=False)
+        one_item = ast.Tuple([ast.Name("__item", ast.Load())], ast.Load())
+        generators = [
+            ast.comprehension(
+                g.target,
+                one_item if i == 0 else self.per_event(g.iter, bound),
+                [self.per_event(c, bound) for c in g.ifs],
+                0,
+            )
+            for i, g in enumerate(node.generators)
+        ]
+        listed = ast.ListComp(self.per_event(item, bound), generators)
+        return Items(function("__item", ast.copy_location(listed, node), self.text, self.names), one=False)
+
+    def _call(self, node: ast.Call, is_source: IsSource, bound: frozenset[str]) -> Items | None:
+        name = called_name(node)
+        position = {"map": 1, "filter": 1, "starmap": 1, "accumulate": 0, "ema": 0}.get(name or "")
+        if name is None or position is None or len(node.args) <= position:
+            return None
+        others = [a for i, a in enumerate(node.args) if i != position] + [k.value for k in node.keywords]
+        inner = self.sequence(node.args[position], is_source, bound)
+        if inner is None or any(_contains(a, is_source, bound) for a in others):
+            return None
+        if name in ("accumulate", "ema"):
+            return self._running(node, name, inner)
+        if len(node.args) != 2 or node.keywords:
+            return None
+        if name == "filter":
+            self.conditions.append(self.text.segment(node.args[0]))
+        given = node.args[0]
+        if name == "map" and isinstance(given, ast.Lambda) and len(given.args.args) == 1 and not given.args.defaults:
+            name_, body = given.args.args[0].arg, self.per_event(given.body, bound | {given.args.args[0].arg})
+            return chained(inner, Items(function(name_, body, self.text, self.names), one=True))
+        f = self.evaluate(self.per_event(given, bound))
+        if name == "filter":
+            keep = bool if f is None else f
+            return chained(inner, Items(lambda x: (x,) if keep(x) else (), one=False))
+        return chained(inner, Items((lambda x: f(*x)) if name == "starmap" else f, one=True))
+
+    def _running(self, node: ast.Call, name: str, inner: Items) -> Items:
+        if inner.bare:
+            raise self._bare(name, node.args[0])
+        args = [self.evaluate(a) for a in node.args[1:]]
+        keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
+        try:
+            fold = ema_fold(*args, **keywords) if name == "ema" else Fold(*args, **keywords)
+        except TypeError as error:
+            raise self.text.error(f"{error}.", node) from None
+        stage = Items(fold.post, one=True, resets=[fold.reset])
+        whole = chained(inner, stage)
+        if isinstance(fold, Fold) and fold.has_initial:  # Python yields the initial value first
+            return Items(lambda e: [*fold.start(), *whole.items(e)], one=False, resets=whole.resets)
+        return whole
+
+    def _bare(self, name: str, sequence: ast.expr) -> QueryError:
+        shown = f"(e.loss for e in {self.text.segment(sequence)})"
+        return self.text.error(f"{name} of bare events: an event is not a value.", sequence, f"Put {shown} there.")
+
+    # ------------------------------------------------------------ reductions
+
+    def reduction(
+        self, node: ast.expr, is_source: IsSource, bound: frozenset[str]
+    ) -> tuple[str, Items, Callable[[], Reducer]] | None:
+        """The name, the sequence and the maker of the reducer that ``node`` is a call of, or None."""
+        if not isinstance(node, ast.Call):
+            return None
+        name = called_name(node)
+        spec = REDUCERS.get(name or "")
+        if name is None or spec is None or len(node.args) <= spec.sequence:
+            return None
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            return None
+        others = [a for i, a in enumerate(node.args) if i != spec.sequence]
+        handed = [*others, *(k.value for k in node.keywords)]
+        if any(n.id in bound for part in handed for n in free_names(part)):
+            return None
+        if any(_contains(part, is_source, bound) for part in handed):
+            return None
+        items = self.sequence(node.args[spec.sequence], is_source, bound)
+        if items is not None and items.bare and name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
+            raise self._bare(name, node.args[spec.sequence])
+        if items is None or (items.bare and name not in _COUNTED):
+            return None
+        if name == "len" and not items.bare:
+            items = uncopied(items)
+        if items.bare and name == "reduce" and len(node.args) < 3 and not node.keywords:
+            raise self.text.error("reduce of bare events needs an initial value.", node, "reduce(f, events, 0)")
+        args = [self.evaluate(a) for a in others]
+        keywords = {str(k.arg): self.evaluate(k.value) for k in node.keywords}
+        if name == "reduce":
+            args[0] = snapshotting(args[0])
+        try:
+            make = spec.maker(*args, bounds=self.bounds, **keywords)
+        except Exception as error:
+            raise self.text.error(str(error), node) from None
+        return name, items, make
+
+    def evaluate(self, node: ast.expr) -> Any:
+        """The value of an argument that does not depend on events, which nothing guards: it is no event's."""
+        for name in free_names(node):
+            if name.id not in self.names and not name.id.startswith("__"):
+                raise self.text.error(
+                    f"{name.id!r} is not known where this argument is evaluated: once, before any event.", name
+                )
+        if (unknown := unknown_call(node, set(self.names))) is not None:
+            raise self.text.error(
+                "this argument is evaluated once, before any event, and may do nothing but compute: "
+                f"{self.text.segment(unknown)} is not known to be harmless.", unknown,
+            )  # fmt: skip
+        try:
+            return function(None, node, self.text, self.names)()
+        except Exception as error:
+            raise self.text.error(f"this argument cannot be evaluated: {error}.", node) from None
+
+    # ------------------------------------------------------------ recent(n), latest(event).name
+
+    def recent_and_latest(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
+        """``body`` with reductions of `recent(n)` and reads of `latest(event).name` replaced by places."""
+
+        def hook(node: ast.expr, inner: frozenset[str]) -> ast.expr | None:
+            read = node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            if read and isinstance(node, ast.Attribute | ast.Subscript) and _named_call(node.value) == "latest":
+                return self._latest(node.value, read)
+            if _named_call(node) in ("recent", "latest"):
+                raise self.text.error(
+                    f"{ast.unparse(node)} alone is not a value.", node,
+                    "mean(e.loss for e in recent(100)), latest('epoch').error",
+                )  # fmt: skip
+            size = self._recent_in(node)
+            if size is None:
+                return None
+            extraction = Extraction(self, _is_recent, size, names_read(node))
+            new = extraction.part(node, bound | inner)
+            self.slots += extraction.slots  # type: ignore[arg-type]  # with a size, all of them slide
+            return new
+
+        return rewrite(body, hook)
+
+    def _recent_in(self, node: ast.expr) -> int | None:
+        """The n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
+        if isinstance(node, COMPREHENSIONS):
+            return self._recent_in(node.generators[0].iter)
+        if item_name(node) is not None and isinstance(node, ast.Subscript):
+            return self._recent_in(node.value)
+        if not isinstance(node, ast.Call):
+            return None
+        if called_name(node) != "recent":
+            found = (self._recent_in(a) for a in node.args)
+            return next((n for n in found if n is not None), None)
+        size = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
+            raise self.text.error("recent(n) takes a number of events from 1 to 1,000,000.", node, "recent(100)")
+        return size
+
+    def _latest(self, call: ast.expr, read: str) -> ast.expr:
+        assert isinstance(call, ast.Call)
+        if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
+            raise self.text.error("latest takes the name of an event.", call, "latest('epoch').error")
+        place = Latest(call.args[0].value, read)
+        self.latest.append(place)
+        return self.place(place.get)
+
+
+class Extraction:
+    """One pass over a reducing expression: its streaming parts become slots, and places in what remains.
+
+    With ``size`` the slots slide over the last ``size`` events. ``attributes`` are what collected events keep.
+    """
+
+    def __init__(self, parts: Parts, is_source: IsSource, size: int | None, attributes: Iterable[str]) -> None:
+        self.parts, self.is_source, self.size, self.attributes = parts, is_source, size, frozenset(attributes)
+        self.slots: list[Slot | SlidingSlot] = []
+        self.explanation: list[str] = []
+        self.notes: list[str] = []
+        self._rest: ast.expr | None = None
+
+    def rewrite(self, body: ast.expr) -> ast.expr:
+        """``body`` with every streaming part replaced by a place."""
+        self._rest = rewrite(body, self.part)
+        return self._rest
+
+    def only(self) -> Callable[[], Any] | None:
+        """The one slot's result, if nothing remains around it."""
+        rest = self._rest
+        if len(self.slots) == 1 and isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name):
+            read: Callable[[], Any] | None = self.parts.names.get(rest.func.id)
+            return read if rest.func.id.startswith("__part") else None
+        return None
+
+    def part(self, node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
+        """The place for ``node`` if it streams or has to be collected, else None."""
+        reduction = self.parts.reduction(node, self.is_source, bound)
+        shown = self.parts.text.segment(node)
+        if reduction is not None and self.size and reduction[0] == "reduce" and reduction[1].bare:
+            reduction = None  # a fold over events that slides needs them kept
+        if reduction is not None:
+            name, items, make = reduction
+            slot = self.slot(node, items, make, name in _STACKED)
+            self.explanation.append(f"streams: {shown}")
+            return self.parts.place(slot.result)
+        if self.parts.of_events and self.is_source(node, bound):
+            slot = collected_events(self.attributes, self.size, self.parts.bounds)
+            self.slots.append(slot)
+            self.parts.collects = True
+            kept = ", ".join(sorted(self.attributes)) or "nothing"
+            self._collects(f"{shown} (of each event: {kept})")
+            return self.parts.place(slot.result)
+        items_ = self.parts.sequence(node, self.is_source, bound)
+        if items_ is None:
+            return None
+        slot = self.slot(node, items_, REDUCERS["list"].maker(bounds=self.parts.bounds), False)
+        self._collects(shown)
+        return self.parts.place(as_made_by(node, slot.result))
+
+    def slot(self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
+        """A new slot for the sequence in ``node``."""
+        if self.size is not None and items.resets:
+            raise self.parts.text.error(
+                "a running fold (accumulate, ema) does not slide: it starts anew with each window.", node,
+                "Use window=n, or the fold without a reduction around it.",
+            )  # fmt: skip
+        slot = Slot(items, make) if self.size is None else SlidingSlot(items, make, self.size, merges)
+        self.slots.append(slot)
+        return slot
+
+    def _collects(self, shown: str) -> None:
+        text = f"collected until the window closes, bounded: {shown}"
+        self.explanation.append(text)
+        self.notes.append(text)
+
+
+def called_name(node: ast.Call) -> str | None:
+    """The name that is called, also through its module: `functools.reduce` is `reduce`."""
+    f = node.func
+    if isinstance(f, ast.Name):
+        return f.id
+    if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id in _MODULES:
+        return f.attr
+    return None
+
+
+def plain_name(node: ast.expr) -> str | None:
+    """The last name of `loss`, `e.loss`, `e['train/loss']`, `latest('epoch').error`; None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else item_name(node)
+
+
+def _named_call(node: ast.AST) -> str | None:
+    return called_name(node) if isinstance(node, ast.Call) else None
+
+
+def _is_recent(node: ast.expr, bound: frozenset[str]) -> bool:
+    return _named_call(node) == "recent"
+
+
+def _contains(node: ast.AST, is_source: IsSource, bound: frozenset[str]) -> bool:
+    return any(isinstance(n, ast.expr) and is_source(n, bound) for n in ast.walk(node))
+
+
+def _results(node: Comprehension) -> list[ast.expr]:
+    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]

@@ -1,0 +1,141 @@
+"""Reductions over ranks: windows that are the same on each, and partial results that are merged elsewhere.
+
+In each rank a query is `aligned`: its windows have numbers that do not depend on when it came, and yield either values
+or, to be merged, the states of its reducers. `Merger` is the same query where the states of all ranks come together.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from looptap.streams.aggregations.registry import Reducer
+from looptap.streams.aggregations.state import can_travel, restore, state_of
+from looptap.streams.errors import QueryError
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.pipeline import Output, Pipeline, Reducing
+from looptap.streams.operators.slots import Slot
+from looptap.streams.operators.windows import Count, Seconds, Sliding
+
+
+class InWindow:
+    """A value and the number of its window."""
+
+    __slots__ = ("value", "window")
+
+    def __init__(self, window: int, value: Any) -> None:
+        self.window, self.value = window, value
+
+
+class Aligned(Reducing):
+    """A reduction whose windows begin at the same events, or at the same time, whenever it was attached.
+
+    Windows of n events end at the events whose numbers are multiples of n (of those that ``every`` looks at), windows
+    of seconds count from ``origin``, on the host's monotonic clock, and the groups of the host are numbered by it
+    (``at``). What it yields comes as `InWindow`. The first window is flagged partial, unless it begins with the query.
+    """
+
+    at = 0
+    """The number of the open window, from 1; of a sliding one, that of its newest event."""
+    origin = 0.0
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """Let the event into every part; the outputs of windows that this closes."""
+        if self.every != 1 and number % self.every:
+            return ()
+        window = self.window
+        if isinstance(window, Count):
+            span = window.size * self.every
+            at, begins = (number - 1) // span + 1, (number - self.every) % span == 0
+        elif isinstance(window, Seconds):
+            at, begins = math.floor((now - self.origin) / window.size) + 1, self.at > 0
+        else:
+            at, begins = number if isinstance(window, Sliding) else self.at, True
+        if at != self.at:
+            self._end(now)
+            self.at, self.partial = at, self.partial or not begins
+        outputs = super().post(item, number, now)
+        if not isinstance(window, Count) or number % span:
+            return outputs
+        self._ready += tuple(outputs)
+        return self.close(now)
+
+    def _value(self) -> Output:
+        flags, value = super()._value()
+        return flags, InWindow(self.at, value)
+
+
+def aligned(pipeline: Reducing, origin: float, states: bool) -> Aligned:
+    """``pipeline`` with windows that are alike on all ranks, which yields its ``states`` in place of its value.
+
+    Raises QueryError for parts that cannot be merged.
+    """
+    new = Aligned.__new__(Aligned)
+    new.__dict__.update(pipeline.__dict__)
+    new.origin, new._count, new._seconds = origin, math.inf, 0.0
+    if states:
+        check(pipeline)
+        new.finish = functools.partial(_states, pipeline.slots)
+    return new
+
+
+def _states(slots: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(state_of(slot.total()) for slot in slots)
+
+
+def check(pipeline: Pipeline) -> None:
+    """Raise QueryError, which says why, for a query whose partial results cannot be merged."""
+    why, hint = "", "combine='list' gives the values of the ranks, combine=f a function of them."
+    if not isinstance(pipeline, Reducing):
+        why, hint = "it yields at each event, and has nothing to merge", "combine='mean' combines such values."
+    elif any(slot.sequence.copied for slot in pipeline.slots):
+        why = "it collects whole events"
+    elif not all(can_travel(slot.make()) for slot in pipeline.slots):
+        why = "two parts of one of its reductions cannot be merged"
+    if why:
+        raise QueryError(f"This query cannot be merged over ranks: {why}.", pipeline.text, hint=hint)
+
+
+class Merger:
+    """A reducing query where the states of its parts come together, from ranks or from other mergers.
+
+    ``functions`` are names that only the job knows: what is called at each event is called there.
+
+    >>> from looptap.streams.operators.slots import Slot
+    >>> merger = Merger("mean(e.loss for e in events)")
+    >>> merger.value([((2, 0.0, 0.0, False, None, 1),), ((10, 0.0, 0.0, False, None, 3),)])
+    3.0
+    """
+
+    def __init__(self, text: str, functions: Iterable[str] = ()) -> None:
+        spec = QuerySpec(text, functions={name: functools.partial(_elsewhere, name) for name in functions})
+        pipeline = compile_query(spec)
+        check(pipeline)
+        assert isinstance(pipeline, Reducing)
+        self._pipeline = pipeline
+
+    def value(self, states: Iterable[Any]) -> Any:
+        """What the query comes to over all ``states``, in their order. Raises what the query raises."""
+        for slot, reducer in zip(self._pipeline.slots, self._merged(states), strict=True):
+            assert isinstance(slot, Slot)
+            slot.reducer = reducer
+        return self._pipeline.finish()
+
+    def joined(self, states: Iterable[Any]) -> tuple[Any, ...]:
+        """One state in place of several."""
+        return tuple(map(state_of, self._merged(states)))
+
+    def _merged(self, states: Iterable[Any]) -> list[Reducer]:
+        merged = [slot.make() for slot in self._pipeline.slots]
+        for state in states:
+            for slot, mine, part in zip(self._pipeline.slots, merged, state, strict=True):
+                theirs = slot.make()
+                restore(theirs, part)
+                mine.merge(theirs)
+        return merged
+
+
+def _elsewhere(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError(f"{name} is a function of the job, and is not to be called where its ranks are merged.")

@@ -1,0 +1,1 @@
+"""The stages of a compiled query, pushed one event at a time."""

@@ -1,0 +1,74 @@
+"""The flight recorder: the last events are held, and sent only if a condition comes true.
+
+The training thread makes snapshots; the condition is evaluated on them elsewhere, so that it never makes the loop
+wait for a device. It fires when it *turns* true: a loss that stays NaN is one accident, not one per event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from looptap.streams.errors import QueryError
+from looptap.streams.events import EventSnapshot
+from looptap.streams.operators.pipeline import Pipeline
+
+Record = TypeVar("Record")
+
+
+class FlightRecorder(Generic[Record]):
+    """Holds up to ``before`` records (and ``max_bytes``), lets them out when ``condition`` turns true.
+
+    ``condition`` is a mapped pipeline over snapshots of events; ``after`` more records follow each firing.
+    """
+
+    def __init__(self, condition: Pipeline, before: int, after: int, max_bytes: int = 64_000_000) -> None:
+        for name, n in (("before", before), ("after", after)):
+            if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 100_000:
+                raise QueryError(f"{name}={n!r}: it is a number of events from 0 to 100,000.")
+        if not condition.mapped:
+            raise QueryError(
+                f"when={condition.text!r} reduces a window; a condition is evaluated at each event. "
+                "Use recent(n) inside it: when='loss > 3 * mean(e.loss for e in recent(100))'."
+            )
+        self.condition, self.after, self.max_bytes = condition, after, max_bytes
+        self.overflowed = 0
+        """Records that the bound on bytes pushed out early."""
+        self._before = before
+        self._held: deque[tuple[Record, int]] = deque()
+        self._bytes = 0
+        self._left = 0
+        self._was_true = False
+
+    def post(
+        self, record: Record, size: int, kept: Mapping[str, Any], number: int, now: float
+    ) -> list[tuple[bool, Record]]:
+        """The records that may go now, each with whether it is the one that fired.
+
+        ``kept`` are the snapshots that the condition reads. Raises what the condition raises; the record is held.
+        """
+        try:
+            outputs = self.condition.post(EventSnapshot(kept), number, now)
+            true = bool(outputs and outputs[-1][1])
+        except BaseException:
+            self._hold(record, size)
+            raise
+        fired, self._was_true = true and not self._was_true, true
+        if fired:
+            released = [(False, r) for r, _ in self._held] + [(True, record)]
+            self._held.clear()
+            self._bytes, self._left = 0, self.after
+            return released
+        if self._left:
+            self._left -= 1
+            return [(False, record)]
+        self._hold(record, size)
+        return []
+
+    def _hold(self, record: Record, size: int) -> None:
+        self._held.append((record, size))
+        self._bytes += size
+        while len(self._held) > self._before or self._bytes > self.max_bytes:
+            self.overflowed += len(self._held) <= self._before
+            self._bytes -= self._held.popleft()[1]

@@ -1,0 +1,330 @@
+"""Compiled queries: push stages that run to completion at each event.
+
+`Pipeline.post(item)` is the paper's postable iterator: an event goes in, none, one or several outputs come out;
+`Pipeline.close()` is its flag B, the end of a window. Nothing is suspended between two calls, so that no mode of
+torch can leak into the loop and any thread may post.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looptap.streams.expressions import format_error
+from looptap.streams.operators.slots import Feed, Items, SlidingSlot, Slot
+from looptap.streams.operators.trust import Sight
+from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
+
+PARTIAL, ERROR = 1, 2
+"""Flags of an output: a cut window; the text of an error in place of a value."""
+SPOILT = "Ctrl-C fell into the evaluation of this window: it has no value."
+
+Output = tuple[int, Any]
+
+
+class Latest:
+    """A place for the newest value of an observable of another event type."""
+
+    def __init__(self, event: str, name: str) -> None:
+        self.event, self.name, self.value = event, name, None
+        self.problem = ""
+        """Why the event does not have it."""
+
+    def get(self) -> Any:
+        """The newest value, None before the first."""
+        return self.value
+
+
+class Pipeline:
+    """What mapped and reducing pipelines share; ``every`` and ``throttle`` live here.
+
+    ``errors`` are formatted tracebacks' sources: outputs flagged ERROR carry text. ``skipped`` counts the values
+    that ``throttle`` held back.
+    """
+
+    mapped: bool
+
+    def __init__(self, text: str, window: Window, every: int, throttle: float) -> None:
+        self.text, self.window, self.every, self.throttle = text, window, every, throttle
+        self.fields: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self.explanation: list[str] = []
+        self.sight: Sight | None = None
+        """What it reads of an event, if it is harmless where that is plain."""
+        self.reads: frozenset[str] = frozenset()
+        self.mentions: frozenset[str] = frozenset()  # names and texts in the code, where it is not known to be harmless
+        self.hands_over = False  # whether it hands an event to other code, which may read anything of it
+        self.function: Callable[..., Any] | None = None  # the Python function that it was made of
+        self.language: frozenset[str] = frozenset()  # the names it uses that an observable may turn out to hide
+        self.numbers: frozenset[str] | None = None  # all that it reads of an event, if it is arithmetic
+        self.latest: list[Latest] = []
+        self.expects: frozenset[str] = frozenset()  # what it is likely to read of the events that it collects
+        self.failure: str | None = None  # of the open window, which then yields it in place of a value
+        self.on_failure: Callable[[], None] | None = None
+        self.skipped = 0
+        self.events = 0  # in the open window
+        self.partial = False
+        self._next = -math.inf
+        self._start: float | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is harmless where what it reads is plain."""
+        return self.sight is not None
+
+    def explain(self) -> str:
+        """What of the query streams, what is collected, and when it yields."""
+        return "\n".join([*self.explanation, *self.notes])
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """The outputs that this event brings. A mapped query raises what its expression raises."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        """End the window (flag B); the outputs that this brings."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def begin(self, partial: bool) -> None:
+        """Say that the open window began before the query did."""
+        self.partial = partial
+
+    def yields(self, now: float) -> bool:
+        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        return now >= self._next or self._next == now + self.throttle
+
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def _due(self, now: float) -> bool:
+        """Whether ``throttle`` lets a value out now."""
+        if now < self._next:
+            self.skipped += 1
+            return False
+        self._next = now + self.throttle
+        return True
+
+    def _elapsed(self, now: float, size: float) -> bool:
+        """Whether a window of ``size`` seconds ended before this event; windows stay aligned to the first."""
+        if self._start is None:
+            self._start = now
+        passed = now - self._start
+        if passed < size:
+            return False
+        self._start += math.floor(passed / size) * size
+        return True
+
+
+class Mapped(Pipeline):
+    """A query that yields at each event: an expression, a function, a generator, a running fold."""
+
+    mapped = True
+
+    def __init__(
+        self,
+        text: str,
+        window: Window,
+        every: int,
+        throttle: float,
+        sequence: Items,
+        slots: Sequence[SlidingSlot],
+        rebind: Callable[[Any], Items | None],
+    ) -> None:
+        super().__init__(text, window, every, throttle)
+        self.sequence, self.slots = sequence, slots
+        self._rebind: Callable[[Any], Items | None] | None = rebind
+        self.restarts = bool(sequence.resets)
+        self._plain = sequence.one and not slots and not self.restarts and not throttle
+
+    def feed(self) -> Feed | None:
+        """What `post` comes to where it is no more than one function of the event; None before the first event.
+
+        To whoever looks at ``every`` itself.
+        """
+        return self.sequence.feed if self._plain and self._rebind is None else None
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """Evaluate the query at this event. Raises what its expression raises."""
+        if self._rebind is not None:
+            self.sequence = self._rebind(item) or self.sequence
+            self._rebind = None
+        if self.every != 1 and number % self.every:
+            return ()
+        if self.restarts:
+            self._restart(now)
+        for slot in self.slots:
+            slot.post(item)
+        if self.throttle and not self._due(now):
+            return ()
+        return [(0, value) for value in self.sequence.items(item)]
+
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        for slot in self.slots:  # of which one may have taken in half of the event
+            slot.reset()
+        return ()
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        """Start running folds anew; a mapped query has nothing to yield at a close."""
+        self.events = 0
+        for reset in self.sequence.resets:
+            reset()
+        return ()
+
+    def _restart(self, now: float) -> None:
+        window = self.window
+        over = isinstance(window, Seconds) and self._elapsed(now, window.size)
+        if over or (isinstance(window, Count) and self.events == window.size):
+            self.close(now)
+        self.events += 1
+
+
+class Reducing(Pipeline):
+    """A query that yields when its window closes; with a sliding window, at every event."""
+
+    mapped = False
+
+    def __init__(
+        self,
+        text: str,
+        window: Window,
+        every: int,
+        throttle: float,
+        slots: Sequence[Slot | SlidingSlot],
+        inner: Sequence[SlidingSlot],
+        finish: Callable[[], Any],
+    ) -> None:
+        super().__init__(text, window, every, throttle)
+        self.slots, self.inner, self.finish = slots, inner, finish
+        # Asked for at each event: what kind of window it is.
+        self._count = window.size if isinstance(window, Count) else math.inf
+        self._seconds = window.size if isinstance(window, Seconds) else 0.0
+        self._slides = window.size if isinstance(window, Sliding) else 0
+        # What Ctrl-C may leave half done: whether the time of the window is over, whether its output is in `_ready`,
+        # and the outputs that wait there until `post` or `close` returns them.
+        self._over = self._closing = False
+        self._ready: tuple[Output, ...] = ()
+        self._hole = 0  # how many events a sliding window had when it last missed some
+
+    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+        """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
+        if self.every != 1 and number % self.every:
+            return ()
+        if self._seconds:
+            self._over = self._elapsed(now, self._seconds)
+            if self._over:
+                self._end(now)
+                self._over = False
+        self.events += 1
+        if self.failure is None:
+            try:
+                if self.inner:
+                    for inner in self.inner:
+                        inner.post(item)
+                for slot in self.slots:
+                    slot.post(item)
+            except Exception as error:  # this window is lost; the next one starts clean
+                self.failure = format_error(error, self.text)
+                if self.on_failure is not None:
+                    self.on_failure()
+            except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
+                self.failure = SPOILT
+                for inner in self.inner:
+                    inner.reset()
+                raise
+        if self._slides:
+            return self._sliding(now)
+        if self.events >= self._count:
+            self._end(now)
+        return self._returned() if self._ready else ()
+
+    def close(self, now: float = 0.0) -> Sequence[Output]:
+        """Yield the window, if it had events and is not sliding, and begin the next."""
+        self._end(now)
+        return self._returned()
+
+    def _end(self, now: float) -> None:
+        """Move the value of the window to `_ready`, and begin the next; called again, it does what was left to do."""
+        if not self._closing:
+            if not self.events or self._slides:
+                return
+            output = self._value()
+            due = not self.throttle or self._due(now)
+            # Up to the return no call comes between these steps, and so no Ctrl-C.
+            self._closing = True
+            if due:
+                self._ready += (output,)
+        self._reset()
+
+    def _returned(self) -> Sequence[Output]:
+        outputs, self._ready = self._ready, ()
+        return outputs
+
+    def yields(self, now: float) -> bool:
+        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        return self._slides > 0 and super().yields(now)
+
+    def recover(self, now: float) -> Sequence[Output]:
+        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        missed = True
+        if self._slides:
+            if self.failure is not None:
+                self._reset()
+        elif self._over or self._closing or self.events >= self._count:
+            missed, self._over = self._over, False
+            self._end(now)
+        if missed:
+            self.begin(partial=True)
+        return self._returned()
+
+    def begin(self, partial: bool) -> None:
+        """Say that the open window lacks events: they came before the query did, or it could not see them."""
+        self.partial, self._hole = partial, self.events
+
+    def merge(self, later: Reducing) -> None:
+        """Take in the open window of another instance of this query: of another rank, or a later part of the window.
+
+        Raises TypeError if a part of the query cannot be merged.
+        """
+        for mine, other in zip(self.slots, later.slots, strict=True):
+            if not isinstance(mine, Slot) or not isinstance(other, Slot) or not mine.reducer.mergeable:
+                raise TypeError(f"{self.text!r} has a part that cannot be merged.")
+            mine.reducer.merge(other.reducer)
+        self.events += later.events
+        self.partial = self.partial or later.partial
+        self.failure = self.failure or later.failure
+
+    def _value(self) -> Output:
+        flags = PARTIAL if self.partial else 0
+        if self.failure is None:
+            try:
+                return flags, self.finish()
+            except Exception as error:
+                self.failure = format_error(error, self.text)
+            except BaseException:
+                self.failure = SPOILT
+                raise
+        return flags | ERROR, self.failure
+
+    def _sliding(self, now: float) -> Sequence[Output]:
+        if self.partial and self.events - self._hole >= self._slides:
+            self.partial = False
+        output = () if self.throttle and not self._due(now) else (self._value(),)
+        if self.failure is not None:
+            self._reset()
+        return output
+
+    def _reset(self) -> None:
+        for slot in self.slots:
+            slot.reset()
+        self.events, self.partial, self.failure, self._closing = 0, False, None, False
+
+
+def needs_group(pipeline: Pipeline) -> bool:
+    """Whether the end of the host's group matters to this query."""
+    return isinstance(pipeline.window, Group) and (isinstance(pipeline, Reducing) or _restarts(pipeline))
+
+
+def _restarts(pipeline: Pipeline) -> bool:
+    return isinstance(pipeline, Mapped) and pipeline.restarts

@@ -1,0 +1,138 @@
+"""The parts of a query that reduce: the items of each event stream into a reducer, or into those of the last events."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from looptap.streams.aggregations.registry import Reducer
+from looptap.streams.values.snapshots import take_item
+
+Feed = Callable[[Any], Any]
+
+
+class Items:
+    """A per-event sequence: ``feed(event)`` gives its item (``one``) or the items that this event adds."""
+
+    __slots__ = ("bare", "copied", "feed", "one", "resets")
+
+    def __init__(
+        self,
+        feed: Feed,
+        one: bool,
+        bare: bool = False,
+        copied: bool = False,
+        resets: Iterable[Callable[[], None]] = (),
+    ) -> None:
+        self.feed, self.one, self.bare, self.copied = feed, one, bare, copied
+        self.resets = list(resets)
+
+    def items(self, event: Any) -> Iterable[Any]:
+        """The items that this event adds."""
+        return (self.feed(event),) if self.one else self.feed(event)
+
+
+class Slot:
+    """One reducing part of a query: its items stream into a reducer that starts anew with each window."""
+
+    def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
+        self.sequence, self.make = sequence, make
+        self._feed, self._one, self._ours = sequence.feed, sequence.one, sequence.bare or sequence.copied
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a window."""
+        self.reducer = self.make()
+        self._add = self.reducer.add
+        for reset in self.sequence.resets:
+            reset()
+
+    def post(self, event: Any) -> None:
+        """Let the items of this event into the reducer."""
+        if self._ours:
+            self._add(self._feed(event))
+        elif self._one:
+            self._add(take_item(self._feed(event)))
+        else:
+            for item in self._feed(event):
+                self._add(take_item(item))
+
+    def result(self) -> Any:
+        """What the window has come to."""
+        return self.reducer.result()
+
+    def total(self) -> Reducer:
+        """The reducer of the window's items."""
+        return self.reducer
+
+
+class SlidingSlot:
+    """A reducing part over the last ``size`` events.
+
+    A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) an event); any
+    other is fed again from the kept items when somebody asks.
+    """
+
+    def __init__(self, sequence: Items, make: Callable[[], Reducer], size: int, merges: bool) -> None:
+        self.sequence, self.make, self.size, self.merges = sequence, make, size, merges
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all events."""
+        self._front: list[Reducer] = []  # suffixes of the older half, the longest last
+        self._back: deque[list[Any]] = deque()  # the items of the younger half, event by event
+        self._tail = self.make()  # all of the younger half
+        for reset in self.sequence.resets:
+            reset()
+
+    def post(self, event: Any) -> None:
+        """Let this event in and the oldest out."""
+        items: list[Any]
+        if self.sequence.bare:
+            items = [None]  # only counted: the event itself must not outlive emit
+        elif self.sequence.copied:
+            items = [self.sequence.feed(event)]
+        else:
+            items = [take_item(x) for x in self.sequence.items(event)]
+        if len(self._front) + len(self._back) == self.size:
+            self._drop_oldest()
+        self._back.append(items)
+        if self.merges:
+            for item in items:
+                self._tail.add(item)
+
+    def _drop_oldest(self) -> None:
+        if not self.merges:
+            self._back.popleft()
+            return
+        if not self._front:
+            suffix: Reducer | None = None
+            for items in reversed(self._back):
+                reducer = self.make()
+                for item in items:
+                    reducer.add(item)
+                if suffix is not None:
+                    reducer.merge(suffix)
+                self._front.append(reducer)
+                suffix = reducer
+            self._back.clear()
+            self._tail = self.make()
+        self._front.pop()
+
+    def result(self) -> Any:
+        """What the last events come to."""
+        return self.total().result()
+
+    def total(self) -> Reducer:
+        """A reducer of the items of the last events."""
+        total = self.make()
+        if self.merges:
+            if self._front:
+                total.merge(self._front[-1])
+            total.merge(self._tail)
+        else:
+            for items in self._back:
+                for item in items:
+                    total.add(item)
+        return total

@@ -1,0 +1,106 @@
+"""What happens to the items of a per-event sequence on their way: chained, folded, copied, collected."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from looptap.streams.aggregations.registry import REDUCERS, Bounds
+from looptap.streams.events import EventSnapshot
+from looptap.streams.operators.slots import Items, SlidingSlot, Slot
+from looptap.streams.values.snapshots import take_item
+
+
+def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
+    """A slot that keeps, of each event, the observables ``names`` as far as it has them."""
+    wanted = tuple(names)
+
+    def keep(event: Any) -> EventSnapshot:
+        has = getattr(event, "__looptap_names__", None)
+        present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
+        kept = {n: take_item(getattr(event, n)) for n in wanted if n in present}
+        return EventSnapshot(kept, tuple(getattr(event, "__dict__", ())))
+
+    make = REDUCERS["list"].maker(bounds=bounds)
+    items = Items(keep, one=True, copied=True)
+    return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
+
+
+def collected_values(size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
+    """A slot that keeps the values of a stream, which nobody changes any more."""
+    make, items = REDUCERS["list"].maker(bounds=bounds), Items(lambda value: value, one=True, copied=True)
+    return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
+
+
+def as_made_by(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
+    """Collected items as what Python would have made of ``node``."""
+    if isinstance(node, ast.SetComp):
+        return lambda: set(read())
+    if isinstance(node, ast.DictComp):
+        return lambda: dict(read())
+    return read if isinstance(node, ast.ListComp | ast.Name) else lambda: iter(read())
+
+
+def chained(inner: Items, outer: Items) -> Items:
+    """``outer`` over the items of ``inner``."""
+    f, g, resets = inner.feed, outer.feed, [*inner.resets, *outer.resets]
+    if inner.bare or inner.copied:
+        return Items(g, outer.one, resets=resets)
+    if inner.one:
+        return Items(lambda e: g(f(e)), outer.one, resets=resets)
+    if outer.one:
+        return Items(lambda e: [g(x) for x in f(e)], one=False, resets=resets)
+    return Items(lambda e: list(itertools.chain.from_iterable(g(x) for x in f(e))), one=False, resets=resets)
+
+
+def uncopied(items: Items) -> Items:
+    """As many items, without their values: to be counted, nothing need be copied."""
+    f = items.feed
+    if items.one:
+        return Items(lambda e: (f(e), None)[1], one=True, resets=items.resets)
+    return Items(lambda e: [None for _ in f(e)], one=False, resets=items.resets)
+
+
+def snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """``f`` with a copy of its result, so that what is folded holds on to no graph."""
+    return lambda a, x: take_item(f(a, x))
+
+
+_NOTHING: Any = object()
+
+
+class Fold:
+    """itertools.accumulate as a stage: what has been folded so far, at each item."""
+
+    def __init__(self, func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> None:
+        self.f, self.initial = func or operator.add, initial
+        self.has_initial = initial is not None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew."""
+        self.total = self.initial if self.has_initial else _NOTHING
+        self.fresh = True
+
+    def start(self) -> tuple[Any, ...]:
+        """The initial value, before the first item of a window."""
+        fresh, self.fresh = self.fresh, False
+        return (self.initial,) if fresh else ()
+
+    def post(self, item: Any) -> Any:
+        """Fold the item in; what has been folded so far."""
+        self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
+        return self.total
+
+
+def ema_fold(alpha: float) -> Fold:
+    """The stage of `ema`. Raises TypeError for an alpha outside (0, 1]."""
+    if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
+        raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
+    return Fold(lambda mean, x: mean + alpha * (x - mean))
+
+
+ema_fold.__qualname__ = "ema"  # as whoever forgets its alpha is told

@@ -1,0 +1,1 @@
+"""Streams: the buffer, readers that follow it, and derived streams."""

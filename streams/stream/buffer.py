@@ -1,0 +1,284 @@
+"""The bounded buffer behind a stream: numbered items in columns, the oldest forgotten first.
+
+Items arrive as a `Batch` and stay columnar; `Record` objects are built only for whoever asks for them.
+A buffer is not thread-safe: its stream holds a lock around it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from itertools import compress, repeat
+from typing import Any, NamedTuple, TypeAlias
+
+from looptap.streams.values.sizing import size_of
+
+PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
+"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here; its event is done
+anew."""
+
+_CHUNK_ITEMS = 4096
+_CHUNK_BYTES = 1 << 20
+_CLOCK_JITTER = 1e-3  # seconds; below it two batches share one wall clock
+
+
+Convert: TypeAlias = Callable[[list[Any]], list[Any]]
+
+
+class Record(NamedTuple):
+    """One item of a stream: its number (from 1), where and when it came from, and its value or error.
+
+    ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
+    seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
+    ``trigger`` the event at which ``when`` came true, ``again`` one that had been there before the job went on from an
+    older state.
+    """
+
+    number: int
+    event: int
+    rank: int
+    time: float
+    wall: float
+    value: Any
+    error: str | None = None
+    partial: bool = False
+    trigger: bool = False
+    again: bool = False
+
+
+class Gap(NamedTuple):
+    """``missing`` items that should have followed item ``after`` never came; None: nobody knows how many."""
+
+    after: int
+    missing: int | None
+
+
+class Seam(NamedTuple):
+    """The items up to number ``after`` are of the run ``old``, those above of the run ``new``: ids of runs."""
+
+    after: int
+    old: str
+    new: str
+
+
+class Batch(NamedTuple):
+    """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks`` are n of them.
+
+    ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where
+    its flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds
+    since the epoch; ``nbytes`` is about what the values take, 0 to have it estimated; ``windows`` are n numbers
+    of windows that are alike on all ranks, which no buffer keeps.
+    """
+
+    first: int
+    events: array[int]
+    times: array[float]
+    values: list[Any]
+    clock: float = 0.0
+    flags: bytes = b""
+    rank: int = 0
+    nbytes: int = 0
+    ranks: array[int] | None = None
+    windows: array[int] | None = None
+
+    def part(self, start: int, stop: int | None = None) -> Batch:
+        """Items ``start`` to ``stop`` of this batch, counted from 0."""
+        span = slice(start, stop)
+        values = self.values[span]
+        nbytes = self.nbytes * len(values) // max(1, len(self.values))
+        columns = self.events[span], self.times[span], values
+        ranks = None if self.ranks is None else self.ranks[span]
+        windows = None if self.windows is None else self.windows[span]
+        return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows)
+
+    def good(self) -> list[Any]:
+        """The values, without the errors."""
+        if not self.flags:
+            return self.values
+        return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
+
+    def converted(self, convert: Convert) -> Batch:
+        """This batch with its values, but not its errors, converted."""
+        return self._replace(values=_converted(self.values, self.flags, convert))
+
+    def records(self) -> list[Record]:
+        """All items as records."""
+        flags = self.flags or bytes(len(self.values))
+        ranks = self.ranks or repeat(self.rank, len(self.values))
+        columns = zip(self.events, ranks, self.times, self.values, flags, strict=True)
+        clock = self.clock
+        return [
+            Record(number, event, rank, time, time + clock, value)
+            if not flag
+            else _flagged(Record(number, event, rank, time, time + clock, value), flag)
+            for number, (event, rank, time, value, flag) in enumerate(columns, self.first)
+        ]
+
+
+def _flagged(record: Record, flag: int) -> Record:
+    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & AGAIN))
+    return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
+
+
+def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) -> list[Any]:
+    if not flags:
+        return convert(values)
+    wanted = [not flag & ERROR for flag in flags]
+    made = iter(convert(list(compress(values, wanted))))
+    return [next(made) if good else text for text, good in zip(values, wanted, strict=True)]
+
+
+class _Chunk:
+    """A run of consecutive items, kept together so that small batches cost no objects of their own.
+
+    Values are converted when they are first read: the garbage collector goes through 200,000 rows of a class of ours
+    again and again, and leaves bare tuples of numbers alone.
+    """
+
+    __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "ranks", "seen", "start", "times", "values")
+
+    def __init__(self, start: int, batch: Batch, nbytes: int) -> None:
+        self.start = start  # the position of the first item: how many items came before it
+        self.first, self.rank, self.clock, self.nbytes = batch.first, batch.rank, batch.clock, nbytes
+        self.events, self.times = batch.events[:], batch.times[:]
+        self.values, self.flags = batch.values[:], bytearray(batch.flags)
+        self.ranks = None if batch.ranks is None else batch.ranks[:]
+        self.seen = 0  # how many of the values were converted
+
+    def takes(self, batch: Batch, nbytes: int, items: int, most: int) -> bool:
+        return (
+            batch.first == self.first + len(self.values)
+            and batch.rank == self.rank
+            and (batch.ranks is None) == (self.ranks is None)
+            and len(self.values) + len(batch.values) <= items
+            and self.nbytes + nbytes <= most
+            and abs(batch.clock - self.clock) < _CLOCK_JITTER
+        )
+
+    def extend(self, batch: Batch, nbytes: int) -> None:
+        if batch.flags and not self.flags:
+            self.flags = bytearray(len(self.values))
+        if self.flags:
+            self.flags += batch.flags or bytes(len(batch.values))
+        if self.ranks is not None and batch.ranks is not None:
+            self.ranks += batch.ranks
+        self.events += batch.events
+        self.times += batch.times
+        self.values += batch.values
+        self.nbytes += nbytes
+
+    def convert(self, convert: Convert) -> None:
+        """Convert the values that were not."""
+        if self.seen < len(self.values):
+            self.values[self.seen :] = _converted(self.values[self.seen :], self.flags[self.seen :], convert)
+            self.seen = len(self.values)
+
+    def part(self, start: int, stop: int) -> Batch:
+        columns = self.events[start:stop], self.times[start:stop], self.values[start:stop]
+        ranks = None if self.ranks is None else self.ranks[start:stop]
+        return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank, ranks=ranks)
+
+
+class Buffer:
+    """The newest items of a stream: at most ``items`` and about ``nbytes`` bytes, yet always the last batch.
+
+    A position counts all items that ever came in, so a reader's place stays right when old items go.
+    """
+
+    def __init__(self, items: int, nbytes: int) -> None:
+        self.max_items, self.max_bytes = items, nbytes
+        self.start = 0
+        """The position of the oldest item that is still here."""
+        self.end = 0
+        """The position of the next item to come."""
+        self.nbytes = 0
+        self.peak_bytes = 0
+        self._chunks: deque[_Chunk] = deque()
+        self._convert: Convert | None = None
+        self._chunk_items = max(1, min(_CHUNK_ITEMS, items // 8))
+        self._chunk_bytes = min(_CHUNK_BYTES, nbytes // 8)
+
+    def append(self, batch: Batch) -> None:
+        """Add a batch; forget the oldest items above the bounds."""
+        count = len(batch.values)
+        nbytes = batch.nbytes or size_of(batch.values)
+        if (surplus := count - self.max_items) > 0:
+            batch, nbytes = batch.part(surplus), nbytes * self.max_items // count
+            self._chunks.clear()
+            self.nbytes, self.end, self.start = 0, self.end + surplus, self.end + surplus
+        last = self._chunks[-1] if self._chunks else None
+        if last is not None and last.takes(batch, nbytes, self._chunk_items, self._chunk_bytes):
+            last.extend(batch, nbytes)
+        else:
+            self._chunks.append(_Chunk(self.end, batch, nbytes))
+        self.end += len(batch.values)
+        self.nbytes += nbytes
+        self._forget()
+        self.peak_bytes = max(self.peak_bytes, self.nbytes)
+
+    def _forget(self) -> None:
+        self.start = max(self.start, self.end - self.max_items)
+        chunks = self._chunks
+        while len(chunks) > 1 and (self.nbytes > self.max_bytes or chunks[1].start <= self.start):
+            self.nbytes -= chunks.popleft().nbytes
+            self.start = max(self.start, chunks[0].start)
+
+    def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
+        """Up to ``limit`` items from ``position`` on that lie together, and the position after them."""
+        position = max(position, self.start)
+        if position >= self.end:
+            return None, self.end
+        index = bisect_right(self._chunks, position, key=lambda chunk: chunk.start) - 1
+        chunk = self._shown(self._chunks[index])
+        offset = position - chunk.start
+        batch = chunk.part(offset, min(offset + limit, len(chunk.values)))
+        return batch, position + len(batch.values)
+
+    def parts(self) -> list[Batch]:
+        """All items."""
+        return self.parts_after(-1)
+
+    def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
+        """All items whose number is above ``number``; ``plain`` leaves them as they came, if nobody has read them."""
+        found = []
+        for chunk in reversed(self._chunks):
+            offset = max(self.start - chunk.start, number + 1 - chunk.first, 0)
+            if offset >= len(chunk.values):
+                break
+            found.append((chunk if plain else self._shown(chunk)).part(offset, len(chunk.values)))
+        return found[::-1]
+
+    def values(self) -> list[Any]:
+        """All values, without the errors."""
+        found: list[Any] = []
+        for chunk in self._chunks:
+            offset = max(0, self.start - self._shown(chunk).start)
+            if chunk.flags:
+                found += chunk.part(offset, len(chunk.values)).good()
+            else:
+                found += chunk.values[offset:] if offset else chunk.values
+        return found
+
+    def errors(self) -> list[Record]:
+        """The items that are errors."""
+        flagged = [part for part in self.parts_after(-1, plain=True) if part.flags]
+        return [record for part in flagged for record in part.records() if record.error is not None]
+
+    def error_count(self) -> int:
+        """How many of the items are errors."""
+        return sum(
+            sum(1 for flag in chunk.flags[max(0, self.start - chunk.start) :] if flag & ERROR)
+            for chunk in self._chunks
+            if chunk.flags
+        )
+
+    def convert(self, convert: Convert) -> None:
+        """Have values read as ``convert(values)`` from now on; it is called once for each, when it is first read."""
+        self._convert = convert
+
+    def _shown(self, chunk: _Chunk) -> _Chunk:
+        if self._convert is not None:
+            chunk.convert(self._convert)
+        return chunk

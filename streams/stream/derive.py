@@ -1,0 +1,145 @@
+"""Streams derived from streams: the query language over values that have arrived, in this process."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looptap.streams.expressions import format_error
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.windows import Sliding, as_window
+from looptap.streams.stream.buffer import AGAIN, ERROR, PARTIAL, Batch
+from looptap.streams.stream.feed import FAILED
+from looptap.streams.stream.stream import BUFFER, Stream
+
+_ERRORS_IN_A_ROW = 100
+_NO_PART = re.compile(r"object has no attribute '(\w+)'")
+
+
+class DerivedStream(Stream):
+    """What a query over the values of ``source`` yields; it ends with its source.
+
+    Each value carries the event, time and rank of the value that completed it. Items that the source lost are
+    counted in `dropped` and a window they would have belonged to is flagged partial.
+    """
+
+    def __init__(
+        self,
+        source: Stream,
+        code: str | Callable[..., Any],
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        buffer: int = BUFFER,
+        name: str = "",
+    ) -> None:
+        known = None if source.fields is None else frozenset(source.fields)
+        spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known)
+        self._pipeline = compile_query(spec)
+        super().__init__(name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer)
+        self.source = source
+        self.notes = list(self._pipeline.notes)
+        self._next, self._seen, self._in_a_row = 1, 0, 0
+        self._place = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
+        self._kind: type[Any] = object
+        self._subscriber = source._subscribe(self._on_batch, self._on_end, replay=True)
+        source._schedule()
+
+    @property
+    def dropped(self) -> int:
+        """How many values of the source never reached this query."""
+        return self.source.dropped + self._subscriber.missed
+
+    def explain(self) -> str:
+        """What of the query streams, what is collected, and when it yields."""
+        return self._pipeline.explain()
+
+    def close(self) -> None:
+        """End this stream; the source goes on."""
+        self.source._unsubscribe(self._subscriber)
+        super().close()
+
+    def _on_batch(self, batch: Batch) -> None:
+        if batch.first != self._seen + 1:
+            self._cut()
+        self._seen = batch.first + len(batch.values) - 1
+        out = _Outputs(batch.rank, batch.clock)
+        flags = batch.flags or bytes(len(batch.values))
+        items = zip(batch.events, batch.times, batch.values, flags, strict=True)
+        for number, (event, time, value, flag) in enumerate(items, batch.first):
+            if flag & ERROR:
+                self._cut()
+                continue
+            for found in self._outputs(value, number, time):
+                out.add(event, time, self._told(found), flag & (PARTIAL | AGAIN))
+        self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
+        self._emit(out)
+        if self._in_a_row >= _ERRORS_IN_A_ROW:
+            self.source._unsubscribe(self._subscriber)
+            self._finish(FAILED, f"{self._in_a_row} errors in a row: {self.traceback.strip()}")
+
+    def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
+        self._kind = type(value)
+        try:
+            outputs = self._pipeline.post(value, number, time)
+        except Exception as error:
+            self._errors += 1
+            self._in_a_row += 1
+            self.traceback = self.traceback or self._explained(format_error(error, self.text))
+            return ()
+        self._in_a_row = 0
+        if self._pipeline.failure and not self.traceback:  # the window will yield it when it closes
+            self.traceback = self._explained(self._pipeline.failure)
+            self.notes.append(f"the open window has failed and will yield an error: {self._first_error()}")
+        return outputs
+
+    def _told(self, output: tuple[int, Any]) -> tuple[int, Any]:
+        flags, value = output
+        return (flags, self._explained(value)) if flags & ERROR else output
+
+    def _explained(self, error: str) -> str:
+        """An error's text, and what to write where a plain value was asked for one of its fields."""
+        wanted = _NO_PART.search(error) if self._kind in (bool, int, float, str) else None
+        if wanted is None:
+            return error
+        return (
+            f"{error.rstrip()}\nThe values of this stream are plain ({self._kind.__name__}) and have no fields: write "
+            f"v, not v.{wanted[1]}."
+        )
+
+    def _cut(self) -> None:
+        """Flag the open window; a sliding one is never closed, and would keep the flag for ever."""
+        if not isinstance(self._pipeline.window, Sliding):
+            self._pipeline.begin(partial=True)
+
+    def _on_end(self) -> None:
+        event, time, rank, clock = self._place
+        out = _Outputs(rank, clock)
+        for found in self._pipeline.close(time):
+            out.add(event, time, self._told(found), 0)
+        self._emit(out)
+        self._finish(self.source.state, self.source.reason)
+
+    def _emit(self, out: _Outputs) -> None:
+        if out.values:
+            flags = bytes(out.flags) if any(out.flags) else b""
+            self._push(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
+            self._next += len(out.values)
+
+
+class _Outputs:
+    """What one batch of the source brings, in columns."""
+
+    def __init__(self, rank: int, clock: float) -> None:
+        self.rank, self.clock = rank, clock
+        self.events, self.times = array("q"), array("d")
+        self.values: list[Any] = []
+        self.flags = bytearray()
+
+    def add(self, event: int, time: float, output: tuple[int, Any], flag: int) -> None:
+        self.events.append(event)
+        self.times.append(time)
+        self.values.append(output[1])
+        self.flags.append(output[0] | flag)

@@ -1,0 +1,88 @@
+"""Reading a stream as it grows, by a for loop or by `async for`; each reader has a place of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from looptap.streams.errors import StreamEnded, StreamTimeout
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from looptap.streams.stream.stream import Stream
+
+SLICE = 1024
+"""Values that a reader takes at a time."""
+
+
+class Follow:
+    """The values of a stream from a place on, first those that are here, then those to come.
+
+    Both ways of reading end when the stream ends, raise StreamEnded after the last value if it failed, and
+    StreamTimeout if ``timeout`` seconds pass without a value.
+    """
+
+    def __init__(self, stream: Stream, position: int, timeout: float | None) -> None:
+        self._stream, self._position, self._timeout = stream, position, timeout
+
+    def __iter__(self) -> Iterator[Any]:
+        stream, position = self._stream, self._position
+        while True:
+            values, position, over = stream._take(position, SLICE)
+            yield from values
+            if over:
+                self._end()
+                return
+            if not values and not stream._await_item(position, self._timeout):
+                raise self._late()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        import asyncio  # not above: it takes 50 ms to load, and whoever comes here has loaded it
+
+        stream, position = self._stream, self._position
+        loop = asyncio.get_running_loop()
+        while True:
+            values, position, over = stream._take(position, SLICE)
+            for value in values:
+                yield value
+            if over:
+                self._end()
+                return
+            if values:
+                await asyncio.sleep(0)  # a fast stream must not starve the loop
+            else:
+                await self._changed(loop, position)
+
+    async def _changed(self, loop: asyncio.AbstractEventLoop, position: int) -> None:
+        import asyncio
+
+        changed: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_resolve, changed)
+
+        if not self._stream._wake_at_item(position, wake):
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await changed
+        except TimeoutError:
+            raise self._late() from None
+        finally:
+            self._stream._forget_wake(wake)
+
+    def _end(self) -> None:
+        if self._stream.state == "failed":
+            raise StreamEnded(f"{self._stream.title} failed: {self._stream.reason}")
+
+    def _late(self) -> StreamTimeout:
+        stream = self._stream
+        return StreamTimeout(f"{stream.title} yielded no value for {self._timeout:g} s.{stream._outlook()}")
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,384 @@
+"""`Stream`: the numbered values that a query yields, live, stored or derived, behind one interface.
+
+Guarantees: every method may be called from any thread; a gap in the numbers is recorded with its exact size;
+memory is bounded; feeding a stream never waits for a reader. Callbacks run on the thread that feeds the
+stream unless a subclass schedules them elsewhere, and never while the stream's lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from numpy.typing import NDArray
+
+from looptap.streams.errors import StreamEnded, StreamTimeout
+from looptap.streams.stream.buffer import Batch, Gap, Record, Seam
+from looptap.streams.stream.feed import ENDED, Feed
+from looptap.streams.stream.follow import Follow
+from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
+
+if TYPE_CHECKING:
+    import pandas
+
+    from looptap.streams.stream.derive import DerivedStream
+
+__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "Seam", "Stream", "stream_of"]
+
+BUFFER = 200_000
+"""Items that a stream keeps, unless ``buffer=`` says otherwise."""
+BUFFER_BYTES = 268_435_456
+"""Bytes that a stream's items may take, about, unless ``buffer_bytes=`` says otherwise."""
+
+
+class Cost(NamedTuple):
+    """What a query costs the run: nanoseconds of its training thread per event, and its share of a step."""
+
+    nanoseconds: float = 0.0
+    share: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.nanoseconds / 1000:.3g} µs an event, {self.share:.2%} of the step time"
+
+
+class Stream(Feed):
+    """Numbered values, the newest of which are kept.
+
+    A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a
+    list of what is here, and ``len()`` its length. A live stream grows between two looks at it: `to_numpy`,
+    `to_pandas` and `columns` give several columns of one look. ``buffer`` bounds the items that are kept and
+    ``buffer_bytes`` what they take; `forgotten` counts the items that made room for newer ones. `state` is
+    live, ended or failed, and `reason` says why.
+
+    >>> stream = stream_of([(1, 0.9), (2, 0.7)], fields=("step", "loss"))
+    >>> stream.latest.loss
+    0.7
+    >>> [row.step for row in stream]
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        text: str = "",
+        on: str = "",
+        fields: Sequence[str] | None = None,
+        buffer: int = BUFFER,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        super().__init__(buffer, buffer_bytes, fields)
+        self.name, self.text, self.on = name or text, text, on
+        self.cost = Cost()
+        self.notes: list[str] = []
+        self.limits: list[str] = []
+        """Of the notes, those that tell how a budget limits the query now."""
+        self.thinned = False
+        """Whether a budget has ever had the query evaluated at fewer events than it asked for."""
+        self.drawn: tuple[str, ...] = ()
+        """The fields that a chart draws, unless it is told; none: all."""
+        self.withheld = self.filtered = 0
+        """Events that the budget kept from the query (see `notes`), and events at which it had no value to yield.
+
+        Of a mapped query that yields one value at an event, the events that it asks for are its values (those that were
+        `dropped` included), errors, withheld and filtered events, and what ``throttle`` held back: exactly so many.
+        """
+        self.callback_error: BaseException | None = None
+        """The first exception of a callback, None if there was none."""
+
+    # ------------------------------------------------------------ what is here
+
+    @property
+    def values(self) -> list[Any]:
+        """The values that have arrived and are still kept, the oldest first."""
+        with self._changed:
+            return self._buffer.values()
+
+    @property
+    def records(self) -> list[Record]:
+        """What is kept as records, errors included: with numbers, events, ranks and times."""
+        return self.records_after(0)
+
+    def records_after(self, number: int) -> list[Record]:
+        """The kept records whose number is above ``number``, to look again and again at what is new.
+
+        >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
+        [0.25]
+        """
+        with self._changed:
+            parts = self._buffer.parts_after(number)
+        return [record for part in parts for record in part.records()]
+
+    @property
+    def errors(self) -> list[Record]:
+        """The records that are errors: windows whose reduction failed."""
+        with self._changed:
+            return self._buffer.errors()
+
+    @property
+    def latest(self) -> Any:
+        """The newest value, None before the first."""
+        return self._latest
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest item, errors included; 0 before the first."""
+        return self._expected - 1
+
+    def first(self) -> Any:
+        """The oldest kept value that is not None; None if there is none.
+
+        >>> stream_of([None, 0.5, 0.25]).first()
+        0.5
+        """
+        position, limit = 0, 1  # the first will do, nearly always, and may be large
+        while True:
+            values, position, _ = self._take(position, limit)
+            limit = 256
+            for value in values:
+                if value is not None:
+                    return value
+            if not values:
+                return None
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The names of the elements of a value, if the values are rows."""
+        return self._fields
+
+    @property
+    def arrived(self) -> int:
+        """How many values have arrived, those forgotten included."""
+        return self._arrived
+
+    @property
+    def forgotten(self) -> int:
+        """How many items the buffer gave up to make room for newer ones."""
+        return self._buffer.start
+
+    @property
+    def dropped(self) -> int:
+        """How many items never arrived."""
+        return self._missing
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Where items are missing and how many; the newest 1,000 gaps (`dropped` counts them all)."""
+        with self._changed:
+            return list(self._gaps)
+
+    @property
+    def seams(self) -> list[Seam]:
+        """Where the values of one run end and those of the next begin, for a stream that follows a name."""
+        with self._changed:
+            return list(self._seams)
+
+    @property
+    def error_count(self) -> int:
+        """How many times the query failed."""
+        return self._errors
+
+    def __len__(self) -> int:
+        with self._changed:
+            return self._buffer.end - self._buffer.start - self._buffer.error_count()
+
+    def __bool__(self) -> bool:
+        return True  # a stream without values is still a stream
+
+    def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
+        """The kept values whose number is above ``after``, and arrays of their numbers, events and times.
+
+        ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
+        """
+        with self._changed:
+            parts = self._buffer.parts_after(after, plain=plain)
+        return columns_of(parts)
+
+    @overload
+    def to_numpy(self) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, name: str, /) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
+    def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
+        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
+
+        With names, an array for each, equally long also while the stream grows: fields of the values, or
+        number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
+
+        >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
+        >>> loss.tolist()
+        [0.5, 0.25]
+        """
+        if not names:
+            return as_array(self.values)
+        arrays = as_arrays(self.columns(), self._fields, names)
+        return arrays if len(arrays) > 1 else arrays[0]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
+
+        Raises ImportError if pandas is not installed.
+        """
+        return as_frame(self.columns(), self._fields)
+
+    # ------------------------------------------------------------ what is to come
+
+    def wait(self, n: int = 1, timeout: float | None = 30.0) -> list[Any]:
+        """Wait until ``n`` values have arrived since the start, and return `values`.
+
+        Raises StreamTimeout after ``timeout`` seconds (None: no limit) and StreamEnded if the stream ends
+        with fewer.
+        """
+        with self._changed:
+            in_time = self._wait_until(lambda: self._arrived >= n, timeout)
+            arrived, state = self._arrived, self.state
+            values = self._buffer.values() if arrived >= n else []
+        if arrived >= n:
+            return values
+        if not in_time:
+            raise StreamTimeout(
+                f"{arrived} of {n} values of {self.title[0].lower()}{self.title[1:]} arrived within "
+                f"{timeout:g} s.{self._outlook()}"
+            )
+        reason = f": {self.reason.removesuffix('.')}" if self.reason else ""
+        raise StreamEnded(f"{self.title} {state} after {arrived} of {n} values{reason}.")
+
+    def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:
+        """Iterate over the values, with ``for`` or ``async for``: with ``history`` first what is kept.
+
+        Raises StreamTimeout if no value comes for ``timeout`` seconds (None: wait until the stream ends).
+        A reader that falls behind by more than the buffer continues with the oldest value that is kept.
+        """
+        return Follow(self, 0 if history else self._buffer.end, timeout)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.follow())
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return aiter(self.follow())
+
+    def on_value(self, callback: Callable[[Any], object], *, replay: bool = False) -> Callable[[], None]:
+        """Call ``callback(value)`` for each value from now on, with ``replay`` also for those kept.
+
+        Returns a function that ends this. An exception in the callback is warned of once and kept as
+        `callback_error`; the callback goes on to be called.
+        """
+
+        def on_batch(batch: Batch) -> None:
+            for value in batch.good():
+                if not subscriber.active:
+                    return
+                try:
+                    callback(value)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    self._callback_failed(callback, error)
+
+        subscriber = self._subscribe(on_batch, lambda: None, replay)
+        self._schedule()
+        return lambda: self._unsubscribe(subscriber)
+
+    def query(
+        self,
+        code: str | Callable[..., Any],
+        *,
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        buffer: int = BUFFER,
+        name: str = "",
+    ) -> DerivedStream:
+        """A stream derived from this one by a query over its ``values``, evaluated in this process.
+
+        The language is that of a run's queries with ``values`` in place of ``events``. A reduction without a
+        ``window`` yields one value, when this stream ends. Raises QueryError.
+
+        >>> stream_of([3, 1, 4, 1]).query("max(v for v in values)", window=2).values
+        [3, 4]
+        """
+        from looptap.streams.stream.derive import DerivedStream
+
+        return DerivedStream(self, code, window, every, throttle, buffer, name)
+
+    def close(self) -> None:
+        """End the stream; what has arrived stays."""
+        self._finish(ENDED, "closed")
+
+    @property
+    def title(self) -> str:
+        """What messages call this stream."""
+        name = self.name if len(self.name) <= 60 else self.name[:59] + "…"
+        return f"The stream {name!r}" if name else "The stream"
+
+    def __repr__(self) -> str:
+        on = f" on {self.on!r}" if self.on else ""
+        state = f"{self.state}: {self.reason}" if self.reason else self.state
+        with self._changed:
+            facts = [state, f"{self._arrived:,} value{'s' * (self._arrived != 1)}"]
+            gaps = len(self._gaps)
+        if self._arrived:
+            facts.append(f"latest {_short(repr(self._latest))}")
+        if self.dropped:
+            facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
+        if self.withheld:
+            facts.append(f"{self.withheld:,} event{'s' * (self.withheld != 1)} withheld by the budget")
+        if self._seams:
+            facts.append(f"{len(self._seams) + 1:,} runs, the last from number {self._seams[-1].after + 1:,} on")
+        if self.forgotten:
+            facts.append(f"{self.forgotten:,} forgotten")
+        if count := self.error_count:
+            facts.append(f"{count:,} error{'s' * (count != 1)} ({_short(self._first_error())})")
+        facts += [_short(note) for note in self.notes[:3]]
+        return f"<{type(self).__name__} {_short(self.name)!r}{on}: {'; '.join(facts)}>"
+
+    def _callback_failed(self, callback: object, error: BaseException) -> None:
+        if self.callback_error is not None:
+            return
+        self.callback_error = error
+        name = getattr(callback, "__name__", repr(callback))
+        with contextlib.suppress(Warning):  # where warnings are errors, nobody would catch it on this thread
+            warnings.warn(
+                f"The callback {name} of a stream raised {type(error).__name__}: {error}. It is called again "
+                "for further values; this exception is kept as callback_error, others are not reported.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def outlook(self) -> str:
+        """What is known of why values do not come, in a sentence or two; empty if nothing is."""
+        return self._outlook().strip()
+
+    def _outlook(self) -> str:
+        """What a message about missing values may add."""
+        return self._failures()
+
+    def _failures(self) -> str:
+        count = self.error_count
+        return f" The query has failed {count:,} time{'s' * (count != 1)}: {self._first_error()}" if count else ""
+
+    def _first_error(self) -> str:
+        return (self.traceback.strip().splitlines() or [""])[-1]
+
+
+def _short(text: str, length: int = 80) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, name: str = "") -> Stream:
+    """A stream that has ended and holds ``values``, numbered from 1; their events count likewise.
+
+    >>> stream_of([0.5, 0.25]).latest
+    0.25
+    """
+    items = list(values)
+    stream = Stream(name, fields=fields, buffer=max(len(items), 1))
+    if items:
+        events = array("q", range(1, len(items) + 1))
+        stream._push(Batch(1, events, array("d", bytes(8 * len(items))), items))
+    stream._finish(ENDED)
+    return stream

@@ -1,0 +1,145 @@
+"""A stream's values as one table: columns beside the values, numpy arrays, a pandas frame."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.values.rows import Row
+from looptap.streams.values.torch_interop import is_tensor
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Columns(NamedTuple):
+    """The values of a stream with what is known of each; all columns are equally long, errors are left out.
+
+    ``numbers``, ``events`` and ``ranks`` are int64; ``times`` (the host's monotonic clock) and ``walls``
+    (seconds since the epoch) are float64.
+    """
+
+    numbers: NDArray[np.int64]
+    events: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    times: NDArray[np.float64]
+    walls: NDArray[np.float64]
+    values: list[Any]
+
+
+def columns_of(batches: Sequence[Batch]) -> Columns:
+    """One table of all values in ``batches``."""
+    numbers, events, ranks, times, clocks = [], [], [], [], []
+    values: list[Any] = []
+    for batch in batches:
+        count = len(batch.values)
+        keep = slice(None) if not batch.flags else np.frombuffer(batch.flags, np.uint8) & ERROR == 0
+        numbers.append(np.arange(batch.first, batch.first + count)[keep])
+        events.append(np.frombuffer(batch.events, np.int64)[keep])
+        times.append(np.frombuffer(batch.times, np.float64)[keep])
+        good = batch.good()
+        given = np.full(count, batch.rank) if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)
+        ranks.append(given[keep])
+        clocks.append(np.full(len(good), batch.clock))
+        values += good
+    time = _joined(times, np.float64)
+    return Columns(
+        numbers=_joined(numbers, np.int64),
+        events=_joined(events, np.int64),
+        ranks=_joined(ranks, np.int64),
+        times=time,
+        walls=time + _joined(clocks, np.float64),
+        values=values,
+    )
+
+
+def _joined(parts: list[Any], dtype: Any) -> Any:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+
+
+def as_array(values: Sequence[Any]) -> NDArray[Any]:
+    """The values as an array: numbers as one axis, rows and arrays of one shape stacked, else objects.
+
+    >>> as_array([(0, 0.5), (1, 0.25)]).shape
+    (2, 2)
+    """
+    if "torch" in sys.modules and any(map(is_tensor, values)):
+        values = [_of_tensor(value) if is_tensor(value) else value for value in values]
+    plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
+    try:
+        array = np.array(plain)
+    except ValueError:  # arrays or rows of different shapes
+        array = np.empty(0, object)
+    if len(array) == len(values) and array.dtype.kind != "O" and not _turned_into_text(array, values):
+        return array
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):  # not array[:] = values, which would look into arrays
+        array[index] = value
+    return array
+
+
+def _of_tensor(value: Any) -> Any:
+    try:
+        return value.numpy()
+    except TypeError:  # bfloat16 and the 8-bit floats
+        return value.float().numpy()
+
+
+def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
+    return array.dtype.kind in "US" and not all(isinstance(value, str | bytes) for value in values)
+
+
+def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
+    """The columns of these names as arrays. Raises ValueError for a name that the table does not have."""
+    table = {"number": columns.numbers, **_table(columns, fields)}
+    if not columns.values and not fields:  # which names the values will have is not known yet
+        table = dict.fromkeys(names, np.empty(0)) | table
+    for name in names:
+        if name not in table:
+            near = difflib.get_close_matches(name, table, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"There is no column {name!r}; the columns are: {', '.join(table)}.{hint}")
+    return tuple(as_array(column) if isinstance(column := table[name], list) else column for name in names)
+
+
+def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
+    """A pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
+    import pandas
+
+    walls = pandas.to_datetime(columns.walls, unit="s", utc=True)
+    table = _table(columns._replace(walls=walls), fields)
+    return pandas.DataFrame(table, index=pandas.Index(columns.numbers, name="number"))
+
+
+def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
+    """Name each column: event, rank, time, wall, with an underscore where a field has that name, and the fields."""
+    about = {"event": columns.events, "rank": columns.ranks, "time": columns.times, "wall": columns.walls}
+    parts = _value_columns(columns.values, fields)
+    return {name + "_" if name in parts else name: column for name, column in about.items()} | parts
+
+
+def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    if fields and all(isinstance(value, tuple) and len(value) == len(fields) for value in values):
+        rows = zip(*values, strict=True) if values else ((),) * len(fields)
+        return {name: _column(list(column)) for name, column in zip(fields, rows, strict=True)}
+    if values and all(isinstance(value, dict) for value in values):
+        names = dict.fromkeys(str(name) for value in values for name in value)
+        by_name = [{str(name): item for name, item in value.items()} for value in values]
+        return {name: _column([value.get(name) for value in by_name]) for name in names}
+    return {"value": _column(values)}
+
+
+def _column(items: list[Any]) -> Any:
+    """The items as they are: pandas chooses a type for scalars, anything else stays an object."""
+    if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
+        return items
+    column = np.empty(len(items), object)
+    for index, item in enumerate(items):
+        column[index] = item
+    return column

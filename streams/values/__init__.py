@@ -1,0 +1,1 @@
+"""Values: snapshots, sizes, tables, and the helpers that queries call."""

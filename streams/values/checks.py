@@ -1,0 +1,170 @@
+"""Functions that a query may call by name: statistics of layers, choice of samples, checks of numbers, memory.
+
+None of them changes anything: no gradient, no graph, no global random numbers, no collective. A sharded
+tensor stands for its local shard. What lives on the host gives Python numbers and numpy arrays; what lives
+on an accelerator gives tensors there, so that no query waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.values.batch_helpers import batch_bottomk, batch_sample, batch_topk, confusion, thumbnail
+from looptap.streams.values.layer_stats import activation_stats, layer_histograms, layer_norms
+from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
+from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+
+
+def isnan(x: Any) -> Any:
+    """Return whether x is NaN, or has a NaN in it: an array, a tensor, or tuples, lists and dicts of them.
+
+    >>> isnan([1.0, float("nan")])
+    True
+    """
+    return _any(x, math.isnan, "isnan")
+
+
+def isinf(x: Any) -> Any:
+    """Return whether x is infinite, or has an infinity in it; see ``isnan``."""
+    return _any(x, math.isinf, "isinf")
+
+
+def isfinite(x: Any) -> Any:
+    """Return whether every number in x is finite; see ``isnan``.
+
+    >>> isfinite({"loss": 0.5, "norm": float("inf")})
+    False
+    """
+    found = _any(x, lambda number: not math.isfinite(number), "isfinite")
+    return ~found if is_tensor(found) else not found
+
+
+def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
+    if isinstance(x, float | int):
+        return test(x) if isinstance(x, float) else False
+    if is_tensor(x):
+        with no_grad():
+            x = local(x)
+            x = full(x._values() if x.layout != sys.modules["torch"].strided else x)
+            found = getattr(sys.modules["torch"], name)(x)
+            found = (~found if name == "isfinite" else found).any()
+            return bool(found) if found.is_cpu else found
+    if isinstance(x, np.ndarray | np.generic):
+        if x.dtype.kind not in "fc":
+            return False
+        marked = getattr(np, name)(x)
+        return bool((~marked if name == "isfinite" else marked).any())
+    if isinstance(x, complex):
+        return test(x.real) or test(x.imag)
+    if isinstance(x, Mapping):
+        x = x.values()
+    elif not isinstance(x, list | tuple | set | frozenset):
+        return False
+    found = False
+    for part in x:
+        answer = _any(part, test, name)
+        # `or` would ask a tensor of a device for its truth, and wait for it.
+        found = (found | answer) if is_tensor(answer) or is_tensor(found) else (found or answer)
+    return found
+
+
+def _flat(x: Any) -> Iterable[Any]:
+    if isinstance(x, Mapping):
+        x = x.values()
+    if isinstance(x, list | tuple) or hasattr(x, "__next__") or not (hasattr(x, "ndim") or np.isscalar(x)):
+        for part in x:
+            yield from _flat(part)
+    elif x is not None:
+        yield x
+
+
+def norm(x: Any) -> Any:
+    """Return the Euclidean norm of a number, an array, a tensor, or of all in a list, dict or generator.
+
+    >>> norm([3.0, np.array([0.0, 4.0])])
+    5.0
+    """
+    if is_tensor(x):
+        return _magnitude(x)
+    parts = [_magnitude(part) ** 2 for part in _flat(x)]
+    total = sum(parts[1:], start=parts[0]) if parts else 0.0
+    return total**0.5 if is_tensor(total) else math.sqrt(total)
+
+
+def _magnitude(part: Any) -> Any:
+    if is_tensor(part):  # detached, so that nothing is recorded
+        magnitude = sys.modules["torch"].linalg.vector_norm(full(dense(local(part))))
+        return magnitude.item() if magnitude.is_cpu else magnitude
+    return math.sqrt(np.square(np.abs(part), dtype=np.float64).sum())
+
+
+def mean_abs(x: Any) -> Any:
+    """Return the mean magnitude of the elements of a number, an array or a tensor.
+
+    >>> mean_abs([1, -3])
+    2.0
+    """
+    if is_tensor(x):
+        with no_grad():
+            x = full(dense(local(x))).abs()
+            mean = (x if x.is_floating_point() else x.float()).mean()
+            return mean.item() if mean.is_cpu else mean
+    return float(np.mean(np.abs(x), dtype=np.float64))
+
+
+def shape(x: Any) -> Any:
+    """Return the shape of an array or a tensor as a tuple, of each in a tuple, list or dict; () of a number.
+
+    >>> shape({"x": np.zeros((2, 3)), "n": 1})
+    {'x': (2, 3), 'n': ()}
+    """
+    if hasattr(x, "shape"):
+        return tuple(x.shape)
+    if isinstance(x, Mapping):
+        return {key: shape(value) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [shape(value) for value in x]
+    return ()
+
+
+def lr(optimizer: Any) -> Any:
+    """Return the learning rate of an optimizer; a tuple where its parameter groups have different ones."""
+    rates = []
+    for group in optimizer.param_groups:
+        rate = group["lr"]
+        rates.append(rate.item() if is_tensor(rate) and rate.is_cpu else rate)
+    if any(is_tensor(rate) for rate in rates):
+        return rates[0].detach() if len(rates) == 1 else tuple(rates)
+    return rates[0] if len(set(rates)) == 1 else tuple(rates)
+
+
+HELPERS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        layer_norms,
+        layer_histograms,
+        activation_stats,
+        batch_topk,
+        batch_bottomk,
+        batch_sample,
+        confusion,
+        isnan,
+        isinf,
+        isfinite,
+        norm,
+        mean_abs,
+        shape,
+        lr,
+        thumbnail,
+        rss,
+        peak_rss,
+        cuda_memory,
+        cuda_peak,
+    )
+}
+"""The helpers by name, as queries see them."""

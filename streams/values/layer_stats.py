@@ -1,0 +1,194 @@
+"""Helpers of queries: statistics of the layers of a model."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Literal
+
+import numpy as np
+
+from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+
+What = Literal["grad", "weight"]
+
+_SMALL = 256
+"""Elements up to which calling torch costs more than computing."""
+
+
+def _parameters(model: Any) -> tuple[list[str], list[Any]]:
+    """Names and parameters as ``named_parameters()`` gives them, in half its time."""
+    names: list[str] = []
+    parameters: list[Any] = []
+    seen: set[int] = set()
+
+    def walk(module: Any, prefix: str) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                names.append(prefix + name)
+                parameters.append(parameter)
+        for name, child in module._modules.items():
+            if child is not None:
+                walk(child, f"{prefix}{name}.")
+
+    if not hasattr(model, "_parameters"):
+        raise TypeError(f"A model is a torch.nn.Module, and this one is a {type(model).__name__}.")
+    walk(model, "")
+    return names, parameters
+
+
+def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
+    """Names and local dense tensors; these may still have a graph."""
+    if what not in ("grad", "weight"):
+        raise ValueError(f"what is 'grad' or 'weight', not {what!r}.")
+    torch = sys.modules["torch"]
+    names, tensors = _parameters(model)
+    if what == "grad":
+        tensors = [parameter.grad for parameter in tensors]
+        if type(None) in set(map(type, tensors)):
+            names = [name for name, tensor in zip(names, tensors, strict=True) if tensor is not None]
+            tensors = [tensor for tensor in tensors if tensor is not None]
+        if not tensors:
+            raise ValueError("No parameter has a gradient at this event. Emit after backward() and before zero_grad().")
+    if not {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors)):
+        tensors = [local(tensor) for tensor in tensors]
+    if {tensor.layout for tensor in tensors} != {torch.strided}:
+        tensors = [dense(tensor) for tensor in tensors]
+    return names, tensors
+
+
+def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[Any]]]:
+    """The same in groups of one device and dtype each; an empty tensor, which has no norm, is left out."""
+    one = len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1
+    if one and all([tensor.numel() for tensor in tensors]):
+        return [(names, tensors)]
+    groups: dict[Any, tuple[list[str], list[Any]]] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.numel():
+            group = groups.setdefault((tensor.device, tensor.dtype), ([], []))
+            group[0].append(name)
+            group[1].append(tensor)
+    return list(groups.values())
+
+
+def _norms(tensors: list[Any], kind: str) -> list[Any]:
+    """A number per tensor; all are of one device and dtype and have elements."""
+    if tensors[0].is_complex():
+        tensors = [tensor.abs() for tensor in tensors]
+    elif tensors[0].itemsize < 4:
+        tensors = [full(tensor) for tensor in tensors]
+    if not tensors[0].is_cpu:
+        return list(_fused(tensors, kind).unbind())
+    # Of small tensors a call of torch costs more than its work: they are done all at once.
+    small = [tensor for tensor in tensors if tensor.numel() <= _SMALL]
+    if not small:
+        return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
+    large = [tensor for tensor in tensors if tensor.numel() > _SMALL]
+    at_once, fused = iter(_norms_at_once(small, kind)), iter(_fused(large, kind).tolist() if large else ())
+    return [next(at_once if tensor.numel() <= _SMALL else fused) for tensor in tensors]
+
+
+def _fused(tensors: list[Any], kind: str) -> Any:
+    """A tensor of a number per tensor."""
+    torch = sys.modules["torch"]
+    if kind == "std":
+        norms = [tensor.std(correction=0) for tensor in tensors]
+    else:
+        norms = torch._foreach_norm(tensors, {"l2": 2, "max": math.inf, "mean_abs": 1}[kind])
+    if kind == "mean_abs":
+        norms = torch._foreach_div(norms, [float(tensor.numel()) for tensor in tensors])
+    return torch.stack(norms)
+
+
+def _norms_at_once(tensors: list[Any], kind: str) -> list[float]:
+    flat = sys.modules["torch"]._utils._flatten_dense_tensors(tensors).detach().numpy().astype(np.float64)
+    sizes = np.array([tensor.numel() for tensor in tensors])
+    starts = sizes.cumsum() - sizes
+    if kind in ("max", "mean_abs"):
+        flat = np.abs(flat)
+        norms = np.maximum.reduceat(flat, starts) if kind == "max" else np.add.reduceat(flat, starts) / sizes
+    elif kind == "std":
+        flat -= np.repeat(np.add.reduceat(flat, starts) / sizes, sizes)
+        norms = np.sqrt(np.add.reduceat(flat * flat, starts) / sizes)
+    else:
+        norms = np.sqrt(np.add.reduceat(flat * flat, starts))
+    found: list[float] = norms.tolist()
+    return found
+
+
+def layer_norms(
+    model: Any, what: What = "grad", kind: Literal["l2", "mean_abs", "max", "std"] = "l2"
+) -> dict[str, Any]:
+    """Return a number per parameter, by name: the norm of its gradient or of its weight.
+
+    ``kind``: ``l2`` the Euclidean norm, ``mean_abs`` the mean magnitude, ``max`` the largest magnitude,
+    ``std`` the standard deviation (divisor n). All of a device in one fused pass, at least in single
+    precision. A parameter without a gradient is left out. On an accelerator the numbers are scalars of one
+    tensor.
+
+    Raises ``ValueError`` where no parameter has a gradient, and for an unknown ``what`` or ``kind``.
+    """
+    if kind not in ("l2", "mean_abs", "max", "std"):
+        raise ValueError(f"kind is 'l2', 'mean_abs', 'max' or 'std', not {kind!r}.")
+    with no_grad():
+        names, tensors = _layers(model, what)
+        found: dict[str, Any] = dict.fromkeys(names, math.nan)
+        for group, members in _alike(names, tensors):
+            found.update(zip(group, _norms(members, kind), strict=True))
+        return found
+
+
+def layer_histograms(model: Any, what: What = "grad", bins: int = 32) -> dict[str, tuple[Any, Any]]:
+    """Return ``(counts, edges)`` per parameter, by name, of its gradient or its weight.
+
+    The ``bins`` are equal, from the smallest to the largest finite number; others are not counted. A
+    parameter without a gradient is left out. Arrays of int64 and float64; on an accelerator tensors there.
+    """
+    with no_grad():
+        names, tensors = _layers(model, what)
+        return {n: _histogram(t, bins) for n, t in zip(names, tensors, strict=True) if t.numel()}
+
+
+def _histogram(tensor: Any, bins: int) -> tuple[Any, Any]:
+    torch = sys.modules["torch"]
+    numbers = full(tensor.detach()).flatten()
+    if numbers.is_cpu:
+        numbers = numbers.numpy()
+        finite = np.isfinite(numbers)
+        counts, edges = np.histogram(numbers if finite.all() else numbers[finite], bins)
+        return counts, edges.astype(np.float64)
+    finite = torch.isfinite(numbers)
+    lowest = torch.where(finite, numbers, math.inf).amin()
+    highest = torch.where(finite, numbers, -math.inf).amax()
+    flat = lowest >= highest
+    lowest, highest = torch.where(flat, lowest - 0.5, lowest), torch.where(flat, highest + 0.5, highest)
+    places = torch.nan_to_num((numbers - lowest) * (bins / (highest - lowest))).clamp(0, bins - 1).long()
+    counts = torch.zeros(bins, dtype=torch.int64, device=numbers.device)
+    steps = torch.arange(bins + 1, device=numbers.device) / bins
+    return counts.scatter_add(0, places, finite.long()), lowest + (highest - lowest) * steps
+
+
+def activation_stats(tensor: Any) -> dict[str, Any]:
+    """Return mean, std (divisor n), max_abs, zeros and nonfinite (fractions) of a tensor or an array.
+
+    >>> activation_stats(np.array([0.0, 3.0, -3.0]))["max_abs"]
+    3.0
+    """
+    names = ("mean", "std", "max_abs", "zeros", "nonfinite")
+    if not is_tensor(tensor):
+        a = np.asarray(tensor, dtype=np.float64)
+        finite = np.isfinite(a)
+        found = (a.mean(), a.std(), np.abs(a).max(), (a == 0).mean(), (~finite).mean())
+        return dict(zip(names, map(float, found), strict=True))
+    torch = sys.modules["torch"]
+    with no_grad():
+        x = full(dense(local(tensor)))
+        x = x if x.is_floating_point() else x.float()
+        odd = ~torch.isfinite(x)
+        parts = (x.mean(), x.std(correction=0), x.abs().amax(), (x == 0).to(x).mean(), odd.to(x).mean())
+        values = torch.stack(parts)
+        return dict(zip(names, values.tolist() if values.is_cpu else values.unbind(), strict=True))
