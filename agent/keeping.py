@@ -21,8 +21,8 @@ from looptap.agent.standing import Standing
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
-from looptap.store.jobs import Command
-from looptap.store.places import store_path
+from looptap.store.layout.run_path import store_path
+from looptap.store.queue import Command
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 

@@ -22,7 +22,7 @@ from looptap.agent.ring import History, Ring
 from looptap.agent.taps import Taps
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
-from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
+from looptap.store.queue import COMMAND_FIELDS, COMMANDS, Command
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
 from looptap.streams.language.compiler import QuerySpec, compile_query

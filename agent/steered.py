@@ -11,7 +11,7 @@ from looptap.agent.replay import replay
 from looptap.agent.service import Service
 from looptap.agent.steering import declared
 from looptap.agent.taps import Deaf, Taps
-from looptap.store.replaying import load
+from looptap.store.replay_commands import load
 from looptap.streams.control import Control
 
 log = logging.getLogger("looptap")

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from harness import Row, in_units, interleave, main, rate
 
-from looptap.store import schema
+from looptap.store.layout import schema
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 

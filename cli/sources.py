@@ -14,7 +14,7 @@ from looptap.client.awaiting import LOOK, LOOK_AFAR_SECONDS, awaited
 from looptap.client.discover import attach, comes, find
 from looptap.client.remote import is_remote
 from looptap.client.run import Run
-from looptap.store.jobs import COMMANDS
+from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError

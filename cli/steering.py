@@ -21,7 +21,7 @@ from looptap.client.run import Run
 from looptap.client.steering import CommandPending
 from looptap.protocol.errors import RemoteError
 from looptap.protocol.files import command_file
-from looptap.store.replaying import load
+from looptap.store.replay_commands import load
 from looptap.streams.errors import ControlError, LooptapError
 
 

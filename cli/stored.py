@@ -15,10 +15,10 @@ from rich.text import Text
 from looptap.cli.formats import json_of, printable, several, text_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.store.errors import StoreError
-from looptap.store.places import kept, store_path
+from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
-from looptap.store.stored import StoredCommands, StoredStream
+from looptap.store.stream import StoredCommands, StoredStream
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
 

@@ -26,7 +26,7 @@ from looptap.client.controls import ControlInfo
 from looptap.client.live import LiveStream
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
-from looptap.store.jobs import COMMANDS
+from looptap.store.queue import COMMANDS
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.feed import LIVE
 

@@ -16,7 +16,7 @@ from looptap.client.jobs import numbered
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
-from looptap.store.places import kept
+from looptap.store.layout.run_path import kept
 from looptap.store.reader import is_stored
 from looptap.store.reader import open as open_stored
 from looptap.streams.errors import LooptapError

@@ -37,7 +37,7 @@ from looptap.protocol.files.connection import IPC, ConnectionFile, Found, Known,
 from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
-from looptap.store.places import SUFFIX
+from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
 
 logger = logging.getLogger("looptap")

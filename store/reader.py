@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 from looptap.protocol.files.regular_files import open_regular
-from looptap.store import schema
-from looptap.store.database import Database, connect
 from looptap.store.errors import StoreError
-from looptap.store.places import kept
+from looptap.store.exchange.tensorboard_run import imported
+from looptap.store.layout import schema
+from looptap.store.layout.database import Database, connect
+from looptap.store.layout.run_path import kept
 from looptap.store.run import StoredRun
-from looptap.store.tensorboard import imported
 
 _MAGIC = b"SQLite format 3\0"
 

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.process_identity import Process
-from looptap.store.commands import Commands
-from looptap.store.database import Database
 from looptap.store.errors import StoreError
-from looptap.store.items import fact_of
-from looptap.store.jobs import COMMANDS
-from looptap.store.stored import StoredCommands, StoredStream, command_of, declared_of
+from looptap.store.layout.columns import fact_of
+from looptap.store.layout.database import Database
+from looptap.store.queue import COMMANDS
+from looptap.store.recorded_commands import Commands
+from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.feed import ENDED, LIVE
 
 LOOK = 0.1

@@ -23,12 +23,12 @@ from typing import Any
 
 import msgspec
 
-from looptap.store.about import about
+from looptap.store.environment import about
 from looptap.store.errors import StoreError
-from looptap.store.items import COLUMNS, fact, parameters
-from looptap.store.jobs import Command, Items, Job, Statement, insert, size
-from looptap.store.places import is_local
-from looptap.store.schema import check, create
+from looptap.store.layout.columns import COLUMNS, fact, parameters
+from looptap.store.layout.run_path import is_local
+from looptap.store.layout.schema import check, create
+from looptap.store.queue import Command, Items, Job, Statement, insert, size
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
 

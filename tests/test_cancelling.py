@@ -16,7 +16,7 @@ import looptap
 from looptap import CommandCancelled, CommandPending, ControlError
 from looptap.cli import main
 from looptap.protocol import messages as m
-from looptap.store.replaying import load
+from looptap.store.replay_commands import load
 from looptap.testing import pair
 
 

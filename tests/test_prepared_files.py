@@ -22,13 +22,14 @@ from looptap.cli import stored
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.files import command_file, documents
 from looptap.protocol.files import connection as connections
-from looptap.store import reader, records
-from looptap.store.about import git_commit
-from looptap.store.database import Database, size_of
+from looptap.store import reader
+from looptap.store.environment import git_commit
 from looptap.store.errors import StoreError
-from looptap.store.places import kept
+from looptap.store.exchange import tensorboard_events
+from looptap.store.exchange.tensorboard_run import MAX_CURVES
+from looptap.store.layout.database import Database, size_of
+from looptap.store.layout.run_path import kept
 from looptap.store.run import MAX_STREAMS
-from looptap.store.tensorboard import MAX_CURVES
 from looptap.store.writer import Writer
 from looptap.streams.errors import ControlError
 from looptap.streams.stream.buffer import Batch
@@ -445,13 +446,18 @@ def test_commands_are_not_saved_through_a_link(tmp_path, monkeypatch):
 
 def event_file(folder, *events):
     path = folder / "events.out.tfevents.1"
-    path.write_bytes(b"".join(map(records._record, events)))
+    path.write_bytes(b"".join(map(tensorboard_events._record, events)))
     return path
 
 
 def event(step=1, wall=1.0, tag=b"loss"):
-    point = records._bytes(1, tag) + b"\x15" + struct.pack("<f", 0.5)
-    return records._double(1, wall) + b"\x10" + step + records._bytes(5, records._bytes(1, point))
+    point = tensorboard_events._bytes(1, tag) + b"\x15" + struct.pack("<f", 0.5)
+    return (
+        tensorboard_events._double(1, wall)
+        + b"\x10"
+        + step
+        + tensorboard_events._bytes(5, tensorboard_events._bytes(1, point))
+    )
 
 
 @pytest.mark.parametrize(
@@ -474,7 +480,7 @@ def test_a_record_that_claims_a_gigabyte_takes_no_memory(tmp_path):
     path = event_file(tmp_path, event(b"\x01"))
     length = struct.pack("<Q", 1 << 30)
     with path.open("ab") as file:
-        file.write(length + struct.pack("<I", records.masked_crc(length)))
+        file.write(length + struct.pack("<I", tensorboard_events.masked_crc(length)))
         file.truncate(path.stat().st_size + (1 << 34))
     tracemalloc.start()
     try:

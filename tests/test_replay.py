@@ -17,7 +17,7 @@ from torch import nn
 import looptap
 from looptap.cli import main
 from looptap.protocol.files import command_file
-from looptap.store import replaying
+from looptap.store import replay_commands
 from looptap.streams.errors import ControlError
 from looptap.testing import pair
 
@@ -156,10 +156,10 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
         main(["commands", str(path)])
     assert "  set flag True → False  done" in capsys.readouterr().out
     wanted = [("set", 9), ("set", False), ("call", "step + 1")]
-    assert [(one["what"], one["value"]) for one in replaying.load(path)] == wanted
+    assert [(one["what"], one["value"]) for one in replay_commands.load(path)] == wanted
     again = looptap.Agent("again", replay=path)
     again.control("count", lambda: 0, held.setdefault, type=int)
-    for _ in range(replaying.load(path)[-1]["number"]):
+    for _ in range(replay_commands.load(path)[-1]["number"]):
         again.emit("batch", step=1)
     assert [record["what"] for record in again._service.steering.commands.records] == ["set", "set", "call"]
     again.close()

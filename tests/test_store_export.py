@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import looptap
-from looptap.store import records
-from looptap.store.jobs import Command
+from looptap.store.exchange import tensorboard_events
+from looptap.store.queue import Command
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, Batch
 
@@ -158,16 +158,16 @@ def test_a_directory_that_tensorboard_wrote_opens_as_a_stored_run(tmp_path):
 @pytest.fixture
 def events():
     file = io.BytesIO()
-    points = [records.Scalar("loss", step, 1e9, step / 2) for step in range(5)]
-    records.write(file, 1e9, points)
+    points = [tensorboard_events.Scalar("loss", step, 1e9, step / 2) for step in range(5)]
+    tensorboard_events.write(file, 1e9, points)
     return file.getvalue(), points
 
 
 def test_what_is_written_is_read_and_a_file_that_was_cut_up_to_the_cut(events):
     data, points = events
-    assert list(records.read(io.BytesIO(data))) == points
+    assert list(tensorboard_events.read(io.BytesIO(data))) == points
     for size in range(len(data)):
-        read = list(records.read(io.BytesIO(data[:size])))
+        read = list(tensorboard_events.read(io.BytesIO(data[:size])))
         assert read == points[: len(read)]
 
 
@@ -176,8 +176,8 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
     for place in range(len(data)):
         hurt = bytearray(data)
         hurt[place] ^= 0x55
-        with pytest.raises(records.Damaged):
-            list(records.read(io.BytesIO(bytes(hurt))))
+        with pytest.raises(tensorboard_events.Damaged):
+            list(tensorboard_events.read(io.BytesIO(bytes(hurt))))
     (tmp_path / "events.out.tfevents.1").write_bytes(bytes(hurt))
     with pytest.raises(looptap.StoreError, match="damaged"):
         looptap.open(tmp_path)

@@ -20,8 +20,8 @@ import warm
 from waiting import soon
 
 import looptap
-from looptap.store import schema
-from looptap.store.pages import PAGE
+from looptap.store.layout import schema
+from looptap.store.paged_buffer import PAGE
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 

@@ -19,8 +19,9 @@ import warm
 from waiting import soon
 
 import looptap
-from looptap.store import places, writer
-from looptap.store.jobs import Command
+from looptap.store import writer
+from looptap.store.layout import run_path
+from looptap.store.queue import Command
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, Batch
 
@@ -414,13 +415,13 @@ MOUNTS += "tmpfs /net/my\\040home/fast tmpfs rw 0 0\nlustre /scratch lustre rw 0
     ],
 )
 def test_a_network_file_system_is_known_by_its_mount(path, local):
-    assert places.is_local(Path(path), MOUNTS) is local
+    assert run_path.is_local(Path(path), MOUNTS) is local
 
 
 def test_the_place_of_a_file_is_that_of_the_argument_then_of_the_environment_then_the_working_directory(monkeypatch):
     monkeypatch.delenv("LOOPTAP_STORE", raising=False)
-    assert places.store_path("a/b").as_posix() == "looptap-runs/a_b.looptap"
+    assert run_path.store_path("a/b").as_posix() == "looptap-runs/a_b.looptap"
     monkeypatch.setenv("LOOPTAP_STORE", "/data")
-    assert places.store_path("a").as_posix() == "/data/a.looptap"
-    assert places.store_path("a", "here").as_posix() == "here/a.looptap"
-    assert places.store_path("a", "here/mine.looptap", rank=3).as_posix() == "here/mine-rank3.looptap"
+    assert run_path.store_path("a").as_posix() == "/data/a.looptap"
+    assert run_path.store_path("a", "here").as_posix() == "here/a.looptap"
+    assert run_path.store_path("a", "here/mine.looptap", rank=3).as_posix() == "here/mine-rank3.looptap"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import looptap
-from looptap.store.export import to_csv
+from looptap.store.exchange.csv_parquet import to_csv
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.testing import pair
 

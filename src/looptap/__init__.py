@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from looptap.store.errors import StoreError
     from looptap.store.reader import open
     from looptap.store.run import StoredRun
-    from looptap.store.stored import StoredStream
+    from looptap.store.stream import StoredStream
     from looptap.streams.control import Control
     from looptap.streams.errors import (
         CommandCancelled,
@@ -110,7 +110,7 @@ _ROOMS = {
     "SnapshotError": "streams.errors",
     "StoreError": "store.errors",
     "StoredRun": "store.run",
-    "StoredStream": "store.stored",
+    "StoredStream": "store.stream",
     "Stream": "streams.stream.stream",
     "StreamEnded": "streams.errors",
     "StreamTimeout": "streams.errors",

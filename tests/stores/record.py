@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from looptap.store import schema
-from looptap.store.jobs import Command
+from looptap.store.layout import schema
+from looptap.store.queue import Command
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch
 

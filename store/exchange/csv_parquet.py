@@ -16,7 +16,7 @@ from typing import Any
 
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
-from looptap.store.records import Scalar, write
+from looptap.store.exchange.tensorboard_events import Scalar, write
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.stream import Stream
 

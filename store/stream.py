@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from looptap.store import export
 from looptap.store.errors import StoreError
-from looptap.store.items import fact_of
-from looptap.store.jobs import COMMAND_FIELDS, COMMANDS, Command
-from looptap.store.pages import LARGEST, Pages, Select
+from looptap.store.exchange import csv_parquet
+from looptap.store.layout.columns import fact_of
+from looptap.store.paged_buffer import LARGEST, Pages, Select
+from looptap.store.queue import COMMAND_FIELDS, COMMANDS, Command
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Gap, Stream
@@ -36,18 +36,18 @@ class Kept(Stream):
 
     def to_csv(self, path: str | Path) -> int:
         """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""
-        return export.to_csv(self, Path(path))
+        return csv_parquet.to_csv(self, Path(path))
 
     def to_parquet(self, path: str | Path) -> int:
         """Write the values as a Parquet file; returns how many. Raises StoreError where pyarrow is missing."""
-        return export.to_parquet(self, Path(path))
+        return csv_parquet.to_parquet(self, Path(path))
 
     def to_tensorboard(self, directory: str | Path) -> int:
         """Write the numbers as an event file into ``directory``; returns how many. Raises StoreError if none are there.
 
         The step is the number of the event. Each field of a row is a curve of its own.
         """
-        return export.to_tensorboard([self], Path(directory))
+        return csv_parquet.to_tensorboard([self], Path(directory))
 
 
 class StoredStream(Kept):

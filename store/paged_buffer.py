@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
-from looptap.store.items import restored
+from looptap.store.layout.columns import restored
 from looptap.streams.stream.buffer import ERROR, Batch, Buffer, Convert, Record
 
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
-from looptap.store.items import fact, stored
-from looptap.store.records import Damaged, Scalar, read
-from looptap.store.schema import create
+from looptap.store.exchange.tensorboard_events import Damaged, Scalar, read
+from looptap.store.layout.columns import fact, stored
+from looptap.store.layout.schema import create
 
 MAX_CURVES = 10_000
 """Tags of a directory."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from looptap.store.items import COLUMNS
+from looptap.store.layout.columns import COLUMNS
 from looptap.streams.stream.buffer import Batch
 
 _SMALL = 1024  # bytes that anything but values counts for, beside its texts

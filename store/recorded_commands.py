@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from looptap.protocol.files import command_file
-from looptap.store.jobs import Command
+from looptap.store.queue import Command
 
 
 class Commands(list[Command]):

@@ -1,0 +1,1 @@
+"""Other formats: CSV, Parquet, TensorBoard."""

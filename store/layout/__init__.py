@@ -1,0 +1,1 @@
+"""Where the file of a run lies, and its tables and columns."""
