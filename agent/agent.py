@@ -14,21 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from looptap.agent.aside import aside
-from looptap.agent.backlog import Backlog
-from looptap.agent.budget import OverheadBudget
+from looptap.agent.checkpoint import Resumable
 from looptap.agent.closing import Closing
-from looptap.agent.endpoints import check_form
-from looptap.agent.identity import checked_groups, checked_name, run_info
-from looptap.agent.keeping import Keeper
+from looptap.agent.declarations import Steered
+from looptap.agent.handoff.value_queue import Post
+from looptap.agent.io.endpoints import check_form
+from looptap.agent.loop.deferred_evaluation import Backlog
+from looptap.agent.loop.event_sources import After, Deaf, Taps
+from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.opening import Opening, give_up_place, take_place, why_not
-from looptap.agent.outbox import Post
-from looptap.agent.resuming import Resumable
-from looptap.agent.service import Service
-from looptap.agent.signals import OnSigterm, require_main_thread
-from looptap.agent.standing import HISTORY, MAX_BYTES
-from looptap.agent.steered import Steered
-from looptap.agent.taps import After, Deaf, Taps
+from looptap.agent.run.identity import checked_groups, checked_name, run_info
+from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.run.termination import OnSigterm, require_main_thread
+from looptap.agent.server.declared_streams import HISTORY, MAX_BYTES
+from looptap.agent.server.recording import Keeper
+from looptap.agent.server.request_dispatcher import Service
 from looptap.protocol.files.connection import remove, runtime_dir
 from looptap.protocol.limits import Limits
 

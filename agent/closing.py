@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from looptap.agent.announcing import note_end
-from looptap.agent.aside import aside
-from looptap.agent.keeping import Keeper
+from looptap.agent.loop.event_sources import Deaf, Tap, Taps
 from looptap.agent.opening import give_up_place
-from looptap.agent.service import Service
-from looptap.agent.signals import OnSigterm
-from looptap.agent.taps import Deaf, Tap, Taps
+from looptap.agent.run.advertisement import note_end
+from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.run.termination import OnSigterm
+from looptap.agent.server.recording import Keeper
+from looptap.agent.server.request_dispatcher import Service
 from looptap.protocol.files.connection import remove
 from looptap.protocol.messages import RunInfo
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from looptap.agent.announcing import announce
-from looptap.agent.aside import aside
-from looptap.agent.endpoints import place_for_sockets
-from looptap.agent.link import Link
-from looptap.agent.service import Service
+from looptap.agent.io.endpoints import place_for_sockets
+from looptap.agent.io.server_thread import Link
+from looptap.agent.run.advertisement import announce
+from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.server.request_dispatcher import Service
 from looptap.protocol.files.connection import remove
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits

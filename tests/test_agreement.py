@@ -12,8 +12,8 @@ from agreeing import ended, job, visit
 from waiting import soon
 
 import looptap
-from looptap.agent import agreement, steering
-from looptap.agent.group import Group
+from looptap.agent.control import command_handlers, rank_consensus
+from looptap.agent.control.process_group import Group
 from looptap.cli.earlier import earlier
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
@@ -102,8 +102,8 @@ class Ranks:
 
     def __init__(self, monkeypatch, patience=0.3):
         self.store, self.broken = dist.HashStore(), None
-        monkeypatch.setattr(agreement, "group", lambda: Group(0, 2, 60.0))
-        monkeypatch.setattr(steering, "group", lambda: Group(0, 2, 60.0))
+        monkeypatch.setattr(rank_consensus, "group", lambda: Group(0, 2, 60.0))
+        monkeypatch.setattr(command_handlers, "group", lambda: Group(0, 2, 60.0))
         limits = looptap.Limits(agreement=patience)
         self.agents, self.runs = zip(*(pair(limits=limits, may_pause=300) for _ in range(2)), strict=True)
         self.values = [{"a": 0}, {"a": 0}]
@@ -205,7 +205,7 @@ def m_leave():
 
 
 def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
-    monkeypatch.setattr(agreement, "EXPIRES", 0.0)
+    monkeypatch.setattr(rank_consensus, "EXPIRES", 0.0)
     both.prepare("x")
     for one in both.agree("x", 1):
         with pytest.raises(NotAgreed, match="forgotten"):
@@ -250,7 +250,7 @@ def test_where_the_store_cannot_be_reached_nothing_is_done(both):
 
 
 def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypatch):
-    monkeypatch.setattr(agreement, "GRACE", 0.2)
+    monkeypatch.setattr(rank_consensus, "GRACE", 0.2)
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
@@ -275,7 +275,7 @@ def test_two_commands_for_one_event_are_done_in_one_order(both):
 
 
 def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
-    monkeypatch.setattr("looptap.agent.group._KEPT", 0.0)
+    monkeypatch.setattr("looptap.agent.control.process_group._KEPT", 0.0)
     del both.agents[0]._service.steering.agreement._ballots._connected  # the real one
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: both.store)
     for count in range(1, 6):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from looptap.agent import served
-from looptap.agent.gate import Sent
-from looptap.agent.served import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, Client
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.server import subscription
+from looptap.agent.server.subscription import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, Client
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.testing import pair
 
@@ -29,8 +29,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(served, "time", found)
-    monkeypatch.setattr("looptap.agent.delivery.time", found)
+    monkeypatch.setattr(subscription, "time", found)
+    monkeypatch.setattr("looptap.agent.server.exporter.time", found)
     return found
 
 

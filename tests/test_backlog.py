@@ -12,7 +12,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.backlog import ENOUGH, OVERFLOW_EVENTS
+from looptap.agent.loop.deferred_evaluation import ENOUGH, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import Event
 from looptap.testing import pair

@@ -11,8 +11,8 @@ import time
 import pytest
 
 import looptap
-from looptap.agent.budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
-from looptap.agent.thread_time import SWITCH_SECONDS, used
+from looptap.agent.loop.overhead_budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
+from looptap.agent.loop.thread_time import SWITCH_SECONDS, used
 from looptap.testing import pair
 from looptap.visualizers.plots import Plot
 
@@ -128,7 +128,7 @@ def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have(
 def evaluated(costs, events, step, meter):
     """The numbers of the evaluations of a query that costs ``costs(n)``: wall seconds, on the CPU, and waits."""
     seen, seconds, now = [], 0.0, 0.0
-    for event in range(1, events + 1):  # as looptap.agent.taps.evaluate has it
+    for event in range(1, events + 1):  # as looptap.agent.loop.event_sources.evaluate has it
         now += step
         watched = meter.skip == WATCHED
         if meter.skip > 0:

@@ -14,8 +14,8 @@ import zmq
 from relays import Proxy
 from waiting import soon
 
-from looptap.agent.gate import Sent
-from looptap.agent.link import Link as AgentLink
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_thread import Link as AgentLink
 from looptap.client.link import Link
 from looptap.protocol.errors import (
     LimitReached,

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import looptap
-from looptap.agent.outbox import GRANT, Outbox, Post
+from looptap.agent.handoff.value_queue import GRANT, Outbox, Post
 from looptap.client.run import Run
 from looptap.testing import _Transport, pair
 

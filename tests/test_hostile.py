@@ -21,7 +21,7 @@ import zmq
 from waiting import soon
 
 import looptap
-from looptap.agent import link as link_module
+from looptap.agent.io import server_thread as link_module
 from looptap.client.link import Link
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack_values, version_of
@@ -478,7 +478,7 @@ EXITS = {
 }
 LEAVING = """
     import math, os, signal, sys, time, looptap
-    from looptap.agent import service
+    from looptap.agent.server import request_dispatcher as service
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(300)
     if {patient}:  # whoever reads gets all, on however busy a machine

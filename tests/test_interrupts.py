@@ -12,10 +12,10 @@ from interrupts import interrupted
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.agreement import Due
-from looptap.agent.commands import Did, record_of
-from looptap.agent.outbox import Outbox
-from looptap.agent.replay import replay
+from looptap.agent.control.command_log import Did, record_of
+from looptap.agent.control.rank_consensus import Due
+from looptap.agent.control.replay import replay
+from looptap.agent.handoff.value_queue import Outbox
 from looptap.client.run import Run
 from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m

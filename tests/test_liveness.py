@@ -22,7 +22,7 @@ PATIENCE = 90.0
 HEAD = """
 import logging, os, re, signal, sys, threading, time
 import looptap
-from looptap.agent import pulse
+from looptap.agent.server import liveness as pulse
 logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
 signal.alarm(200)
 """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looptap.agent.queries import take
+from looptap.agent.loop.attached_query import take
 from looptap.protocol.codec import pack, unpack
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, Source

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from looptap.agent import walk
-from looptap.agent.belongings import Belongings
+from looptap.agent.loop.guard import reachable_walk
+from looptap.agent.loop.guard.reachable_state import Belongings
 from looptap.testing import pair
 
 CHANGES = {
@@ -105,7 +105,7 @@ def test_what_watches_is_bounded_and_touches_neither_modes_nor_subclasses_of_the
     quiet = torch.inference_mode()(torch.ones)(2)  # has no count of its changes
     many = [torch.ones(1) for _ in range(50)]
     Loud.called.clear()
-    monkeypatch.setattr(walk, "MAX_THINGS", 24)
+    monkeypatch.setattr(reachable_walk, "MAX_THINGS", 24)
     kept = Belongings({"many"})
     kept.keep({"loud": loud, "quiet": quiet, "many": many, "text": "x", "module": nn})
     many[-1].add_(1)

@@ -11,8 +11,8 @@ from torch import nn
 from waiting import soon
 
 import looptap
-from looptap.agent.delivery import WINDOW
-from looptap.agent.gate import Sent
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.server.exporter import WINDOW
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.streams.errors import QueryError
@@ -229,8 +229,10 @@ def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
 
 @pytest.mark.parametrize("refused", [(m.Values, m.Bundle), (m.Values, m.Bundle, m.Status)])
 def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_room_for_values(monkeypatch, refused):
-    monkeypatch.setattr("looptap.agent.service.LEAVING", 0.05)
-    monkeypatch.setattr("looptap.agent.service.LAST_WORD", 60.0)  # twenty tries, on however busy a machine
+    monkeypatch.setattr("looptap.agent.server.request_dispatcher.LEAVING", 0.05)
+    monkeypatch.setattr(
+        "looptap.agent.server.request_dispatcher.LAST_WORD", 60.0
+    )  # twenty tries, on however busy a machine
     agent, run = pair("full")
     link, tries = agent.memory, 0
 

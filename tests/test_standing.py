@@ -14,9 +14,9 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.backlog import ENOUGH
-from looptap.agent.outbox import Post
-from looptap.agent.ring import OVERHEAD, History, Reader
+from looptap.agent.handoff.history import OVERHEAD, History, Reader
+from looptap.agent.handoff.value_queue import Post
+from looptap.agent.loop.deferred_evaluation import ENOUGH
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from waiting import soon
 
 import looptap
-from looptap.agent import loopstate
-from looptap.agent.thread_time import used
+from looptap.agent.loop.guard import torch_state
+from looptap.agent.loop.thread_time import used
 from looptap.testing import pair
 
 EXCEPTIONS = [
@@ -481,7 +481,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
-    monkeypatch.setattr(loopstate, "captured", 0)
+    monkeypatch.setattr(torch_state, "captured", 0)
     captures, agent, run = [False], *pair("graph")
     streams = [run.stream(q, on="batch") for q in ("step", lambda e: e.step, "len(events)")]
     for step in range(9):
@@ -499,7 +499,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
 def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    monkeypatch.setattr(loopstate, "capturing", lambda: asked.append(True))
+    monkeypatch.setattr(torch_state, "capturing", lambda: asked.append(True))
     agent, run = pair("graph")
     for step in range(3):
         agent.emit("batch", step=step)

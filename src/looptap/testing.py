@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.agent import Agent
-from looptap.agent.gate import Sent
-from looptap.agent.keeping import Keeper
-from looptap.agent.service import Service
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.server.recording import Keeper
+from looptap.agent.server.request_dispatcher import Service
 from looptap.client.run import Run
 from looptap.client.transport import Receiver
 from looptap.protocol.errors import RunEnded

@@ -12,7 +12,7 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.agent.thread_time import used
+from looptap.agent.loop.thread_time import used
 
 SLOW = 0.005
 

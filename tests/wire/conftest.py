@@ -14,8 +14,8 @@ import pytest
 import zmq
 from waiting import soon
 
-from looptap.agent.gate import Sent
-from looptap.agent.link import Link
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_thread import Link
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 

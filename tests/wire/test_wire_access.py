@@ -16,8 +16,8 @@ import pytest
 import zmq
 from listening import bound
 
-from looptap.agent import zap
-from looptap.agent.gate import secure
+from looptap.agent.io import authenticator
+from looptap.agent.io.server_socket import secure
 from looptap.protocol import messages
 from looptap.protocol.errors import BadEndpoint, LinkError
 from looptap.protocol.files.connection import private_dir
@@ -179,10 +179,10 @@ def test_without_a_doorman_nobody_comes_in_with_the_right_key(wire):
 def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
     wire.open()
     rng = random.Random(3)
-    good = [b"1.0", b"1", zap.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
+    good = [b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
     with wire.link._context.socket(zmq.DEALER) as asker:
         asker.rcvtimeo, asker.linger = 60_000, 0
-        asker.connect(zap.ENDPOINT)
+        asker.connect(authenticator.ENDPOINT)
         for _ in range(1000):
             frames = [rng.choice([f, rng.randbytes(rng.randrange(40))]) for f in good]
             asker.send_multipart([b"", *frames[: rng.randint(1, 7)], *[b"x"] * rng.randrange(3)])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from looptap.agent import endpoints
-from looptap.agent.link import Link
+from looptap.agent.io import endpoints
+from looptap.agent.io.server_thread import Link
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
 from looptap.protocol.limits import Limits
 
@@ -148,8 +148,8 @@ FORK = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 import zmq
-from looptap.agent.gate import Sent
-from looptap.agent.link import Link
+from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_thread import Link
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 

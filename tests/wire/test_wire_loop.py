@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from looptap.agent import link as link_module
-from looptap.agent import loop
-from looptap.agent.gate import Sent
+from looptap.agent.io import reactor
+from looptap.agent.io import server_thread as link_module
+from looptap.agent.io.server_socket import Sent
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire, until):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = loop.Loop(wire.link, wire.brain, wire.link.doorman._socket)
+    idle = reactor.Loop(wire.link, wire.brain, wire.link.doorman._socket)
     assert idle._patience() <= 21
     until(lambda: wire.brain.beats >= 3)
     attach(wire)
@@ -350,8 +350,8 @@ def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
 
 
 def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
-    monkeypatch.setattr(loop, "FRESH", 0.01)
-    monkeypatch.setattr(loop, "LOOK", 0.01)
+    monkeypatch.setattr(reactor, "FRESH", 0.01)
+    monkeypatch.setattr(reactor, "LOOK", 0.01)
     path = wire.directory / "connection.json"
     path.touch()
     wire.open()
@@ -368,7 +368,7 @@ import random, sys, threading
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import zmq
-from looptap.agent.link import Link
+from looptap.agent.io.server_thread import Link
 from looptap.protocol.codec import decode_from_client, encode, unpack
 from looptap.protocol.errors import MessageError
 from looptap.protocol.keys import KeyPair, RoleKeys

@@ -1,0 +1,1 @@
+"""Commands: controls, triggers, pauses, and agreement between ranks."""

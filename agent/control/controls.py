@@ -1,0 +1,239 @@
+"""What can be set in a job: controls that the host declares, those of exposed objects, and attributes by their path.
+
+Values are read where they are asked for, on the I/O thread, and set on the training thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from looptap.agent.control.optimizer_controls import optimizer_knobs
+from looptap.streams.control import KINDS, Control
+from looptap.streams.errors import ControlError
+from looptap.streams.events import Lazy
+from looptap.streams.expressions import nearest
+from looptap.streams.values.snapshots import Pending, take
+
+_STEP = re.compile(r"\.?([^\W\d]\w*)|\.(\d+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
+_FREE = Control(float)
+
+
+class Knob:
+    """One control: how to read and to set it. ``set`` takes the value and what is to become of a schedule."""
+
+    def __init__(
+        self, name: str, control: Control, get: Callable[[], Any], set: Callable[[Any, str], object],
+        schedules: str | None = None, refusal: str = "",
+    ) -> None:  # fmt: skip
+        self.name, self.control, self.get, self.set = name, control, get, set
+        self.schedules = schedules
+        """What drives it: then the caller says what is to become of that. None: no schedule ever does."""
+        self.refusal = refusal
+        """Why it cannot be set at present, if so."""
+        self.of_optimizer = False
+        """Whether the state of an optimizer has its value."""
+
+    def value(self) -> Any:
+        """The value as plain data; of what has one element, a number."""
+        value = self.get()
+        value = value.item() if getattr(value, "ndim", None) == 0 else value
+        copy = take(value)[0]
+        return copy.resolve() if type(copy) is Pending else copy
+
+
+class Changes:
+    """How often each control was changed by a command, and by whom last: what compare-and-set compares."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, str, Any, float]] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """What was changed so far."""
+        return list(self._last)
+
+    def version(self, name: str) -> int:
+        """The number of changes so far."""
+        return self._last[name][0] if name in self._last else 0
+
+    def note(self, name: str, client: str, value: Any) -> int:
+        """A change was made; the new version."""
+        with self._lock:
+            version = self.version(name) + 1
+            self._last[name] = (version, client, value, time.monotonic())
+        return version
+
+    def conflict(self, name: str, expected: int | None) -> str:
+        """A sentence on the change that the caller does not know of; empty if there is none."""
+        if expected is None or expected == self.version(name):
+            return ""
+        if name not in self._last:
+            return f"{name!r} has not been changed in this run, and you have seen its version {expected}."
+        _, client, value, when = self._last[name]
+        return (
+            f"{name!r} was set to {value!r:.80} by {client or 'somebody'} {time.monotonic() - when:.0f} s ago, since "
+            f"you looked. Look again, at run.controls[{name!r}], or change it anyhow with expected=None."
+        )
+
+
+class Knobs:
+    """All that can be set in a job, by name: ``standing`` are the exposed objects."""
+
+    def __init__(self, standing: Callable[[], dict[str, Any]]) -> None:
+        self._standing = standing
+        self._declared: dict[str, Knob] = {}
+        self.changes = Changes()
+
+    def declare(self, name: str, get: Callable[[], Any], set: Callable[[Any], object], control: Control) -> None:
+        """Add a control of the host's own. Raises ControlError."""
+        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+            raise ControlError(f"a control's name is 1 to 100 printable characters, not {name!r:.120}.")
+        if not callable(get) or not callable(set):
+            raise ControlError(f"the control {name!r} needs two functions: one without arguments, one of the value.")
+        self._declared[name] = Knob(name, control, get, lambda value, schedule: set(value))
+
+    def named(self) -> dict[str, Knob]:
+        """Every control that has a name of its own; a declared one hides a found one."""
+        standing = self._standing()
+        found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
+        return found | self._declared
+
+    def saved(self) -> dict[str, Any]:
+        """The values that no checkpoint of the job has: of all named controls but those of optimizers, and by path."""
+        found = {name: knob for name, knob in self.named().items() if not knob.of_optimizer}
+        for name in self.changes.names():
+            if name not in found and name not in self.named():
+                with contextlib.suppress(ControlError):
+                    found[name] = self.find(name)
+        values = {}
+        for name, knob in found.items():
+            with contextlib.suppress(Exception):  # what cannot be read is not there
+                values[name] = knob.value()
+        return {name: value for name, value in values.items() if type(value) in KINDS}
+
+    def find(self, name: str) -> Knob:
+        """The control of this name, or an attribute by its path. Raises ControlError."""
+        named = self.named()
+        if name in named:
+            return named[name]
+        knob = self._at_path(name)
+        if knob is None:
+            near = nearest(name, list(named))
+            there = ", ".join(named) or "none"
+            raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
+        return knob
+
+    def told(self) -> list[dict[str, Any]]:
+        """Every named control with its value, bounds and version, as plain data."""
+        return [self._told(knob) for knob in self.named().values()]
+
+    def _told(self, knob: Knob) -> dict[str, Any]:
+        value, problem = None, ""
+        try:
+            value = knob.value()
+        except Exception as error:
+            problem = f"it cannot be read: {type(error).__name__}: {error}"
+        version = self.changes.version(knob.name)
+        return {
+            "name": knob.name, "value": value, "problem": problem, "version": version, "driven": knob.schedules or "",
+            **knob.control.told(),
+        }  # fmt: skip
+
+    def _at_path(self, path: str) -> Knob | None:
+        """An attribute, or an item, of something exposed; None if the path leads nowhere."""
+        steps = list(_steps(path))
+        if len(steps) < 2 or steps[0] not in (standing := self._standing()):
+            return None
+        holder = standing[steps[0]]
+        for step in steps[1:-1]:
+            holder = _reach(holder, step, path)
+        last = steps[-1]
+        now = _reach(holder, last, path)
+        kind = type(now)
+        scalar = getattr(now, "ndim", None) == 0 and hasattr(now, "fill_")
+        if not (kind in KINDS or now is None or scalar):
+            raise ControlError(
+                f"{path} is of type {kind.__name__}: by its path a number, text, True or False can be set. For the "
+                "rest there is run.call."
+            )
+        number = kind is float or scalar
+        control = Control(kind) if kind in (bool, str, int) else _FREE if number else _Anything()
+        return Knob(path, control, lambda: _reach(holder, last, path), lambda value, _: _put(holder, last, value, path))
+
+
+class _Anything(Control):
+    """What is None now: its type cannot be told."""
+
+    def _admitted(self, value: Any) -> Any:
+        return value if type(value) in KINDS and value == value else None
+
+    def range(self) -> str:
+        return "a number, text, True or False"
+
+
+def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Knob]:
+    """The controls of one exposed object."""
+    if isinstance(thing, Lazy):
+        return
+    seen = set()
+    for owner in type(thing).__mro__:
+        for attribute, control in vars(owner).items():
+            if attribute not in seen and isinstance(control, Control):
+                yield Knob(f"{name}.{attribute}", control, *_accessors(thing, attribute))
+            seen.add(attribute)
+    for found in optimizer_knobs(name, thing, standing):
+        knob = Knob(*found)
+        knob.of_optimizer = True
+        yield knob
+
+
+def _accessors(thing: Any, attribute: str) -> tuple[Callable[[], Any], Callable[[Any, str], object]]:
+    return lambda: getattr(thing, attribute), lambda value, schedule: setattr(thing, attribute, value)
+
+
+def _steps(path: str) -> Iterator[str | int]:
+    """The parts of a path: a name, or the index or key of an item.
+
+    >>> list(_steps("model.layers[0].p"))
+    ['model', 'layers', 0, 'p']
+    """
+    at = 0
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if match is None:
+            raise ControlError(f"{path!r:.120} is no name of a control and no path such as model.dropout.p.")
+        name, number, index, single, double = match.groups()
+        if name is not None:
+            yield name
+        elif number is not None or index is not None:
+            yield int(number or index)
+        else:
+            yield single if single is not None else double
+        at = match.end()
+
+
+def _reach(holder: Any, step: str | int, path: str) -> Any:
+    if isinstance(holder, dict | list | tuple):
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            return holder[step]  # type: ignore[index]  # that is what suppress is for
+    elif (named := str(step)) and not named.startswith("__"):  # the modules of a Sequential are named by numbers
+        with contextlib.suppress(AttributeError):
+            return getattr(holder, named)
+    names = list(holder) if isinstance(holder, dict) else [n for n in dir(holder) if not n.startswith("_")]
+    near = nearest(str(step), list(map(str, names)))
+    raise ControlError(f"{path}: a {type(holder).__name__} has no {step!r}.{' ' * bool(near)}{near}")
+
+
+def _put(holder: Any, step: str | int, value: Any, path: str) -> None:
+    now = _reach(holder, step, path)
+    if hasattr(now, "fill_"):
+        now.detach().fill_(value)
+    elif isinstance(holder, dict | list):
+        holder[step] = value  # type: ignore[index]  # _reach has just read it
+    else:
+        setattr(holder, str(step), value)

@@ -1,0 +1,80 @@
+"""A pause: the training thread waits inside `emit`, because the host allows it, for a bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from queue import Empty, SimpleQueue
+
+from looptap.agent.control.process_group import Group
+from looptap.streams import stillness
+from looptap.streams.errors import ControlError
+
+SHARE = 4
+"""On several ranks a pause takes at most this part of the seconds after which a collective gives up."""
+_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+
+
+class Pause:
+    """Whether the loop pauses, since when, and what ends that. ``bound`` is how long it may; None: not at all."""
+
+    def __init__(self) -> None:
+        self.bound: float | None = None
+        self.total = 0.0
+        """Seconds that the loop has paused so far, the open pause not counted."""
+        self.resumes = 0
+        self._began = self._ends = 0.0
+        # Not a Condition: the locks of those stay taken when Ctrl-C comes at the wrong moment.
+        self._resumed: SimpleQueue[None] = SimpleQueue()
+
+    def seconds(self) -> float:
+        """For how long the loop has paused; 0 if it does not."""
+        began = self._began
+        return time.monotonic() - began if began else 0.0
+
+    def left(self) -> float:
+        """Seconds until it goes on by itself."""
+        return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
+
+    def most(self, world: Group | None) -> float | None:
+        """The seconds that a pause may take: what the host allows, and far less than ranks wait for each other."""
+        return self.bound if self.bound is None or world is None else min(self.bound, world.timeout / SHARE)
+
+    def allowed(self, seconds: float | None, world: Group | None = None, ranks: int = 0) -> float:
+        """The seconds that a pause takes, by default the most; it is for all of the ranks. Raises ControlError."""
+        most = self.most(world)
+        if most is None:
+            raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
+        if world is not None and ranks != world.size:
+            raise ControlError(
+                f"a pause of {ranks or 1} of {world.size} ranks would have the others wait in their next collective, "
+                "until that fails: pause all of them, with ranks='all'."
+            )
+        if seconds is None:
+            return most
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most:
+            why = "may_pause" if most == self.bound else f"a {SHARE}th of the process group's timeout"
+            raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {most:g} s ({why}).")
+        return float(seconds)
+
+    def resume(self) -> float:
+        """End the pause, and call off one that has not begun; how long it lasted."""
+        lasted = self.seconds()
+        self.resumes += 1
+        self._resumed.put(None)
+        return lasted
+
+    def wait(self, seconds: float, resumes: int) -> float:
+        """Wait for ``seconds``, or until it is resumed more often than ``resumes``; how long that took."""
+        began = time.monotonic()
+        try:
+            self._began, self._ends = began, began + seconds
+            while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
+                with contextlib.suppress(Empty):
+                    self._resumed.get(timeout=min(left, _TICK))
+        finally:
+            self._began = 0.0
+            lasted = time.monotonic() - began
+            self.total += lasted
+            stillness.add(lasted)
+        return lasted

@@ -1,0 +1,251 @@
+"""Commands for several ranks: done at the same event number on each of them, or on none.
+
+A client has a command prepared on every rank, asks each how far it is, and names an event ahead of all. At that event
+each rank's training thread counts itself in, by the store of the process group, and waits, bounded, for the decision:
+to do it once all are there, not to do it as soon as one has passed the event or does not come. Who counts itself last,
+and who gives up waiting, decide by one atomic compare-and-set, so that all find the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Callable
+from operator import itemgetter
+from queue import Empty
+from time import monotonic
+from typing import Any, NamedTuple
+
+from looptap.agent.control.command_log import Asker, Commands, Did, Outcome, Then, Work
+from looptap.agent.control.process_group import COMMIT, LATE, OFF, Ballots, group
+from looptap.agent.loop.event_sources import After, Taps
+from looptap.agent.queries.query_registry import Queries
+from looptap.protocol import messages as m
+from looptap.protocol.errors import LimitReached
+from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
+from looptap.streams.events import Event
+
+EXPIRES = 10.0
+"""Seconds for which a prepared command waits for its event to be named."""
+HELD = 64
+"""Commands that wait for the agreement of the ranks."""
+GRACE = 1.0
+"""Seconds beyond its patience after which a store that has not answered counts as unreachable."""
+_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+
+
+class Prepared(NamedTuple):
+    """A command that is checked, and waits for its event to be named."""
+
+    record: dict[str, Any]
+    work: Work
+    on: str
+    source: str
+    peer: bytes
+    until: float
+
+
+class Agreement:
+    """The commands of this rank that other ranks do, too."""
+
+    def __init__(
+        self, commands: Commands, queries: Queries, taps: Taps, patience: float, answer: Callable[[Outcome], None]
+    ) -> None:
+        self._commands, self._queries, self._taps, self._answer = commands, queries, taps, answer
+        self._patience = patience
+        self._ballots = Ballots()
+        self._prepared: dict[str, Prepared] = {}
+        self._due: dict[str, Due] = {}
+
+    def prepare(self, record: dict[str, Any], asker: Asker, work: Work, on: str, source: str = "") -> None:
+        """Keep a command until its event is named. Raises ControlError where ranks cannot agree, LimitReached."""
+        world = group()
+        if world is None:
+            raise ControlError(
+                "the ranks of this job cannot agree: torch.distributed is not initialized in it, and they do so by the "
+                "store of its process group. A command for one rank alone is asked for with ranks=0."
+            )
+        if record["agreed"] > world.size:
+            raise ControlError(f"{record['agreed']} ranks are to agree, and the process group has {world.size}.")
+        since = self._ballots.since
+        if since is not None and monotonic() - since > self._patience + GRACE:
+            raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
+        self._expire()
+        if len(self._prepared) + sum(len(due.pending) for due in self._due.values()) >= HELD:
+            raise LimitReached(f"{HELD} commands wait for the agreement of the ranks, the bound.")
+        self._ballots.connect(self._patience)
+        self._prepared[record["id"]] = Prepared(record, work, on, source, asker[0], monotonic() + EXPIRES)
+        self._tell(on, asker)
+
+    def agree(self, message: m.Agree, asker: Asker) -> None:
+        """Name the event of a prepared command, or let go of it, or tell how far this rank is. Raises ControlError."""
+        self._expire()
+        prepared = self._prepared.get(message.id)
+        if prepared is None:
+            if message.number > 0 and self._commands.known(message.id, asker):
+                return
+            if message.number > 0:
+                self._ballots.refuse(_key(message.id, message.number))
+            raise NotAgreed(f"this command is not prepared, or no longer: it is forgotten after {EXPIRES:g} s.")
+        if message.number <= 0:
+            if message.number < 0:
+                del self._prepared[message.id]
+            self._tell(prepared.on, asker)
+            return
+        del self._prepared[message.id]
+        work = self._agreed(prepared, message.number)
+        command = self._commands.accept(prepared.record, asker, work, prepared.source)
+        due = self._due.setdefault(prepared.on, Due(self._queries, prepared.on))
+        due.add(message.number, message.id, command)
+        # A rank that has passed the event may be in a collective by now, and come to no further event while others wait
+        # for it at theirs: so that is told here, not by its training thread.
+        if self._taps.counts().get(prepared.on, 0) >= message.number and due.drop(message.id):
+            passed = self._passed(_key(message.id, message.number), prepared.on, message.number)
+            self._commands.give_up(message.id, passed)
+
+    def forget(self, peer: bytes) -> None:
+        """The client is gone: what it has prepared is not done."""
+        for id, one in list(self._prepared.items()):
+            if one.peer == peer:
+                del self._prepared[id]
+
+    def call_off(self, id: str, error: LooptapError) -> bool:
+        """Have a command not done that is prepared or waits for its event; False if there is none, or it has begun.
+
+        That settles it for all ranks: it is done where all count themselves in, and this one will not.
+        """
+        prepared = self._prepared.pop(id, None)
+        if prepared is not None:
+            self._commands.refuse(prepared.record, error)
+            return True
+        for due in self._due.values():
+            if number := due.drop(id):
+                self._ballots.refuse(_key(id, number), OFF)  # whoever waits for this rank need wait no longer
+                self._ballots.forget_later(_key(id, number))
+                self._commands.give_up(id, error)
+                return True
+        return False
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._prepared.clear()
+        self._ballots.close()
+
+    def _expire(self) -> None:
+        now = monotonic()
+        for id in [id for id, one in self._prepared.items() if one.until < now]:
+            del self._prepared[id]
+
+    def _tell(self, on: str, asker: Asker) -> None:
+        told = {"prepared": on, "number": self._taps.counts().get(on, 0)}
+        self._answer(Outcome(told, [asker], over=True, kept=True))
+
+    def _agreed(self, prepared: Prepared, number: int) -> Work:
+        """The work, once all ranks are at event ``number``. It raises NotAgreed and InDoubt."""
+        key, record = _key(prepared.record["id"], number), prepared.record
+        event_named = f"{prepared.on} {number:,}"
+
+        def work(event: Event) -> Did:
+            if event._number > number:
+                raise self._passed(key, prepared.on, number)
+            began = monotonic()
+            try:
+                decision = self._decision(key, record["agreed"])
+            except KeyboardInterrupt as pressed:
+                self._ballots.refuse(key)
+                pressed.add_note("The ranks were about to agree on it: if they have, the others do it.")
+                raise
+            finally:
+                record["waited"] = waited = monotonic() - began
+                self._ballots.forget_later(key)
+                self._taps.slept(waited)
+            if decision == COMMIT:
+                return prepared.work(event)
+            if decision == OFF:
+                raise CommandCancelled("this command was called off on another rank: nothing is done.")
+            if decision == LATE:
+                raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
+            raise NotAgreed(
+                f"not all of {record['agreed']} ranks came to {event_named} in {waited:.1f} s: nothing is done on any."
+            )
+
+        return work
+
+    def _passed(self, key: str, on: str, number: int) -> EventPassed:
+        """Have nothing done on any rank, since this one cannot."""
+        self._ballots.refuse(key)
+        self._ballots.forget_later(key)
+        return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
+
+    def _decision(self, key: str, size: int) -> str:
+        """What the ranks decide. Raises InDoubt if the store does not tell."""
+        world = group()
+        patience = self._patience if world is None else min(self._patience, world.timeout / 10)
+        answer = self._ballots.vote(key, size, patience)
+        deadline = monotonic() + patience + GRACE
+        while True:
+            try:
+                return str(answer.result(min(_TICK, max(0.0, deadline - monotonic()))))
+            except Empty:
+                if monotonic() < deadline:
+                    continue
+                why = f"has not answered for {patience + GRACE:g} s"
+            except NotAgreed:
+                raise
+            except Exception as error:  # whatever a store raises, and it may have counted us before
+                why = f"failed: {str(error).splitlines()[0]:.200}" if str(error) else f"failed: {type(error).__name__}"
+            raise InDoubt(
+                f"in doubt: the store of the process group {why}. It is not done on this rank; others may have done it."
+            ) from None
+
+
+class Due:
+    """The commands of one type of events that wait for theirs, in the same order on every rank."""
+
+    def __init__(self, queries: Queries, on: str) -> None:
+        self._queries, self._on = queries, on
+        self.pending: list[tuple[int, str, Callable[[Event], Then | None]]] = []
+        """In the order of their events, and of their ids."""
+        self._running: Callable[[Event], Then | None] | None = None  # done, or left by Ctrl-C
+        self._lock = threading.Lock()
+        self._waits = False
+
+    def add(self, number: int, id: str, command: Callable[[Event], Then | None]) -> None:
+        """Have ``command`` called at event ``number``, or at the next one if that was passed."""
+        with self._lock:
+            insort(self.pending, (number, id, command), key=itemgetter(0, 1))
+            if self._waits:
+                return
+            self._waits = True
+        self._queries.at_next(self._on, self)
+
+    def drop(self, id: str) -> int:
+        """Take a command back; the number of its event, 0 if the training thread has taken it."""
+        with self._lock:
+            number = next((number for number, known, _ in self.pending if known == id), 0)
+            self.pending = [one for one in self.pending if one[1] != id]
+            return number
+
+    def __call__(self, event: Event) -> Then | None:
+        """Do what is due, and come back at the next event if there is more."""
+        thens = []
+        while (command := self._running or self._next(event._number)) is not None:
+            if (then := command(event)) is not None:
+                thens.append(then)
+            self._running = None
+        with self._lock:
+            self._waits = again = len(self.pending) > 0
+        if again:  # after Ctrl-C it is called at the next event anyway
+            self._queries.at_next(self._on, self)
+        return After(thens).do if thens else None
+
+    def _next(self, number: int) -> Callable[[Event], Then | None] | None:
+        with self._lock:
+            if self.pending and self.pending[0][0] <= number:
+                self._running = self.pending[0][2]
+                del self.pending[0]
+            return self._running
+
+
+def _key(id: str, number: int) -> str:
+    return f"looptap/{id}/{number}"

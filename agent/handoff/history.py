@@ -1,0 +1,291 @@
+"""The values of a standing stream: the newest ones, numbered, for any number of readers.
+
+Guarantees: `put` never waits for a reader and never raises; who reads tells from the numbers exactly what was
+overwritten before. All rings of an agent together hold no more bytes than they may: whoever holds more than its share
+gives up its oldest values. Assumes one producer at a time for each ring, and that all readers are on one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from looptap.agent.handoff.value_queue import SMALLEST, Columns, Item, Outbox, Post, leading
+
+OVERHEAD = 192
+"""Bytes that keeping a value takes, beside its own: the tuple, its number, event and time, its place."""
+
+
+class History:
+    """What all rings of an agent share: the bell for readers, and the bounds on bytes, of each and of all."""
+
+    __slots__ = ("each", "held", "limit", "lock", "peak", "post", "rings")
+
+    def __init__(self, post: Post, limit: int, each: int) -> None:
+        self.post, self.limit, self.each = post, limit, each
+        self.lock = threading.RLock()  # readers never take it
+        self.rings: tuple[Ring, ...] = ()
+        self.held = self.peak = 0
+
+    def open(self, values: int, after: int = 0) -> Ring:
+        """A new ring of up to ``values`` values, fewer if so many cannot be held; they are numbered above ``after``."""
+        ring = Ring(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))), after)
+        with self.lock:
+            self.rings = (*self.rings, ring)
+        return ring
+
+    def close(self, ring: Ring) -> None:
+        """Forget a ring that nobody fills any more, and what it holds."""
+        with self.lock:
+            self.rings = tuple(r for r in self.rings if r is not ring)
+            self.held -= ring.held
+            ring.held = 0
+
+    def shrink(self, ring: Ring) -> None:
+        """Make room, after ``ring`` has grown."""
+        while ring.held > self.each:
+            ring.forget()
+        while self.held > self.limit:
+            most = ring if ring.held * len(self.rings) >= self.limit else max(self.rings, key=lambda other: other.held)
+            most.forget()
+        self.peak = max(self.peak, self.held)
+
+
+class Ring:
+    """The newest values of one stream. `quiet` while nobody reads: then no bell is rung."""
+
+    __slots__ = ("_history", "_made", "_slots", "capacity", "first", "held", "number", "readers")
+
+    def __init__(self, history: History, capacity: int, after: int) -> None:
+        self._history, self.capacity = history, capacity
+        self._slots: list[Item | None] = [None] * capacity
+        self._made = after  # values so far; `number` follows once the value is in its place
+        self.number = after
+        """The number of the newest value."""
+        self.first = after + 1
+        """The number of the oldest value that is held."""
+        self.held = 0
+        """Bytes that are held."""
+        self.readers = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody reads."""
+        return not self.readers
+
+    # ------------------------------------------------------------ the producer's end
+
+    def put(self, event: int, time: float, value: Any, size: int) -> None:
+        """Append the next value; the oldest one makes room for it."""
+        history, capacity = self._history, self.capacity
+        with history.lock:
+            self._made = number = self._made + 1
+            place, growth = number % capacity, size + OVERHEAD
+            if number - self.first >= capacity:
+                self.first += 1
+                if (old := self._slots[place]) is not None:
+                    growth -= old[4] + OVERHEAD
+            self._slots[place] = (number, event, time, value, size)
+            self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
+            self.held += growth
+            history.held += growth
+            if self.held > history.each or history.held > history.peak:
+                history.shrink(self)
+        if self.readers:
+            self._tell(number)
+
+    def put_all(
+        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
+    ) -> None:
+        """Append the next values; the oldest ones make room for them."""
+        count, history, slots = len(values), self._history, self._slots
+        if count > self.capacity:
+            for one in zip(events, times, values, sizes, strict=True):
+                self.put(*one)
+            return
+        with history.lock:
+            first = self._made + 1
+            items = list(zip(range(first, first + count), events, times, values, sizes, strict=True))
+            start = first % self.capacity
+            end = min(start + count, self.capacity)
+            rest = count - (end - start)
+            growth = sum(sizes) + count * OVERHEAD
+            growth -= sum([old[4] + OVERHEAD for old in slots[start:end] + slots[:rest] if old is not None])
+            oldest = max(self.first, first + count - self.capacity)
+            self._made += count  # from here to the last of these steps Python delivers no signal
+            slots[start:end] = items[: end - start]
+            slots[:rest] = items[end - start :]
+            self.first = oldest
+            self.number = self._made
+            self.held += growth
+            history.held += growth
+            if self.held > history.each or history.held > history.peak:
+                history.shrink(self)
+        if self.readers:
+            self._tell(first)
+
+    def lose(self, count: int = 1) -> None:
+        """Number values that there will never be; readers find that they are not there."""
+        for _ in range(count):
+            with self._history.lock:
+                self._made = number = self._made + 1
+                if number - self.first >= self.capacity:
+                    self.forget()
+                self._slots[number % self.capacity] = None
+                self.number = number
+        if self.readers:
+            self._tell(self.number)
+
+    def ring(self) -> None:
+        """Have the I/O thread look, also while nobody reads: the query's state has changed."""
+        post = self._history.post
+        post.changed = True
+        post.announce(self)
+
+    def _tell(self, number: int) -> None:
+        post = self._history.post
+        if self not in post.ready:
+            post.announce(self)
+        if number == 1:  # somebody waits for the first value
+            post.hasten()
+
+    def forget(self) -> None:
+        """Give up the oldest value, under the lock of the history."""
+        place = self.first % self.capacity
+        item, self._slots[place] = self._slots[place], None
+        self.first += 1
+        if item is not None:
+            size = item[4] + OVERHEAD
+            self.held -= size
+            self._history.held -= size
+
+    # ------------------------------------------------------------ the readers' end
+
+    def read(self, after: int, count: int, upto: int) -> list[Item]:
+        """Up to ``count`` held values with numbers above ``after``, but none above ``upto``, the oldest first."""
+        first = max(after + 1, self.first)
+        last = min(first + min(count, self.capacity) - 1, self.number, upto)
+        if last < first:
+            return []
+        start, end = first % self.capacity, last % self.capacity + 1
+        found = self._slots[start:end] if start < end else self._slots[start:] + self._slots[:end]
+        # Meanwhile the oldest of them may have been given up, and newer ones be in their place.
+        return [item for item in found if item is not None and first <= item[0] <= last]
+
+    def __len__(self) -> int:
+        return self.number + 1 - self.first
+
+
+class Reader:
+    """One reader of a ring, at his own place; he reads like the I/O thread reads an outbox.
+
+    Above 0, ``above`` is the number that he has come to: what he has not had since and is no longer held is lost.
+    """
+
+    def __init__(self, ring: Ring, above: int = 0) -> None:
+        self.ring = ring
+        held_above = max(0, ring.first - 1)
+        self.position = max(min(above, ring.number), held_above)
+        self.dropped = max(0, held_above - above) if above else 0
+        self._end: int | None = None
+        ring.readers += 1
+
+    @property
+    def number(self) -> int:
+        """The number of the newest value that is for him."""
+        return self.ring.number if self._end is None else self._end
+
+    def peek(self, count: int, size: int) -> Columns | None:
+        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        upto = self.number
+        if self.position >= upto:
+            return None
+        items = self.ring.read(self.position, count, upto)
+        while not items and self.position < upto:  # overtaken while he read, or none of them was ever there
+            self._skip(min(upto, max(self.position + count, self.ring.first - 1)))
+            items = self.ring.read(self.position, count, upto)
+        if items:
+            self._skip(items[0][0] - 1)
+        return leading(items, size)
+
+    def take(self, columns: Columns) -> None:
+        """Go on behind what `peek` gave."""
+        self.position = columns.numbers[-1]
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Read no further than to the newest value of now; ``at_once``, no further than he has come."""
+        self._end = self.position if at_once else self.ring.number
+
+    def leave(self) -> None:
+        """Read no more."""
+        self.ring.readers -= 1
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost."""
+        return self.position
+
+    def _skip(self, number: int) -> None:
+        self.dropped += number - self.position
+        self.position = number
+
+    def __len__(self) -> int:
+        return max(0, self.number - self.position)
+
+
+class Handed:
+    """The source of a client whose own query has become a standing stream: the rest of his outbox, then the ring.
+
+    Nothing fills the outbox any more; its values are numbered above ``base``, as those of the ring are.
+    """
+
+    def __init__(self, post: Post, outbox: Outbox, base: int, reader: Reader) -> None:
+        self.reader = reader
+        self._post, self._outbox, self._base = post, outbox, base
+        self._lost = outbox.dropped
+        self._rest = True  # whether the outbox holds some
+
+    @property
+    def number(self) -> int:
+        """The number of the newest value."""
+        return self.reader.number
+
+    @property
+    def dropped(self) -> int:
+        """Values that were lost, of the outbox and of the ring."""
+        return self._lost + self.reader.dropped
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost; where the outbox holds some, none is known to be."""
+        return 0 if self._rest else self.reader.position
+
+    def peek(self, count: int, size: int) -> Columns | None:
+        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        columns = self._outbox.peek(count, size) if self._rest else None
+        if columns is None:
+            if self._rest:
+                self._rest = False
+                self._post.close(self._outbox)
+            return self.reader.peek(count, size)
+        return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
+
+    def take(self, columns: Columns) -> None:
+        """Go on behind what `peek` gave."""
+        if self._rest:
+            self._outbox.take(columns)
+        else:
+            self.reader.take(columns)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Read no further than to the newest value of now."""
+        self.reader.stop(at_once=at_once)
+
+    def leave(self) -> None:
+        """Read no more."""
+        self._post.close(self._outbox)
+        self.reader.leave()
+
+    def __len__(self) -> int:
+        return len(self._outbox) + len(self.reader)

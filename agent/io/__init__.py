@@ -1,0 +1,1 @@
+"""I/O thread: the reactor, the sockets, and who may connect."""

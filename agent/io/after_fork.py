@@ -1,0 +1,75 @@
+"""What a forked child does with the links of its parent: nothing, but let go of their addresses.
+
+In the child there is no I/O thread, neither ours nor libzmq's; a send would vanish and a close would hang.
+The child keeps what it inherited, unused, and puts /dev/null in place of its copies of the sockets: a worker
+that outlives its parent must not keep the parent's port taken or its clients connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from looptap.agent.io.server_thread import Link
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_kept: list[object] = []
+
+
+def remember(link: Link) -> None:
+    """Make ``link`` inert in every child that is forked from now on."""
+    _links.add(link)
+
+
+def forget(things: object) -> None:
+    """Keep ``things`` alive until the process ends, so that no destructor runs."""
+    _kept.append(things)
+
+
+def release(endpoints: tuple[str, ...]) -> None:
+    """Put /dev/null in place of this process's sockets at ``endpoints``; other processes keep theirs."""
+    wanted = {_address(endpoint) for endpoint in endpoints}
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    timeout = socket.getdefaulttimeout()
+    # Wrapping a descriptor would set the default timeout on it, and so on the parent's, which shares it.
+    socket.setdefaulttimeout(None)
+    try:
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode) and _bound_to(int(name)) in wanted:
+                    os.dup2(null, int(name), inheritable=False)
+    finally:
+        socket.setdefaulttimeout(timeout)
+        os.close(null)
+
+
+def _address(endpoint: str) -> str:
+    scheme, _, rest = endpoint.partition("://")
+    return rest if scheme == "ipc" else rest.rpartition(":")[2]
+
+
+def _bound_to(descriptor: int) -> str:
+    """The path or the port that a socket is bound to."""
+    wrapped = socket.socket(fileno=descriptor)
+    try:
+        address = wrapped.getsockname()
+        if wrapped.family in (socket.AF_INET, socket.AF_INET6):
+            return str(address[1])
+        return address if isinstance(address, str) else ""
+    finally:
+        wrapped.detach()
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        with contextlib.suppress(Exception):
+            link.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

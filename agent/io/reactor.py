@@ -1,0 +1,204 @@
+"""What the I/O thread does over and over, and how it shares the interpreter with the training thread.
+
+Guarantees
+- With no client and nothing to send it wakes once a heartbeat, to see whether the loop moves.
+- It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
+- Messages received and values sent take turns: a flood of either cannot keep the other waiting.
+
+Cold, it sleeps until the bell rings. Then it is warm: nobody rings, it serves its sockets while values gather for the
+linger, and flushes, again and again until a linger has brought nothing. To wake a sleeping thread costs the training
+thread up to 100 µs; and each call that gives the GIL away here may make the training thread wait to have it back.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from looptap.protocol.keys import OPERATOR
+
+if TYPE_CHECKING:
+    from looptap.agent.io.server_socket import Gate
+    from looptap.agent.io.server_thread import Brain, Link
+
+FRAMES_AT_ONCE = 64
+"""Frames that are received before values get their turn."""
+SECONDS_AT_ONCE = 0.0005
+"""Seconds after which receiving stops, whatever waits."""
+PIECE = 0.0002
+"""Seconds of flushing after which the GIL is given away, if there is more."""
+SHORTEST_GAP = 0.0002
+"""Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
+FRESH = 6 * 3600.0
+"""Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
+REST, RESTS = 0.05, 30
+"""Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
+LOOK = 60.0
+"""Seconds between two looks whether these files are still there."""
+
+# Waiting for the GIL is not holding it; the clock of Windows' threads is too coarse.
+_spent = time.monotonic if sys.platform == "win32" else time.thread_time
+
+
+class _Why(enum.Enum):
+    """Why a flush is due."""
+
+    RUNG = enum.auto()
+    HABIT = enum.auto()
+    MORE = enum.auto()
+    RETRY = enum.auto()
+
+
+class Loop:
+    """The turns of one link: ``turn`` sleeps until there is something to do, and does a piece of it."""
+
+    def __init__(self, link: Link, brain: Brain, door: zmq.Socket[bytes]) -> None:
+        self._link, self._brain, self._door = link, brain, door
+        self._rested: float | None = None  # when viewers are heard again; None while they are
+        self._watch()
+        self._due: float | None = None  # when to flush; None while cold
+        self._why = _Why.RUNG
+        self._retry = 0.0
+        self._next_beat = time.monotonic() + link.limits.heartbeat
+        self._next_look = time.monotonic() + LOOK
+        self._next_touch = time.monotonic() + FRESH
+
+    def _watch(self) -> None:
+        """Look at the gates that there are; not at those of viewers while these rest."""
+        self._gates = self._link.gates
+        self._warm, self._cold = zmq.Poller(), zmq.Poller()
+        routers = [g.router for g in self._gates if g.router is not None and (g.role == OPERATOR or not self._rested)]
+        for poller in (self._warm, self._cold):
+            for source in (self._door, self._link.urgent.fd, *routers):
+                poller.register(source, zmq.POLLIN)
+        self._cold.register(self._link.bell.fd, zmq.POLLIN)
+
+    def turn(self) -> None:
+        """Sleep until there is something to do, and do a bounded piece of each kind of work."""
+        if self._rested is not None and time.monotonic() >= self._rested:
+            self._rested = None
+            self._watch()
+        elif self._gates is not self._link.gates:
+            self._watch()
+        listens = self._due is None or self._why is _Why.RETRY
+        ready = dict((self._cold if listens else self._warm).poll(self._patience()))
+        if self._door in ready:
+            self._link.doorman.answer()
+        for gate in self._gates:
+            if gate.router in ready:
+                self._receive(gate)
+        if self._link.urgent.fd in ready:
+            self._link.urgent.clear()
+            self._link.work_posted()
+        now = time.monotonic()
+        if listens and self._link.bell.fd in ready:
+            self._warm_up(now)
+        elif self._due is not None and now >= self._due:
+            self._flush()
+        if now >= self._next_beat:
+            self._next_beat = now + self._link.limits.heartbeat
+            self._brain.beat()
+        if now >= self._link.alarm:
+            self._brain.alarmed()
+        if now >= self._next_look:
+            self._next_look = now + LOOK
+            touch = now >= self._next_touch
+            if touch:
+                self._next_touch = now + FRESH
+            self._link.look_after(touch)
+
+    def recover(self) -> None:
+        """Look at everything anew, after a fault: nobody rings for what waits already."""
+        self._due, self._why = time.monotonic(), _Why.RUNG
+
+    def _patience(self) -> int:
+        """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
+        times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
+        return max(0, int((min([*times, self._link.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
+
+    # ------------------------------------------------------------ values
+
+    def _warm_up(self, now: float) -> None:
+        self._link.wakes += 1
+        self._link.bell.clear()
+        self._due, self._why = now + self._brain.linger(), _Why.RUNG
+
+    def _flush(self) -> None:
+        """Flush a piece, and decide when to come back."""
+        full, out = self._link.full, self._link.frames_out
+        began = now = time.monotonic()
+        worked = time.thread_time()
+        more = True
+        while more and now < began + PIECE:
+            more = self._brain.flush()
+            now = time.monotonic()
+        sent = self._link.frames_out > out
+        if more and sent:
+            worked = time.thread_time() - worked
+            if now - began < 2 * worked + SHORTEST_GAP:  # else this thread has waited for the GIL as long already
+                time.sleep(max(SHORTEST_GAP, worked))
+            self._due, self._why = now, _Why.MORE
+        elif more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
+            self._retry = min(2 * self._retry or self._brain.linger(), self._link.limits.heartbeat)
+            self._brain.rest()
+            self._due, self._why = now + self._retry, _Why.RETRY
+        else:
+            self._retry = 0.0
+            warm = sent or not self._brain.rest()
+            self._due, self._why = (now + self._brain.linger(), _Why.HABIT) if warm else (None, _Why.RUNG)
+
+    # ------------------------------------------------------------ messages
+
+    def _receive(self, gate: Gate) -> None:
+        """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
+        router = gate.router
+        begun = time.monotonic()
+        end = begun + SECONDS_AT_ONCE
+        for _ in range(FRAMES_AT_ONCE):
+            if router is None or router.closed:  # what was said has ended the last share
+                return
+            try:
+                frame: Any = router.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._take(gate, frame)
+            if time.monotonic() > end:
+                break
+        if gate.role == OPERATOR:
+            time.sleep(SECONDS_AT_ONCE)  # a flood: the training thread has its turn before the rest
+        else:
+            now = time.monotonic()
+            self._rested = now + max(REST, RESTS * (now - begun))
+            self._watch()
+
+    def _take(self, gate: Gate, frame: Any) -> None:
+        """Take the next frame of a message: the peer, the one that counts, and those that may not be."""
+        gate.frames += 1
+        if gate.frames == 1:
+            gate.peer = gate.mark + frame.bytes
+            return
+        if frame.more:
+            return
+        alone, gate.frames = gate.frames == 2, 0
+        role = self._role(frame) if alone else None
+        if role is None:
+            self._link.denied += 1
+            self._brain.gone(gate.peer)
+            return
+        self._link.frames_in += 1
+        try:
+            self._brain.receive(gate.peer, role, frame.bytes)
+        except Exception:  # one client's message must not end the link of the others
+            self._link.faults += 1
+            self._brain.gone(gate.peer)
+
+    def _role(self, frame: Any) -> str | None:
+        try:
+            self._link.speaker = key = str(frame.get("User-Id"))
+        except zmq.ZMQError:  # nobody gets here without one, and if so, is not heard
+            return None
+        return self._link.doorman.role(key)

@@ -1,0 +1,108 @@
+"""Where clients of one role come in: a socket with CURVE, and where it listens."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import zmq
+
+from looptap.agent.io.authenticator import DOMAIN
+from looptap.agent.io.endpoints import Bound, bind, rebind
+from looptap.protocol.files.connection import private_dir
+from looptap.protocol.keys import OPERATOR, KeyPair
+from looptap.protocol.limits import Limits
+
+CURVE_OVERHEAD = 33
+"""Bytes that encryption adds to a frame (RFC 26)."""
+UNCOPIED = 262_144
+"""Bytes from which on libzmq reads a frame where it is: to tell when it has done so costs as much as a small copy."""
+TRACKED, VIEWERS_BYTES = 16_384, 1_048_576
+"""Bytes of a frame from which on those that libzmq holds for a viewer are counted, and how many it may hold before the
+next: what a hostile one says to have taken in is not to be believed."""
+_PEERS = 64  # of which frames are counted, before those are forgotten that have none
+MARK = 4
+"""Bytes before a peer's own name by which the gates of an agent tell their peers apart."""
+
+
+class Sent(enum.Enum):
+    """What became of a frame."""
+
+    OK = "handed over to libzmq"
+    FULL = "refused: as many messages as may wait for this peer do"
+    GONE = "refused: this peer is not connected"
+
+
+class Gate:
+    """One ROUTER with CURVE, which holds the secret of ``server``; used by the I/O thread after `open`."""
+
+    def __init__(self, number: int, role: str, server: KeyPair, limits: Limits) -> None:
+        self.role, self.server, self._limits = role, server, limits
+        self.mark = number.to_bytes(MARK, "big")
+        self.bound = Bound(())
+        self.router: zmq.Socket[bytes] | None = None
+        self.peer, self.frames = b"", 0
+        """Of the message that is being received: who sends it, and how many frames of it there were."""
+        self._held: dict[bytes, list[tuple[zmq.MessageTracker, int]]] = {}
+
+    def open(self, context: zmq.Context[zmq.Socket[bytes]], wanted: str | None, directory: Path | None) -> None:
+        """Listen. Raises EndpointBusy or BadEndpoint; `close` is called then, too."""
+        self.router = context.socket(zmq.ROUTER)
+        secure(self.router, self.server, self._limits)
+        self.bound = bind(self.router, wanted, directory or private_dir())
+
+    def renew(self) -> None:
+        """Listen once more at a path that has vanished."""
+        if self.router is not None:
+            self.bound = rebind(self.router, self.bound)
+
+    def send(self, peer: bytes, frame: bytes) -> Sent:
+        """Hand ``frame`` over for ``peer``, by its own name, without waiting. Never raises."""
+        router = self.router
+        if router is None:
+            return Sent.GONE
+        tracked = self.role != OPERATOR and len(frame) >= TRACKED
+        if tracked and self._holds(peer) >= VIEWERS_BYTES:
+            return Sent.FULL
+        try:
+            router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            if tracked:
+                tracker = router.send(frame, zmq.NOBLOCK, copy=False, track=True)
+                self._held[peer].append((tracker, len(frame)))
+            else:
+                router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
+        except zmq.Again:
+            return Sent.FULL
+        except zmq.ZMQError:
+            return Sent.GONE
+        return Sent.OK
+
+    def _holds(self, peer: bytes) -> int:
+        """Bytes of large frames that libzmq still holds for a viewer."""
+        if len(self._held) > _PEERS:
+            self._held = {p: held for p, held in self._held.items() if any(not tracker.done for tracker, _ in held)}
+        held = self._held[peer] = [one for one in self._held.get(peer, ()) if not one[0].done]
+        return sum(size for _, size in held)
+
+    def close(self, linger: float = 0.0) -> None:
+        """Hang up on everybody and listen no more; messages that wait have ``linger`` seconds to leave."""
+        router, self.router = self.router, None  # what listens is gone at once, linger or not
+        if router is not None:
+            router.close(max(0, int(linger * 1000)))
+        self.bound.remove()
+
+
+def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:
+    """Have ``router`` demand keys and keep to the limits; before it is bound."""
+    router.curve_server = True
+    router.curve_secretkey = server.secret
+    router.zap_domain = DOMAIN
+    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
+    router.router_mandatory = True  # a message that cannot be sent is told, not dropped
+    router.linger = 0
+    router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD  # libzmq compares what is on the wire
+    router.sndhwm = router.rcvhwm = limits.high_water_mark
+    router.backlog = limits.backlog
+    router.handshake_ivl = int(limits.handshake * 1000)
+    # No heartbeats of its own: where a peer dies while its frames wait to be read, libzmq's next one ends the process
+    # (an assertion in its engine). Clients send theirs, with the time after which they count as dead.

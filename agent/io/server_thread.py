@@ -1,0 +1,311 @@
+"""The agent's end of the wire: one thread that owns the sockets, and nothing else of the job.
+
+Guarantees
+- `Link.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
+- Nobody is heard who did not prove a key, and the role is looked up for every message.
+- An exception of the brain restarts the loop after a pause; the fourth one without a quiet minute in between
+  closes the link for good and is told once. None reaches the training thread.
+- A forked child neither uses nor closes what its parent owns.
+Assumes that the brain calls `Link.send` on this thread only. How the thread shares the interpreter with the
+training thread is the matter of looptap.agent.io.reactor.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import math
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+# What frees uncopied frames has an exit hook, and hooks run last one first: it must be there before ours.
+import zmq.utils.garbage
+
+from looptap.agent.handoff.wakeup import Bell
+from looptap.agent.io import after_fork
+from looptap.agent.io.authenticator import Doorman
+from looptap.agent.io.reactor import Loop
+from looptap.agent.io.server_socket import MARK, Gate, Sent
+from looptap.protocol.errors import LinkError
+from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
+from looptap.protocol.limits import Limits
+
+log = logging.getLogger("looptap")
+
+RESTARTS = (0.05, 0.2, 0.8)
+"""Seconds of pause after the first, second and third fault."""
+FORGIVEN = 60.0
+"""Seconds without a fault after which earlier ones no longer count."""
+CLOSING = 0.5
+"""Seconds that last messages may take to leave."""
+
+
+class Brain(Protocol):
+    """What decides what to send; all of it is called on the I/O thread."""
+
+    def receive(self, peer: bytes, role: str, frame: bytes) -> None:
+        """Handle one frame of an authenticated peer; may call `Link.send`."""
+
+    def gone(self, peer: bytes) -> None:
+        """Forget a peer: it broke the rules, or its key was revoked."""
+
+    def flush(self) -> bool:
+        """Send one small message's worth of what waits; True if more can be sent."""
+
+    def rest(self) -> bool:
+        """Have what comes next ring the bell; False if something is there to be flushed already."""
+
+    def beat(self) -> None:
+        """See whether the loop moves, and send each client a sign of life."""
+
+    def alarmed(self) -> None:
+        """Do what is due at `Link.alarm`, and set that anew."""
+
+    def linger(self) -> float:
+        """Seconds in which values gather after a wake-up."""
+
+    def goodbye(self) -> None:
+        """Send what waits, and take leave."""
+
+
+class Link:
+    """The gates of an agent, their doorman, and the thread "looptap-io" that serves them.
+
+    There is one gate, for operators, until `open_gate` makes another. ``endpoint`` is what `looptap.agent.io.endpoints`
+    understands; sockets are made in ``directory``, by default the user's private one. ``on_failure`` is called once, on
+    the I/O thread, with the traceback that ended the link.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        *,
+        endpoint: str | None = None,
+        keys: RoleKeys,
+        limits: Limits,
+        directory: Path | None = None,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        self.doorman = Doorman()
+        self.doorman.admit(keys.client.public, keys.role)
+        self.failure = ""
+        self.frames_in = self.frames_out = self.full = self.denied = self.faults = self.wakes = 0
+        self.speaker = ""
+        """The public key of the peer whose message is being handled."""
+        self.alarm = math.inf
+        """When `Brain.alarmed` is to be called, in monotonic seconds."""
+        self._brain, self._wanted, self._directory = brain, endpoint, directory
+        self.limits, self._keys, self._on_failure = limits, keys, on_failure
+        self.bell, self.urgent = Bell(), Bell()
+        self._ring, self._ring_urgently = self.bell.ring, self.urgent.ring
+        self._posted: deque[Callable[[], object]] = deque()
+        self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
+        self._grieved = False  # whether it was told that a file cannot be made again
+        self._numbers = itertools.count()
+        self._operators = Gate(next(self._numbers), keys.role, keys.server, limits)
+        self.gates: tuple[Gate, ...] = ()
+        self._stopping = False
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    # ------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Bind, and start the thread. Raises EndpointBusy or BadEndpoint; then nothing is left behind."""
+        require_curve()
+        self._context = zmq.Context()
+        try:
+            door = self.doorman.open(self._context)  # before anybody can knock
+            self._open(self._operators, self._wanted)
+            loop = Loop(self, self._brain, door)
+            self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
+            after_fork.remember(self)
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            self._close(0.0)
+            raise
+
+    def wake(self) -> None:
+        """Tell the thread that there is something to flush: it lets more gather, then flushes."""
+        self._ring()
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run ``call`` on the I/O thread at once. Its exceptions count as faults of the link."""
+        self._posted.append(call)
+        self._ring_urgently()
+
+    def keep_up(self, path: Path, renew: Callable[[], object]) -> None:
+        """Touch ``path`` now and then, and call ``renew`` on the I/O thread if it has vanished.
+
+        Cleaners of temporary directories remove what is ten days old; a logout removes all of /run/user/<uid>.
+        """
+        self._kept += ((path, renew),)
+
+    def stop(self, timeout: float = 2.0) -> bool:
+        """Flush, say goodbye, close and end the thread; whether that was done within ``timeout`` seconds."""
+        thread = self._thread
+        if thread is None:
+            return True
+        self._deadline = time.monotonic() + timeout
+        self._stopping = True
+        self._ring_urgently()
+        if thread is not threading.current_thread():
+            thread.join(timeout)
+            if thread.is_alive():  # what frees its frames must outlive it, to the end of the process
+                atexit.unregister(zmq.utils.garbage.gc._atexit)
+        return not thread.is_alive()
+
+    def abandon(self) -> None:
+        """Become inert in a forked child: the sockets and the bell are the parent's, and stay untouched."""
+        if self._context is None:
+            return
+        for gate in self.gates:
+            after_fork.release(gate.bound.endpoints)
+        after_fork.forget((self._context, self.gates, self.doorman, self.bell, self.urgent, self._thread))
+        self._ring = self._ring_urgently = _nothing
+        self._thread = self._context = None
+        self.gates = ()
+        self.doorman = Doorman()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where clients can connect; empty before `start`."""
+        return self._operators.bound.endpoints
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stats(self) -> dict[str, int | float]:
+        """What passed: frames in, out, refused by full queues and by roles, handshakes, wake-ups, faults."""
+        return {
+            "frames_in": self.frames_in,
+            "frames_out": self.frames_out,
+            "full": self.full,
+            "denied": self.denied,
+            "admitted": self.doorman.admitted,
+            "refused": self.doorman.refused,
+            "wakes": self.wakes,
+            "faults": self.faults,
+        }
+
+    # ------------------------------------------------------------ from the I/O thread
+
+    def send(self, peer: bytes, frame: bytes) -> Sent:
+        """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
+        mark = peer[:MARK]
+        for gate in self.gates:
+            if gate.mark == mark:
+                sent = gate.send(peer[MARK:], frame)
+                self.frames_out += sent is Sent.OK
+                self.full += sent is Sent.FULL
+                return sent
+        return Sent.GONE
+
+    def open_gate(self, server: KeyPair, role: str, wanted: str | None) -> Gate:
+        """Listen at a further endpoint, for clients of ``role``. Raises EndpointBusy or BadEndpoint."""
+        gate = Gate(next(self._numbers), role, server, self.limits)
+        self._open(gate, wanted)
+        return gate
+
+    def close_gate(self, gate: Gate) -> None:
+        """Hang up on all who came in by ``gate``, and listen there no more."""
+        self.gates = tuple(g for g in self.gates if g is not gate)
+        self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
+        gate.close(CLOSING)
+
+    def _open(self, gate: Gate, wanted: str | None) -> None:
+        assert self._context is not None
+        try:
+            gate.open(self._context, wanted, self._directory)
+        except BaseException:
+            gate.close()
+            raise
+        self.gates = (*self.gates, gate)
+        if gate.bound.path is not None:
+            self.keep_up(gate.bound.path, gate.renew)
+
+    def _run(self, loop: Loop) -> None:
+        last = 0.0
+        strikes = 0
+        while not self._stopping:
+            try:
+                loop.turn()
+            except BaseException:
+                self.faults += 1
+                now = time.monotonic()
+                strikes = 1 if now - last > FORGIVEN else strikes + 1
+                last = now
+                if strikes > len(RESTARTS):
+                    self._fail(traceback.format_exc())
+                    return
+                time.sleep(RESTARTS[strikes - 1])
+                loop.recover()
+        self._take_leave()
+
+    def _take_leave(self) -> None:
+        for last in (self.work_posted, self._brain.goodbye):
+            try:
+                last()
+            except BaseException:
+                self.faults += 1
+        self._close(min(CLOSING, self._deadline - time.monotonic()))
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._ring = self._ring_urgently = _nothing
+        self._close(0.0)
+        if self._on_failure is not None:
+            with contextlib.suppress(Exception):
+                self._on_failure(reason)
+
+    def _close(self, linger: float) -> None:
+        """Close the sockets, the doorman last; messages that wait have ``linger`` seconds to leave."""
+        gates, self.gates = self.gates, ()
+        context, self._context = self._context, None
+        for gate in gates:
+            gate.close(linger)
+        self.doorman.close()
+        if context is not None:
+            context.term()
+
+    def work_posted(self) -> None:
+        """Run what was posted so far."""
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+
+    def look_after(self, touch: bool) -> None:
+        """Make again what vanished of the files, and with ``touch`` show them to be in use."""
+        for path, renew in self._kept:
+            try:
+                if not os.path.lexists(path):
+                    renew()
+                elif touch:
+                    os.utime(path)
+            except (OSError, LinkError) as error:
+                self._grieve(path, error)
+
+    def _grieve(self, path: Path, error: Exception) -> None:
+        if not self._grieved:
+            self._grieved = True
+            log.warning(
+                "looptap: %s has vanished and cannot be made again (%s). Clients that are attached stay so; new ones "
+                "will not find this run until the directory is there. A better place: export LOOPTAP_DIR=…", path, error
+            )  # fmt: skip
+
+
+def _nothing() -> None:
+    """What a bell does that belongs to nobody."""

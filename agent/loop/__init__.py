@@ -1,0 +1,1 @@
+"""Training thread: event types, attached queries, their cost, and the guards around them."""

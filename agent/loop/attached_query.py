@@ -1,0 +1,386 @@
+"""A query that is attached to the events of a running job: evaluated on the training thread, guarded, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from looptap.agent.handoff.value_queue import SMALLEST, Item, Marked, Sink
+from looptap.agent.loop.deferred_evaluation import MISSED
+from looptap.agent.loop.guard.state_guard import StateGuard
+from looptap.agent.loop.overhead_budget import CostMeter
+from looptap.agent.loop.query_status import QueryStatus
+from looptap.streams.errors import LooptapError
+from looptap.streams.events import Event, missing_of
+from looptap.streams.operators.flight_recorder import FlightRecorder
+from looptap.streams.operators.pipeline import ERROR, Latest, Mapped, Output, Pipeline, needs_group
+from looptap.streams.operators.trust import Sight
+from looptap.streams.values.snapshots import NUMBERS, take
+
+Happened: TypeAlias = tuple[Any, int, float, int]
+"""An event with its number, time and the number of the last one before its group; None ends the group of the number,
+`MISSED` stands for an event that Ctrl-C has cut short."""
+
+
+class AttachedQuery(QueryStatus):
+    """One query of one client on the events of one type.
+
+    The training thread calls `post` and `close`; the I/O thread reads the counters and empties the outbox.
+
+    Ctrl-C may come out of both. Each notes first which event, or which end of a group, it is at (`seen`, `closed`), and
+    leaves the counts whole: a value that is not put is counted as dropped, a window that lacks an event is flagged. So
+    whoever is interrupted finds by these marks what is left to do, and does nothing twice. Python delivers a signal
+    where a function begins, jumps back or returns from one that is written in C, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        outbox: Sink,
+        *,
+        on: str,
+        name: str = "",
+        max_bytes: int,
+        recorder: FlightRecorder[Item] | None = None,
+        meter: CostMeter,
+        places: Sequence[Latest] = (),
+    ) -> None:
+        super().__init__(pipeline, outbox, meter, places)
+        self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
+        self.grouped, self.every = needs_group(pipeline), pipeline.every
+        self.numbers, self.language = pipeline.numbers, pipeline.language
+        """What it reads of an event if it is arithmetic, else None; the names of the language that it uses."""
+        if recorder is not None:
+            condition = recorder.condition
+            self.language |= condition.language
+            if self.numbers is not None:
+                self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
+        self.later: bool | None = None
+        """Whether it is evaluated after its events; None until it has seen one."""
+        self.dear = 0  # how often in a row, a little later, it cost more than what is never limited
+        self.seen = 0
+        """The number of the last event that it has evaluated, or counted as lost."""
+        self.closed = 0
+        """How many groups had ended when it last closed its window at the end of one."""
+        self._close_asked = False
+        self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
+        short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
+        self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
+        self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
+        self._standing: Mapping[str, Any] = {}  # of the newest event
+        self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
+
+    def post(self, event: Event, number: int, now: float, began: int) -> None:
+        """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
+
+        ``began`` is the number of the last event before the open group.
+        """
+        self.seen = number
+        outbox = self.outbox
+        before = outbox.number
+        try:
+            try:
+                feed = self._feed
+                if feed is not None and (self.later or self._harmless(event)):
+                    self.events += 1
+                    value, size = take(feed(event), self.max_bytes)
+                    outbox.put(number, now, value, size)
+                    self._in_a_row = 0
+                    return
+                if self.state != "live":
+                    return
+                if self.suspended:
+                    if now < self._retry:
+                        self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
+                        return
+                    self._try_again(now)
+                if not self.events:
+                    self.started = now
+                    if self.pipeline.expects:
+                        self.doubt = missing_of(event, self.pipeline.expects)
+                        self._tell()
+                    if self.grouped:
+                        self.pipeline.begin(partial=number > began + 1)
+                self.events += 1
+                if self.later or self._harmless(event):
+                    self._evaluate(event, number, now)
+                else:
+                    self._guarded(event, number, now)
+                self._outputs = None
+                if self._close_asked:
+                    self.close(number, now)
+                if self._mapped is not None:
+                    self._feed = self._mapped.feed()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self._outputs = None
+                self._failed(error)
+        except KeyboardInterrupt:
+            self._interrupted(outbox.number - before, event, number, now)
+            raise
+
+    def _harmless(self, event: Event) -> bool:
+        """Whether the query is known to leave the loop alone, with what it reads of this event."""
+        for pipeline in self._pipelines:
+            if pipeline.sight is None or not pipeline.sight.plain(event):
+                return False
+        return self._inputs_seen is None or self._inputs_seen.plain(event)
+
+    def _evaluate(self, event: Event, number: int, now: float) -> None:
+        self._outputs = outputs = self.pipeline.post(event, number, now)
+        if outputs:
+            self._put(outputs, event, number, now)
+        elif self.pipeline.mapped:
+            self._empty += 1
+            self._in_a_row = 0
+
+    def _interrupted(self, put: int, event: Event, number: int, now: float) -> None:
+        """Make the counts whole after Ctrl-C inside `post`, which has put ``put`` values."""
+        if self.suspended or self.state != "live":
+            return
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            self._put(outputs[put:], event, number, now)
+            return
+        if not put and self.pipeline.yields(now):
+            self.outbox.lose()
+        if self.pipeline.trusted:
+            self._put(self.pipeline.recover(now), event, number, now)
+        else:  # which may end a window
+            self._inside(StateGuard(self._pipelines, self._standing), number, lambda: self._recover(event, number, now))
+
+    def _recover(self, event: Event, number: int, now: float) -> None:
+        self._put(self.pipeline.recover(now), event, number, now)
+
+    def miss(self, number: int, now: float) -> None:
+        """Take note of an event that Ctrl-C has kept from the query."""
+        if self.state != "live":
+            return
+        self.seen = number
+        if self.suspended:
+            self.withheld += 1
+            return
+        if not self.pipeline.mapped:
+            self.pipeline.begin(partial=True)
+        if self.pipeline.yields(now):
+            self.outbox.lose()
+
+    def _guarded(self, event: Event, number: int, now: float) -> None:
+        """Evaluate what may do anything: what it changes of the loop is put back or, once, reported."""
+        self._standing = event.__looptap_standing__()
+        guard = StateGuard(self._pipelines, *event.__looptap_shown__())
+        self._inside(guard, number, lambda: self._evaluate(event, number, now))
+
+    def _inside(self, guard: StateGuard, number: int, do: Callable[[], None]) -> None:
+        try:
+            with guard:
+                do()
+        except KeyboardInterrupt:
+            guard.restore()  # it may have come before that was done
+            raise
+        finally:
+            self._warn(guard, number)
+
+    def _warn(self, guard: StateGuard, number: int) -> None:
+        if not self.warning and (warning := guard.changed(number)):
+            self.warning = warning
+            self._tell()
+
+    def take_in(self, batch: Sequence[Happened]) -> None:
+        """Evaluate the query at several events, and end windows between them; not those that it has seen already."""
+        if batch and batch[0][1] <= self.seen:  # Ctrl-C had come
+            batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
+        if self.every != 1:
+            batch = [one for one in batch if one[0] is None or not one[1] % self.every]
+        if not batch or (self._feed is not None and self._in_bulk(self._feed, batch)):
+            return
+        begun = self.events > 0 and self.state == "live" and not (self.suspended or self._close_asked)
+        post = self._reduce if begun and self.later and not self.pipeline.mapped else self.post
+        rest = iter(batch)
+        while True:
+            try:
+                for event, number, now, began in rest:
+                    if event is None:
+                        if self.grouped and self.events:
+                            self.close(number, now, began)
+                    elif event is MISSED:
+                        self.miss(number, now)
+                    else:
+                        post(event, number, now, began)
+                return
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self._failed(error)
+                post = self.post
+
+    def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
+        """`post` of a reduction that goes on as it did. Raises what it raises."""
+        self.seen = number
+        self.events += 1
+        outbox = self.outbox
+        before = outbox.number
+        try:
+            outputs = self.pipeline.post(event, number, now)
+            if outputs:
+                self._outputs = outputs
+                self._put(outputs, event, number, now)
+                self._outputs = None
+        except KeyboardInterrupt:
+            self._interrupted(outbox.number - before, event, number, now)
+            raise
+
+    def _in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[Happened]) -> bool:
+        """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""
+        happened = [one for one in batch if one[0] is not None]
+        values: list[Any] = []
+        try:
+            values.extend(map(feed, map(itemgetter(0), happened)))
+        except Exception:  # one by one, the others get through
+            return False
+        except KeyboardInterrupt:
+            if len(values) < len(happened):  # it was evaluating this one, which may take for ever
+                for event, number, now, began in happened[: len(values)]:
+                    self.post(event, number, now, began)
+                self.miss(*happened[len(values)][1:3])
+            raise
+        kinds = set(map(type, values))
+        rows = kinds == {tuple} and NUMBERS.issuperset(map(type, chain.from_iterable(values)))
+        if not (rows or kinds <= NUMBERS):
+            return False
+        sizes = [SMALLEST * (len(value) or 1) for value in values] if rows else [SMALLEST] * len(values)
+        numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
+        outbox, before = self.outbox, self.outbox.number
+        try:
+            outbox.put_all(numbers, times, values, sizes)
+        finally:  # all of them, unless Ctrl-C came
+            if done := outbox.number - before:
+                self.seen = numbers[done - 1]
+            self.events += done
+        self._in_a_row = 0
+        return True
+
+    def log(self, value: Any, now: float, call: int) -> None:
+        """Put a value that the host hands over in its ``call``-th call. Raises nothing but KeyboardInterrupt."""
+        self.seen = call
+        if self.state != "live":
+            return
+        outbox, before = self.outbox, self.outbox.number
+        try:
+            self.events += 1
+            copy, size = take(value, self.max_bytes)
+            outbox.put(self.events, now, copy, size)
+            self._in_a_row = 0
+        except KeyboardInterrupt:
+            if outbox.number == before:
+                outbox.lose()
+            raise
+        except BaseException as error:
+            self._failed(error)
+
+    def miss_log(self, call: int) -> None:
+        """Count a value as lost that Ctrl-C has kept from `log`."""
+        if self.seen != call and self.state == "live":
+            self.seen = call
+            self.events += 1
+            self.outbox.lose()
+
+    def close(self, number: int, now: float, group: int = 0) -> None:
+        """End the window: the host's group has ended, which was the ``group``-th."""
+        self.closed = group or self.closed
+        self._close_asked = False
+        outbox = self.outbox
+        before = outbox.number
+        try:
+            self._close(number, now)
+            self._outputs = None
+        except KeyboardInterrupt:
+            outputs, self._outputs = self._outputs, None
+            if outputs is None:
+                self._close(number, now)  # what is left of it; an evaluation is not tried again
+                self._outputs = None
+            else:
+                self._put(outputs[outbox.number - before :], None, number, now)
+            raise
+        except BaseException as error:
+            self._outputs = None
+            self._failed(error)
+
+    def _close(self, number: int, now: float) -> None:
+        if self.pipeline.trusted:  # what is left to reduce are copies
+            self._put_closed(number, now)
+        else:
+            guard = StateGuard(self._pipelines, self._standing)
+            self._inside(guard, number, lambda: self._put_closed(number, now))
+
+    def _put_closed(self, number: int, now: float) -> None:
+        self._outputs = outputs = self.pipeline.close(now)
+        self._put(outputs, None, number, now)
+
+    def close_soon(self) -> None:
+        """End the window at the next event (from any thread)."""
+        self._close_asked = True
+
+    def cut(self, number: int, now: float) -> None:
+        """End the window because the query goes; it is flagged partial."""
+        self.pipeline.begin(partial=True)
+        self.close(number, now)
+
+    def watched(self, event: Event, number: int, now: float, began: int, step: float) -> None:
+        """`post` of a query that is under suspicion, at the cost that is its own doing."""
+        before = self.meter.own.start()
+        self.post(event, number, now, began)
+        cost = self.meter.own.stop(before)
+        self.seconds += cost
+        if cost > self.meter.cheap:
+            self.charge(cost, step, number, now)
+        else:
+            self.meter.calm(now)
+
+    def charge(self, cost: float, step: float, number: int, now: float) -> None:
+        """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
+        meter, limited = self.meter, self.meter.limited
+        if not meter.charge(cost, step, self.seconds, self.events, now):
+            self.fail(f"one evaluation took {cost:.1f} s, for the second time")
+        elif meter.limited and not self.pipeline.mapped:
+            self.cut(number, now)
+            self._suspend(now)
+        elif meter.limited != limited:
+            self._tell()
+
+    def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
+        put = self.outbox.put
+        for flags, value in outputs:
+            if flags & ERROR:
+                self.note(value)
+                put(number, now, Marked(value, flags), SMALLEST + len(value))
+                continue
+            try:
+                copy, size = take(value, self.max_bytes)
+            except LooptapError as error:
+                if self.pipeline.mapped:
+                    raise
+                self.note(str(error))
+                put(number, now, Marked(str(error), flags | ERROR), SMALLEST + len(str(error)))
+                continue
+            self._in_a_row = 0
+            if self.recorder is None:
+                put(number, now, Marked(copy, flags) if flags else copy, size)
+            elif event is not None:
+                kept, more = self._inputs(event)
+                put(number, now, Marked(copy, flags, kept), size + more)
+
+    def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
+        """Snapshots of what the recorder's condition reads."""
+        assert self.recorder is not None
+        kept: dict[str, Any] = {}
+        total = 0
+        present = event.__looptap_names__()
+        for name in self.recorder.condition.reads:
+            if name in present:
+                kept[name], size = take(getattr(event, name), self.max_bytes)
+                total += size
+        return kept, total

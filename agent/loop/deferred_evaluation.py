@@ -1,0 +1,155 @@
+"""Events whose queries are evaluated a moment later, because these are arithmetic on a few numbers.
+
+After a training step the caches hold the loop's code, not looptap's: a query evaluated there costs ten times what it
+costs in a row. So the training thread only copies the numbers, and the queries of some twenty events run together, on
+the I/O thread when the bell has rung; in a loop so fast that they pile up, on the training thread, which has the caches
+warm then. Every other query is evaluated at its event.
+
+Guarantees: each query sees its events and the ends of its groups in their order, none twice; what waits is bounded, by
+work and not by loss. Ctrl-C during an evaluation costs a query the value that it was at: the rest of the piece stays,
+and whoever evaluates next does the rest. Assumes that events are appended under the lock of their types.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from itertools import groupby, islice, repeat, starmap
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from looptap.agent.handoff.value_queue import Post
+    from looptap.agent.loop.evaluation_plan import Plan
+
+ENOUGH = 256
+"""Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
+MOST = 2048
+"""Events beyond which it even waits for the I/O thread, which is at work on them."""
+OVERFLOW_EVENTS = 65_536
+"""Events beyond which the queries that do not return fail: what waits must not grow without bound."""
+PIECE = 64
+"""Events that are evaluated at once."""
+
+
+PATIENCE = 0.5
+"""Seconds that one thread waits for another one's piece."""
+
+Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | object | None]"
+"""The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,
+`MISSED` stands for an event that Ctrl-C has cut short."""
+MISSED: Final = object()
+
+
+class Silence:
+    """In place of the bell where nobody waits: it has always been rung already."""
+
+    rung = True
+
+    def wake(self) -> None:
+        """Nobody is woken."""
+
+
+class Turn:
+    """Whose turn it is to evaluate: one piece of an agent's events is evaluated at a time."""
+
+    __slots__ = ("lock", "overdue", "thread")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Held while a piece is evaluated. Only its owner can release it: so Ctrl-C never leaves it taken."""
+        self.overdue = False
+        """Whether another thread has waited for the piece in vain; it waits no second time for the same one."""
+        self.thread = 0
+        """The identifier of the thread that evaluates."""
+
+
+class Backlog:
+    """The events of an agent that wait for evaluation, of all types, in order."""
+
+    __slots__ = ("enough", "events", "piece", "post", "turn")
+
+    def __init__(self, post: Post | Silence) -> None:
+        self.post = post
+        self.events: deque[Waiting] = deque()
+        self.enough = ENOUGH
+        self.turn = Turn()
+        self.piece: list[Waiting] = []
+        """The events that are being evaluated, or that Ctrl-C has left."""
+
+    def quiet_twin(self) -> Backlog:
+        """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
+        twin = Backlog(Silence())
+        twin.turn = self.turn
+        return twin
+
+    def waits(self) -> bool:
+        """Whether there are events to evaluate."""
+        return bool(self.events or self.piece)
+
+    def look(self) -> None:
+        """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
+        waiting = len(self.events)
+        if waiting < self.enough:
+            self.post.wake()
+        elif waiting < OVERFLOW_EVENTS:
+            self.drain(blocking=waiting >= MOST)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Fail the queries whose events have piled up behind a piece that does not end, and drop these events."""
+        plans = {waiting[0] for waiting in [*self.events]}  # copied in one step, whatever the I/O thread takes
+        self.events.clear()
+        for plan in plans:
+            plan.fail(
+                f"{OVERFLOW_EVENTS:,} events were waiting while an evaluation on the I/O thread did not return; "
+                "looptap stacks names the query"
+            )
+
+    def drain(self, blocking: bool = True) -> None:
+        """Evaluate all that waits now, and wait for another thread that is at it if ``blocking``."""
+        while (self.events or self.piece) and self.evaluate(blocking):
+            pass
+
+    def catch_up(self) -> None:
+        """Evaluate, on the I/O thread, what waits; of a flood as much as the training thread leaves to it."""
+        for _ in range(ENOUGH // PIECE):
+            if not self.evaluate() or len(self.events) < PIECE:
+                return
+
+    def evaluate(self, blocking: bool = True) -> bool:
+        """Evaluate up to 64 events; False if another thread is at it, or if nothing waits."""
+        events, piece, turn, lock = self.events, self.piece, self.turn, self.turn.lock
+        me = threading.get_ident()
+        if not (events or piece) or turn.thread == me:
+            return False
+        try:  # Ctrl-C may come as soon as the lock is taken, before anything is noted
+            if not lock.acquire(False):
+                if not blocking or turn.overdue:
+                    return False
+                if not lock.acquire(timeout=PATIENCE):
+                    turn.overdue = True  # its owner clears this when the piece has ended
+                    return False
+            turn.thread = me
+            turn.overdue = False
+            if not piece:  # in one call, so that no event is in neither
+                piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), PIECE)))
+            for plan, waiting in groupby(piece, itemgetter(0)):
+                plan.evaluate(list(waiting))
+            piece.clear()
+            return True
+        except KeyboardInterrupt:
+            self.post.wake()
+            raise
+        except BaseException:
+            piece.clear()
+            raise
+        finally:
+            if turn.thread == me:
+                turn.thread = 0
+                turn.overdue = False
+            try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
+                lock.release()
+            except RuntimeError:  # another thread has it
+                pass

@@ -1,0 +1,351 @@
+"""How each kind of object that a query can reach is kept: what of it is noted, and what is looked at next."""
+
+from __future__ import annotations
+
+import functools
+import io
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from looptap.agent.loop.guard.containers import MAX_ITEMS
+from looptap.agent.loop.guard.reachable_walk import Undo, Walk
+from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
+from looptap.agent.loop.guard.tensor_state import Change, Path
+from looptap.streams.errors import QueryError
+from looptap.streams.values.plain import attributes_of
+
+_LOOKED_INTO = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
+
+ITERATOR = (
+    "{} is an iterator of the loop: what a query takes from it the loop would miss. Expose what it goes over, or emit "
+    "what it yields."
+)
+PERSISTENT = (
+    "this DataLoader keeps its workers (persistent_workers=True), and all its iterators are one: a query that goes "
+    "over it would reset the loop's. Query loader.dataset, or a loader of its own."
+)
+
+Keeper = Callable[[Walk, Any, Path], None]
+
+_keepers: dict[type, Keeper] = {}
+
+
+def keeper_of(kind: type) -> Keeper:
+    """How objects of this type are kept."""
+    keeper = _keepers.get(kind)
+    if keeper is None:
+        if len(_keepers) > MAX_TYPES:
+            _keepers.clear()
+        keeper = _keepers[kind] = _chosen(kind)
+    return keeper
+
+
+def _chosen(kind: type) -> Keeper:
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "nn") and hasattr(torch, "utils"):
+        data = sys.modules.get("torch.utils.data")
+        if issubclass(kind, torch.Tensor):
+            return _tensor
+        if issubclass(kind, torch.Generator):
+            return _torch_generator
+        if issubclass(kind, torch.nn.Module):
+            return _module
+        if data is not None and issubclass(kind, data.DataLoader):
+            return _loader
+    numpy = sys.modules.get("numpy.random")  # which is loaded when somebody first asks for it: not here
+    if numpy is not None:
+        if issubclass(kind, numpy.Generator):
+            return _numpy_generator
+        if issubclass(kind, numpy.RandomState | numpy.BitGenerator):
+            return _numpy_random
+    for bases, keeper in _BY_BASE:
+        if issubclass(kind, bases):
+            return keeper
+    if hasattr(kind, "__next__"):
+        return _iterator
+    if issubclass(kind, type | types.ModuleType) or (is_library(kind) and not kind.__module__.startswith(_LOOKED_INTO)):
+        return _nothing
+    return _instance
+
+
+def _nothing(walk: Walk, value: Any, path: Path) -> None:
+    """There is nothing to keep."""
+
+
+def _tensor(walk: Walk, value: Any, path: Path) -> None:
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        grad = walk.tensors.add(value, path)
+    if grad is not None:
+        walk.push(grad, Path(path, "grad"))
+    if value.__dict__:
+        _attributes(walk, value, path)
+
+
+def _array(walk: Walk, value: Any, path: Path) -> None:
+    walk.tensors.add_array(value, path)
+    if value.dtype == object and value.size <= MAX_ITEMS:
+        for place, item in enumerate(value.flat):
+            walk.push(item, Path(path, "[", place))
+
+
+def _mapping(walk: Walk, value: Any, path: Path) -> None:
+    walk.keep(value, path)
+    if len(value) <= MAX_ITEMS:
+        for key, item in list(dict.items(value)):
+            here = Path(path, "[", key)
+            walk.push(key, here)
+            walk.push(item, here)
+    if type(value) is not dict:
+        _instance(walk, value, path)
+
+
+def _sequence(walk: Walk, value: Any, path: Path) -> None:
+    if not isinstance(value, tuple | frozenset):
+        walk.keep(value, path)
+    if len(value) <= MAX_ITEMS:
+        for place, item in enumerate(list(value)):
+            walk.push(item, Path(path, "[", place))
+    if type(value) not in (list, tuple):
+        _instance(walk, value, path)
+
+
+def _torch_generator(walk: Walk, value: Any, path: Path) -> None:
+    state = value.get_state()
+
+    def undo() -> Iterable[Change]:
+        value.set_state(state)
+        return ()
+
+    walk.undo(path, undo)
+
+
+def _random(walk: Walk, value: Any, path: Path) -> None:
+    if isinstance(value, random.SystemRandom):
+        return
+    state = random.Random.getstate(value)
+
+    def undo() -> Iterable[Change]:
+        random.Random.setstate(value, state)
+        return ()
+
+    walk.undo(path, undo)
+
+
+def _numpy_random(walk: Walk, value: Any, path: Path) -> None:
+    legacy = hasattr(value, "set_state")
+    state = value.get_state(legacy=False) if legacy else value.state
+
+    def undo() -> Iterable[Change]:
+        if legacy:
+            value.set_state(state)
+        else:
+            value.state = state
+        return ()
+
+    walk.undo(path, undo)
+
+
+def _numpy_generator(walk: Walk, value: Any, path: Path) -> None:
+    walk.push(value.bit_generator, path)
+
+
+_GENERATORS = (_torch_generator, _random, _numpy_random, _numpy_generator)
+
+
+def _file(walk: Walk, value: Any, path: Path) -> None:
+    try:
+        if value.closed or not value.readable() or not value.seekable():
+            return
+        position = value.tell()
+    except Exception:  # while its lines are read, the position of a text file is not told
+        return
+
+    def undo() -> Iterable[Change]:
+        if not value.closed and value.tell() != position:
+            value.seek(position)
+        return ()
+
+    walk.undo(path, undo)
+
+
+def _iterator(walk: Walk, value: Any, path: Path) -> None:
+    """Refuse what the query names; of another one put the position back, or report that it has moved."""
+    if _is_named(path, walk.named):
+        raise QueryError(ITERATOR.format(path))
+    if isinstance(value, types.GeneratorType):
+        before = _frame(value)
+        walk.undo(path, lambda: () if _frame(value) == before else (Change(path, False),))
+        return
+    if hasattr(value, "__setstate__") and hasattr(value, "__reduce__") and type(value).__module__ == "builtins":
+        state = value.__reduce__()[2:]
+
+        def undo() -> Iterable[Change]:
+            now = value.__reduce__()[2:]
+            if now != state and now and state:
+                value.__setstate__(state[0])
+            return (Change(path, False),) if bool(now) != bool(state) else ()
+
+        walk.undo(path, undo)
+    _instance(walk, value, path)
+
+
+def _is_named(path: Path, named: Collection[str]) -> bool:
+    at: Path | None = path
+    while at is not None:
+        if at.step != "[" and at.step not in named:
+            return False
+        at = at.parent
+    return True
+
+
+def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
+    """Where a generator stands: the place in its code, and what its variables are."""
+    frame = generator.gi_frame
+    return None if frame is None else (frame.f_lasti, {n: id(v) for n, v in frame.f_locals.items()})
+
+
+def _module(walk: Walk, value: Any, path: Path) -> None:
+    for item, place in walk.modules.add(value, path):
+        walk.push(item, place)
+    for name, item in attributes_of(value).get("_buffers", {}).items():
+        if item is not None and walk.first(item):
+            with sys.modules["torch"]._C.DisableTorchFunction():
+                walk.tensors.add(item, Path(path, name), buffer=True)
+    _class_of(walk, value, path)
+
+
+def _loader(walk: Walk, value: Any, path: Path) -> None:
+    _instance(walk, value, path)
+    if getattr(value, "persistent_workers", False) and getattr(value, "num_workers", 0):
+        own = value.__dict__
+        walk.stand_ins.append((own, "_iterator", own.get("_iterator")))
+        own["_iterator"] = _Refused()
+
+
+class _Refused:
+    """In place of the one iterator of a DataLoader that keeps its workers."""
+
+    def _reset(self, *args: Any, **kwargs: Any) -> None:
+        raise QueryError(PERSISTENT)
+
+
+def _function(walk: Walk, value: Any, path: Path) -> None:
+    if is_library(value):
+        return
+    walk.keep(value.__dict__, path, True)
+    for name, item in references(value):
+        walk.push(item, Path(None, name))
+
+
+def keep_root(walk: Walk, value: Any, path: Path) -> None:
+    """Note an observable; of a function that the host hands to queries only the generators that it draws from.
+
+    Such a function is meant to do what it does.
+    """
+    torch = sys.modules.get("torch")
+    if not callable(value) or (torch is not None and isinstance(value, torch.nn.Module)):
+        walk.push(value, path)
+        return
+    function = getattr(value, "__func__", value)
+    own = [("", getattr(value, "__self__", None)), *attributes_of(value).items()]
+    held = [*own, *(references(function) if isinstance(function, types.FunctionType) else ())]
+    for name, item in held:
+        if keeper_of(type(item)) in _GENERATORS:
+            walk.push(item, Path(None, name))
+
+
+def _method(walk: Walk, value: Any, path: Path) -> None:
+    walk.push(value.__self__, path)
+    if isinstance(value, types.MethodType):
+        walk.push(value.__func__, path)
+
+
+def _partial(walk: Walk, value: Any, path: Path) -> None:
+    for item in (value.func, value.args, value.keywords):
+        walk.push(item, path)
+
+
+def _instance(walk: Walk, value: Any, path: Path) -> None:
+    _attributes(walk, value, path)
+    _class_of(walk, value, path)
+
+
+def _attributes(walk: Walk, value: Any, path: Path) -> None:
+    """Keep the attributes of an object, in its dictionary and in its slots."""
+    own = attributes_of(value)
+    if own:
+        walk.keep(own, path, True)
+        for name, item in list(own.items()):
+            walk.push(item, Path(path, name))
+    elif isinstance(own, dict) and hasattr(value, "__dict__"):
+        walk.keep(own, path, True)
+    for name, slot in _slots(type(value)):
+        try:
+            item = slot.__get__(value)
+        except AttributeError:
+            continue
+        walk.push(item, Path(path, name))
+        walk.undo(path, _slot_undo(slot, value, item, Path(path, name)))
+
+
+def _slot_undo(slot: Any, value: Any, item: Any, path: Path) -> Undo:
+    def undo() -> Iterable[Change]:
+        now = getattr(value, slot.__name__, None)
+        if now is item:
+            return ()
+        slot.__set__(value, item)
+        return (Change(path, True),)
+
+    return undo
+
+
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    if kind not in _slots_of:
+        if len(_slots_of) > MAX_TYPES:
+            _slots_of.clear()
+        held = [vars(base).items() for base in kind.__mro__ if not is_library(base) and base.__module__ != "builtins"]
+        _slots_of[kind] = [
+            (name, slot) for items in held for name, slot in items if isinstance(slot, types.MemberDescriptorType)
+        ]
+    return _slots_of[kind]
+
+
+_slots_of: dict[type, list[tuple[str, Any]]] = {}
+
+
+def _class_of(walk: Walk, value: Any, path: Path) -> None:
+    """Look at what the methods of the job's own classes refer to, and at the attributes of the classes."""
+    kind = type(value)
+    for function in methods_of(kind):
+        for name, item in references(function):
+            if not isinstance(item, types.FunctionType):
+                walk.push(item, Path(None, name))
+    if is_library(kind) or not walk.first(kind):
+        return
+    for name, item in list(vars(kind).items()):
+        if not name.startswith("__") and not isinstance(item, _OF_CLASSES):
+            walk.push(item, Path(path, name))
+
+
+_OF_CLASSES = (
+    types.FunctionType, property, classmethod, staticmethod, types.MemberDescriptorType, types.GetSetDescriptorType,
+)  # fmt: skip
+
+
+_BY_BASE: list[tuple[Any, Keeper]] = [
+    (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence), (random.Random, _random),
+    (io.IOBase, _file), (functools.partial, _partial), (types.FunctionType, _function),
+    ((types.MethodType, types.BuiltinMethodType), _method),
+    ((str, bytes, int, float, complex, types.CodeType, types.MappingProxyType), _nothing),
+]  # fmt: skip
+
+
+def is_tensor_kind(kind: type) -> bool:
+    """Whether objects of this type are kept as tensors."""
+    return keeper_of(kind) is _tensor

@@ -1,0 +1,101 @@
+"""What a query can reach of the loop, as it is before the query runs, to be put back afterwards.
+
+From the observables that the query reads a bounded walk goes through containers, instances, modules, functions and
+what these refer to, nearest things first. Attributes, items, hooks, positions of files and states of generators are
+put back; what is changed and cannot be is reported by its name. Iterators that the query names are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from looptap.agent.loop.guard.containers import as_before, places, refill
+from looptap.agent.loop.guard.kept_objects import is_tensor_kind, keep_root, keeper_of
+from looptap.agent.loop.guard.reachable_walk import Walk
+from looptap.agent.loop.guard.tensor_state import Change, Path
+
+
+class Belongings:
+    """What the loop has, as it was before a query that mentions the words in ``named``."""
+
+    def __init__(self, named: Collection[str]) -> None:
+        self._walk = Walk(named)
+        self._hooks = _hook_count()
+        self._found: set[int] = set()  # of the hooks that the query has put somewhere
+
+    def keep(self, roots: Mapping[str, Any]) -> None:
+        """Note what stands in ``roots`` by name, and what can be reached from there, as it is now.
+
+        Raises QueryError for an iterator of the loop among what the query names.
+        """
+        walk = self._walk
+        try:
+            for name, value in roots.items():
+                keep_root(walk, value, Path(None, name))
+            while walk.waiting:
+                value, path = walk.waiting.popleft()
+                keeper_of(type(value))(walk, value, path)
+            walk.tensors.keep()
+        except BaseException:
+            self._stand_down()
+            raise
+
+    def owns(self, thing: Any) -> bool:
+        """Whether ``thing`` is what the loop had before."""
+        return self._walk.seen(thing)
+
+    def put_back(self) -> list[Change]:
+        """Put everything back; what had changed, buffers apart."""
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "no_grad"):
+            return list(self._changes())
+        with torch._C.DisableTorchFunction(), torch.no_grad():  # modes and subclasses of the loop have no part in this
+            return list(self._changes())
+
+    def _stand_down(self) -> None:
+        for held, name, thing in self._walk.stand_ins:
+            held[name] = thing
+
+    def _changes(self) -> Iterator[Change]:
+        self._stand_down()
+        for path, container, before, attributes in self._walk.containers:
+            if not as_before(container, before):
+                self._found.update(key for key in container if type(key) is int)
+                changed = list(places(path, container, before, attributes))
+                undone = refill(container, before)
+                yield from (Change(place, undone) for place in changed)
+        yield from self._walk.modules.put_back()
+        if self._hooks != _hook_count():
+            yield from self._unhook()
+        for path, how in self._walk.undos:
+            try:
+                yield from how()
+            except Exception:  # an object of the job's that behaves like no other
+                yield Change(path, False)
+        yield from self._walk.tensors.put_back()
+
+    def _unhook(self) -> Iterator[Change]:
+        """Take the hooks off that were put on tensors and on all modules; those of a module are among its items."""
+        modules = vars(sys.modules["torch"].nn.modules.module)
+        held: list[Any] = [hooks for name, hooks in modules.items() if name.startswith("_global_")]
+        for thing in self._walk.things:
+            if is_tensor_kind(type(thing)):
+                held += [getattr(thing, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+        held += self._walk.modules.hooks()
+        for hooks in held:
+            for key in list(hooks if isinstance(hooks, dict) else ()):
+                if isinstance(key, int) and key >= self._hooks:
+                    del hooks[key]
+                    self._found.add(key)
+                    yield Change(Path(None, "a hook"), True)
+        registers = any(name.startswith("register_") for name in self._walk.named)
+        if registers and not self._found.issuperset(range(self._hooks, _hook_count())):
+            yield Change(Path(None, "a hook of the graph"), False)
+
+
+def _hook_count() -> int:
+    """How many hooks have been put anywhere so far."""
+    hooks = sys.modules.get("torch.utils.hooks")
+    return 0 if hooks is None else int(hooks.RemovableHandle.next_id)

@@ -1,0 +1,62 @@
+"""A bounded walk through what a query can reach, and what is noted on it, to be put back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from looptap.agent.loop.guard.containers import contents
+from looptap.agent.loop.guard.modules import Modules
+from looptap.agent.loop.guard.tensor_state import Change, Path, Tensors
+from looptap.streams.values.plain import ATOM, kind_of
+
+MAX_THINGS = 4000
+"""Objects that one walk looks at."""
+
+Undo = Callable[[], Iterable[Change]]
+
+
+class Walk:
+    """What has been noted so far, and what is still to be looked at.
+
+    ``named`` are the words that the query mentions.
+    """
+
+    def __init__(self, named: Collection[str]) -> None:
+        self.named = named
+        self.tensors = Tensors()
+        self.things: list[Any] = []
+        """What was seen; it stays alive, so that nothing else has its id."""
+        self.containers: list[tuple[Path, Any, Any, bool]] = []
+        self.modules = Modules()
+        self.undos: list[tuple[Path, Undo]] = []
+        self.stand_ins: list[tuple[dict[str, Any], str, Any]] = []
+        """What something else stands in for while the query runs."""
+        self.waiting: deque[tuple[Any, Path]] = deque()
+        self._seen: set[int] = set()
+
+    def first(self, thing: Any) -> bool:
+        """Whether ``thing`` has not been seen before; now it has."""
+        if id(thing) in self._seen or len(self._seen) >= MAX_THINGS:
+            return False
+        self._seen.add(id(thing))
+        self.things.append(thing)
+        return True
+
+    def seen(self, thing: Any) -> bool:
+        """Whether the walk has come by ``thing``."""
+        return id(thing) in self._seen
+
+    def push(self, value: Any, path: Path) -> None:
+        """Have the walk look at ``value``, once."""
+        if kind_of(type(value)) != ATOM and self.first(value):
+            self.waiting.append((value, path))
+
+    def keep(self, container: Any, path: Path, attributes: bool = False) -> None:
+        """Have the items of a container put back, which are the ``attributes`` of an object or its own."""
+        self.containers.append((path, container, contents(container), attributes))
+
+    def undo(self, path: Path, how: Undo) -> None:
+        """Have ``how`` called in the end for what stands at ``path``; it gives what the client should hear of."""
+        self.undos.append((path, how))

@@ -1,0 +1,140 @@
+"""The guard around code that looptap does not know: what it changes of the loop is put back, or reported by name.
+
+About 100 µs beside other work, and more where the code reads a model, an optimizer or another object, which is
+looked through.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+from looptap.agent.loop.guard import backward_guard
+from looptap.agent.loop.guard.backward_guard import Guarded
+from looptap.agent.loop.guard.reachable_state import Belongings
+from looptap.agent.loop.guard.tensor_state import Change
+from looptap.agent.loop.guard.torch_state import LoopState
+from looptap.streams.events import Event, Lazy
+from looptap.streams.operators.pipeline import Pipeline
+from looptap.streams.operators.trust import Sight
+from looptap.streams.values.snapshots import take
+
+SHOWN = 3
+"""Changes that a sentence names."""
+MEANT = "Query a copy (x.clone()); for what is meant to, there is run.call"
+ENDINGS = {False: "the loop goes on with what it has become", True: "it was put back"}
+
+
+class StateGuard:
+    """A context in which a query may do anything; the loop is as before when it ends.
+
+    ``shown`` are the observables that it may read, by name; of these it looks at what ``pipelines`` mention, and at
+    ``names``. Raises QueryError, before anything has run, where the query would take from an iterator of the loop.
+    """
+
+    __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_retained", "_shown", "_state")
+
+    def __init__(self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()) -> None:
+        self._pipelines, self._shown, self._names = pipelines, shown, names
+        self._changes: list[Change] = []
+        self._state = LoopState()
+        self._belongings: Belongings | None = None
+        self._retained: Guarded | None = None
+        self._open = False
+
+    def __enter__(self) -> StateGuard:
+        named = frozenset(self._names).union(*(p.mentions for p in self._pipelines))
+        every = any(p.hands_over for p in self._pipelines)
+        roots = {
+            name: value.function if type(value) is Lazy else value
+            for observables in reversed(self._shown) for name, value in list(observables.items())
+            if every or name in named
+        }  # fmt: skip
+        for pipeline in self._pipelines:
+            if pipeline.function is not None:
+                roots[pipeline.text] = pipeline.function
+        self._state.__enter__()
+        self._belongings = belongings = Belongings(named)
+        self._retained = Guarded(belongings.owns)
+        try:
+            self._open = True
+            belongings.keep(roots)  # functions of the host are meant to do what they do
+            backward_guard.retain(self._retained)
+        except BaseException:
+            self.restore()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Put all back, unless that was done: whoever is interrupted by Ctrl-C calls it, for that may have come before.
+
+        Ctrl-C does not leave the loop half put back, since all of it can be done twice.
+        """
+        pressed: KeyboardInterrupt | None = None
+        while self._open:
+            try:
+                self._put_back()
+                self._open = False
+            except KeyboardInterrupt as interrupt:
+                pressed = interrupt
+            except BaseException:
+                self._open = False
+                raise
+        if pressed is not None:
+            raise pressed
+
+    def _put_back(self) -> None:
+        try:
+            if self._retained is not None:
+                backward_guard.release(self._retained)
+            self._state.restore()
+        finally:
+            if self._belongings is not None:
+                self._changes += self._belongings.put_back()
+        self._changes.sort(key=lambda change: change.thing is None)  # of what else goes with them, tensors say most
+
+    def changed(self, number: int) -> str:
+        """What the code has changed of what the loop owns, at the event of this number; empty if nothing."""
+        parts = []
+        for undone, ending in ENDINGS.items():
+            names = list(dict.fromkeys(self._name(change) for change in self._changes if change.undone == undone))
+            if names:
+                others = f"{', '.join(names[1:SHOWN])} and more" if names[SHOWN:] else ", ".join(names[1:])
+                more = f"and so did {others}, " if others else ""
+                first = f"{names[0]} changed in place at event {number:,}"
+                parts.append(f"{first}, {more}while this query looked at it: {ending}")
+        return f"{'; '.join(parts)}. {MEANT}" if parts else ""
+
+    def _name(self, change: Change) -> str:
+        """The best name of what has changed: of a parameter, its place in the model."""
+        torch = sys.modules.get("torch")
+        if torch is not None and change.thing is not None and isinstance(change.thing, torch.Tensor):
+            for observables in self._shown:
+                for name, value in list(observables.items()):
+                    if isinstance(value, torch.nn.Module):
+                        for place, tensor in chain(value.named_parameters(), value.named_buffers()):
+                            if tensor is change.thing:
+                                suffix = change.path.step if change.path.step in ("grad", "requires_grad") else ""
+                                return f"{name}.{place}" + (f".{suffix}" if suffix else "")
+                            if tensor.grad is change.thing and tensor.grad is not None:
+                                return f"{name}.{place}.grad"
+        return str(change.path)
+
+
+def copy_of(event: Event, name: str) -> Any:
+    """A copy of an observable, taken inside a guard unless it is plain. Raises what taking it raises."""
+    if Sight.of_whole((name,)).plain(event):
+        return take(getattr(event, name))[0]
+    guard = StateGuard((), *event.__looptap_shown__(), names=(name,))
+    try:
+        with guard:
+            return take(getattr(event, name))[0]
+    except KeyboardInterrupt:
+        guard.restore()
+        raise

@@ -1,0 +1,277 @@
+"""What queries may cost the loop: together 3 % of its time, unless the operator grants more (SAFETY S15).
+
+How a query comes to be limited:
+
+1. Each evaluation is timed by the wall clock, since a query that sleeps or waits for a lock holds up the loop. Up to
+   20 µs it is cheap, and nothing more happens. To wake the I/O thread is not part of it.
+2. What it costs *typically* (`TypicalCost`) is the least of three expensive evaluations in a row if that is glaring,
+   else the lower of its last two means, of half a second each. A pause of the machine makes neither large.
+3. If that is more than its share of the loop's time it is a suspect: its evaluations are *watched*, and it is judged
+   again, by these alone. Of a watched evaluation only what is the query's own doing counts: see thread_time.py. To ask
+   the kernel for that costs 20 µs, so only suspects are watched.
+4. If it is too much even so, the query is limited: a mapped query is evaluated at every n-th event only; a reducing
+   one, which may not skip events, closes its window as partial and is suspended, and tried again later.
+
+A query that has become cheap, or has a grant, is free again. Python cannot be interrupted: a budget works between
+evaluations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from looptap.agent.loop.thread_time import IoSchedule, OwnTime
+
+CHEAP_SECONDS = 20e-6
+"""Seconds an event that are never limited."""
+GLARING_SECONDS = 200e-6
+"""Seconds that, in three evaluations in a row, are no accident: to wait for the interpreter lock takes less."""
+GRACE = 3
+"""Evaluations before the first decision."""
+HEADROOM = 0.8
+"""Of the budget, what is handed out: costs rise before they are measured."""
+MEAN_SECONDS = 0.5
+"""Seconds of the loop over which a mean cost is taken."""
+WATCH_MEANS = 6
+"""Means for which a suspect is watched at least, so that what it did in one of them comes again."""
+TOO_LONG_SECONDS = 1.0
+"""Seconds of one evaluation that, twice, detach a query without a grant."""
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
+"""Seconds after which a suspended query is tried again: twice as many after each time, up to the longest."""
+WATCHED = -1
+"""In place of the events to pass over: the next evaluation is watched."""
+_SMOOTH = 0.2
+_NOTICEABLE = 0.05  # part by which a demand has to change for the shares to be computed again
+
+
+class OverheadBudget:
+    """The share of the loop's time that all queries of a run and the I/O thread may take together.
+
+    >>> OverheadBudget(0.03).fraction
+    0.03
+    """
+
+    def __init__(self, fraction: float = 0.03) -> None:
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not fraction > 0:
+            raise ValueError(f"budget={fraction!r}: a fraction of the loop's time such as 0.03; math.inf: no limit.")
+        self.fraction = float(fraction)
+        self.io_schedule = IoSchedule()
+        self.demands: dict[CostMeter, float] = {}
+        """What each expensive query would take, as a fraction of the loop's time."""
+        self._io = 0.0
+        self._share: float | None = None  # None: to be computed
+
+    @property
+    def io(self) -> float:
+        """The I/O thread's share of wall time, as of the last heartbeat."""
+        return self._io
+
+    @io.setter
+    def io(self, share: float) -> None:
+        self._io, self._share = share, None
+
+    def demand(self, meter: CostMeter, fraction: float) -> None:
+        """Note what an expensive query would take."""
+        before = self.demands.get(meter, 0.0)
+        if abs(fraction - before) > _NOTICEABLE * before:  # else a query that is judged would cost a look at all others
+            self.demands[meter], self._share = fraction, None
+
+    def release(self, meter: CostMeter) -> None:
+        """Forget what a query would take: the others may have it."""
+        if self.demands.pop(meter, None) is not None:
+            self._share = None
+
+    def share(self) -> float:
+        """The fraction of the loop's time that one query may take.
+
+        The I/O thread leaves at least a third of the budget; what a query does not want, the others may have.
+        """
+        if self._share is None:
+            self._share = self._fair_share()
+        return self._share
+
+    def _fair_share(self) -> float:
+        left = HEADROOM * max(self.fraction - self._io, self.fraction / 3)
+        wanted = sorted(list(self.demands.values()))
+        for i, demand in enumerate(wanted):
+            fair = left / (len(wanted) - i)
+            if demand > fair:
+                return fair
+            left -= demand
+        return max(left, wanted[-1]) if wanted else left
+
+
+class TypicalCost:
+    """What an evaluation of a query costs typically, from the expensive ones and from its totals."""
+
+    __slots__ = ("_begun", "_events", "_in_a_row", "_last", "_least", "_mean", "_seconds")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, convicted: bool = False) -> None:
+        """Forget all costs; a query that is ``convicted`` is judged by its first mean, without a second one."""
+        self._mean: float | None
+        self._least, self._in_a_row, self._last = math.inf, 0, 0
+        self._seconds, self._events, self._begun = 0.0, 0, 0.0
+        self._mean = math.inf if convicted else None  # the newest one
+
+    def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
+        """Note an expensive evaluation, the ``events``-th; return the typical cost, None if it is too early to tell."""
+        in_a_row = self._in_a_row if events == self._last + 1 else 0
+        self._least = min(self._least, cost) if 0 < in_a_row < GRACE else cost
+        self._last, self._in_a_row = events, in_a_row + 1
+        if self._in_a_row >= GRACE and self._least > GLARING_SECONDS:
+            return self._least
+        if not self._begun:
+            self._seconds, self._events, self._begun = seconds, events, now
+        if now - self._begun < MEAN_SECONDS or events == self._events:
+            return None
+        before, self._mean = self._mean, (seconds - self._seconds) / (events - self._events)
+        self._seconds, self._events, self._begun = seconds, events, now
+        return None if before is None else min(before, self._mean)
+
+    def span(self, now: float) -> float:
+        """Seconds since the mean that is being taken was begun."""
+        return now - self._begun if self._begun else 0.0
+
+
+class Verdict(NamedTuple):
+    """Why a query was limited: what it cost, and what else there was."""
+
+    cost: float
+    """Seconds of an evaluation, typically."""
+    step: float
+    """Seconds between two events that it asks for, without queries."""
+    allowed: float
+    """The fraction of the loop's time that it may take."""
+    others: int
+    """Other expensive queries."""
+    demanded: float
+    """The fraction of the loop's time that these would take."""
+    io: float
+    """The fraction that the I/O thread took."""
+
+    def __str__(self) -> str:
+        text = f"an evaluation took {_seconds(self.cost)} of a step of {_seconds(self.step)} ({percent(self.demand)})"
+        beside = []
+        if self.others:
+            which = "query" if self.others == 1 else "queries"
+            beside.append(f"{self.others:,} other expensive {which} of {percent(self.demanded)}")
+        if self.io >= 0.001:
+            beside.append(f"the I/O thread with {percent(self.io)}")
+        return f"{text}, beside {' and '.join(beside)}" if beside else text
+
+    @property
+    def demand(self) -> float:
+        """The fraction of the loop's time that the query would take."""
+        return self.cost / self.step
+
+
+class CostMeter:
+    """Decides from the cost of one query how often it may be evaluated.
+
+    ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common budget. Of the
+    events the query itself asks for each ``pace``-th only.
+    """
+
+    __slots__ = (
+        "_budget", "_long", "_step", "_typical", "_until", "cheap", "every", "grant", "own", "pace", "skip", "verdict",
+        "watched",
+    )  # fmt: skip
+
+    def __init__(self, budget: OverheadBudget, grant: float | None = None, pace: int = 1) -> None:
+        self._budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP_SECONDS * pace
+        self._typical = TypicalCost()
+        self.own = OwnTime(budget.io_schedule)
+        self._step = self._until = 0.0
+        self._long = 0  # evaluations that were too long
+        self.every = 1
+        self.skip = 0
+        """Of the events that the query asks for, those to pass over before the next evaluation; or `WATCHED`."""
+        self.watched = False
+        """Whether costs are without the time that others took."""
+        self.verdict: Verdict | None = None
+        """Why it was limited the last time."""
+
+    def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
+        """Take note of an expensive evaluation in a loop of ``step`` seconds; False to detach the query.
+
+        ``seconds`` and ``events`` are the query's totals at the time ``now``. Sets `every`: 1 if the query is within
+        its share, else the number of events per evaluation that brings it there.
+        """
+        if self.grant is None and cost > TOO_LONG_SECONDS:
+            self._long += 1
+            if self._long >= 2 and self.watched:
+                return False
+        if step > 0:  # a validation between two events is not a long step
+            step *= self.pace
+            self._step += _SMOOTH * (min(step, 4 * self._step) - self._step) if self._step else step
+        span = self._typical.span(now)
+        typical = self._typical.note(cost, seconds, events, now)
+        if (events <= GRACE or cost > TOO_LONG_SECONDS) and not self.watched:
+            self._watch(0.0)
+        if typical is None or events <= GRACE or self._step <= 0:
+            self.skip = self.every - 1 or (WATCHED if self.watched else 0)  # as it was judged last
+        elif typical <= self.cheap:
+            self.calm(now)
+        elif typical > self._step * self.allowed() and not self.watched:
+            self._watch(now + WATCH_MEANS * max(MEAN_SECONDS, span))
+        else:
+            self._judge(typical, now)
+        return True
+
+    def _judge(self, typical: float, now: float) -> None:
+        """Limit the query to its share, if it costs more; else it is watched for as long as was said."""
+        demand = typical / self._step
+        every = max(1, math.ceil(demand / self.allowed()))
+        if self.grant is None:
+            self._budget.demand(self, demand)
+        self.every, self.watched = every, every > 1 or (self.watched and now < self._until)
+        self.skip = every - 1 or (WATCHED if self.watched else 0)
+        if every > 1:
+            others = [other for meter, other in list(self._budget.demands.items()) if meter is not self]
+            allowed = self.allowed()
+            self.verdict = Verdict(typical, self._step, allowed, len(others), sum(others), self._budget.io)
+
+    def calm(self, now: float) -> None:
+        """Note that a watched query is cheap: it is free if it was limited, or has been watched for long enough."""
+        if self.limited or now >= self._until:
+            self.forget()
+
+    def try_again(self, now: float) -> None:
+        """Watch a query that was suspended, and judge it quickly."""
+        self.forget()
+        self._watch(now + WATCH_MEANS * MEAN_SECONDS)
+        self._typical.reset(convicted=True)
+
+    def _watch(self, until: float) -> None:
+        """Watch the evaluations from now on, and judge by these alone."""
+        self.watched, self.skip, self._until = True, WATCHED, until
+        self._typical.reset()
+        self.own.reset()
+
+    def allowed(self) -> float:
+        """The fraction of the loop's time that the query may take."""
+        return self._budget.share() if self.grant is None else self.grant
+
+    @property
+    def limited(self) -> bool:
+        """Whether the query is evaluated less often than it asked for."""
+        return self.every > 1
+
+    def forget(self) -> None:
+        """The query goes, is cheap again or has a grant: its part of the common budget is free."""
+        self._budget.release(self)
+        self.every, self.skip, self.watched = 1, 0, False
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent, as text."""
+    return f"{100 * fraction:.2g} %" if fraction < 0.995 else f"{100 * fraction:,.0f} %"
+
+
+def _seconds(seconds: float) -> str:
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return f"{seconds * scale:.3g} {unit}"

@@ -1,0 +1,146 @@
+"""What is known of an attached query: its state, its errors, its cost and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from looptap.agent.handoff.value_queue import Sink
+from looptap.agent.loop.overhead_budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
+from looptap.streams.errors import LooptapError
+from looptap.streams.expressions import format_error
+from looptap.streams.operators.pipeline import Latest, Pipeline
+
+TOO_MANY = 100
+"""Errors in a row after which a query is detached."""
+
+
+class QueryStatus:
+    """The part of an `AttachedQuery` that clients are told of."""
+
+    def __init__(self, pipeline: Pipeline, outbox: Sink, meter: CostMeter, places: Sequence[Latest]) -> None:
+        self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
+        pipeline.on_failure = self._window_failed
+        self.places = places
+        """What it reads of events of other types."""
+        self.state, self.reason = "live", ""
+        self.errors = self.events = 0
+        self.seconds = self.started = 0.0
+        """What the query has cost the training thread, and the time of its first event."""
+        self.traceback = ""
+        self.warning = ""
+        """A sentence on what the query does to the loop."""
+        self.doubt = ""
+        """What the query is likely to read of its events, and the first of them did not have."""
+        self.changes = 1
+        """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
+        self.suspended = False
+        self.withheld = 0
+        """Events that the budget has kept from it."""
+        self._empty = 0  # events that gave no value: filtered out, or throttled
+        self._pause = self._retry = self._resumed = 0.0  # seconds of the newest suspension, when it ends, when it ended
+        self.overdue = 0.0
+        """Seconds that its present evaluation has taken, once they are many."""
+        self._in_a_row = 0
+        self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
+
+    def _suspend(self, now: float) -> None:
+        """Evaluate a reducing query no more for a while, which is longer if the last suspension has just ended."""
+        again = self._pause and now - self._resumed < self._pause
+        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
+        self._retry = now + self._pause
+        self.suspended = True
+        self.meter.forget()  # its share is free for others meanwhile
+        self._tell()
+
+    def _try_again(self, now: float) -> None:
+        """Resume a suspended query, and watch what it costs."""
+        self._resumed = now
+        self.meter.try_again(now)
+        self._resume()
+
+    def _resume(self) -> None:
+        self.pipeline.begin(partial=True)
+        self.suspended = False
+        self._tell()
+
+    def granted(self, share: float | None) -> None:
+        """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
+        self.meter.forget()
+        self.meter.grant = share
+        if self.suspended:
+            self._resume()
+        self._tell()
+
+    @property
+    def filtered(self) -> int:
+        """Events at which a mapped query had no value to yield, of those at which it was evaluated."""
+        empty = self._empty  # looked at first: the training thread raises it last
+        return max(0, empty - self.pipeline.skipped)
+
+    def remarks(self) -> list[str]:
+        """What whoever reads the stream should know of it at present."""
+        problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
+        overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
+        failure = self.pipeline.failure
+        failed = f"the open window has failed and will yield an error: {last_line(failure)}" if failure else ""
+        known = overdue * bool(self.overdue), self.limitation(), self.warning, self.doubt, failed, *problems
+        return [text for text in known if text]
+
+    def limitation(self) -> str:
+        """How the budget limits this query, in words; empty if it does not."""
+        meter, verdict = self.meter, self.meter.verdict
+        if verdict is None or not (self.suspended or meter.limited):
+            return ""
+        if self.suspended:
+            left = max(0.0, self._retry - monotonic())
+            return (
+                f"suspended: it takes more than {percent(verdict.allowed)} of the loop's time: {verdict}; it is tried "
+                f"again in {left:.0f} s; budget= or stream.grant() gives it more"
+            )
+        every = _ordinal(meter.every * meter.pace)
+        return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
+
+    def fail(self, reason: str) -> None:
+        """Stop for good; the I/O thread takes the query off its events."""
+        self.state, self.reason, self._feed = "failed", reason, None
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changes += 1
+        self.outbox.ring()
+
+    def _window_failed(self) -> None:
+        """Report at once a window that will yield an error: its end may be far."""
+        if not self.traceback:
+            self.traceback = self.pipeline.failure or ""
+        self._tell()
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, SystemExit):
+            self.fail(f"it raised SystemExit({error.code!r})")
+        elif isinstance(error, LooptapError):
+            self.note(str(error))
+        else:
+            self.note(format_error(error, self.pipeline.text))
+
+    def note(self, text: str) -> None:
+        """Count an error; the first is told, and one hundred in a row end the query."""
+        self.errors += 1
+        self._in_a_row += 1
+        if self.errors == 1:
+            self.traceback = text
+            self._tell()
+        if self._in_a_row >= TOO_MANY:
+            first = last_line(self.traceback) or text
+            self.fail(f"{TOO_MANY} errors in a row, the first: {first}")
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty: of a traceback, the error."""
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def _ordinal(n: int) -> str:
+    return f"{n:,}" + ("th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th"))

@@ -1,0 +1,38 @@
+"""A reduction that one client asks of several ranks: its values say in which window they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from looptap.agent.handoff.value_queue import SMALLEST, Marked
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.streams.errors import LooptapError
+from looptap.streams.events import Event
+from looptap.streams.language.rank_windows import Aligned
+from looptap.streams.operators.pipeline import ERROR, Output
+from looptap.streams.values.snapshots import take
+
+
+class AlignedQuery(AttachedQuery):
+    """An attached query whose pipeline is `Aligned`."""
+
+    def close(self, number: int, now: float, group: int = 0) -> None:
+        """End the window: the host's group of this number has ended; without a number it is the open one that ends."""
+        assert isinstance(self.pipeline, Aligned)
+        if self.grouped:
+            self.pipeline.at = group or self.pipeline.at + 1
+        super().close(number, now, group)
+
+    def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
+        for flags, placed in outputs:
+            value = placed.value
+            if not flags & ERROR:
+                try:
+                    value, size = take(value, self.max_bytes)
+                    self._in_a_row = 0
+                except LooptapError as error:
+                    value, flags = str(error), flags | ERROR
+            if flags & ERROR:
+                self.note(value)
+                size = SMALLEST + len(value)
+            self.outbox.put(number, now, Marked(value, flags, window=placed.window), size)

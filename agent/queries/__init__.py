@@ -1,0 +1,1 @@
+"""Client code compiled and attached to event types."""

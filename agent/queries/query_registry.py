@@ -1,0 +1,249 @@
+"""The queries of a run: compiled for a client, put on the events they ask about, taken off again.
+
+Runs on the I/O thread, and where the host declares streams. A tap's tuple of queries is only ever replaced as a whole:
+the training thread sees the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from looptap.agent.handoff.value_queue import Item, Outbox, Sink
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.event_sources import Command, Tap, Taps
+from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
+from looptap.agent.loop.rank_aggregation import AlignedQuery
+from looptap.agent.queries.code_loading import code_of
+from looptap.protocol import messages as m
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import QueryError
+from looptap.streams.expressions import nearest
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.language.rank_windows import aligned, check
+from looptap.streams.operators.flight_recorder import FlightRecorder
+from looptap.streams.operators.pipeline import Pipeline, Reducing
+from looptap.streams.operators.windows import Group, Window, as_window, seconds, sliding
+from looptap.streams.values.sizing import Bounds
+
+NAMED = 20
+"""Event types that a note lists."""
+
+
+class Queries:
+    """Compiles queries and commands, and moves them on and off the taps."""
+
+    def __init__(self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
+        self._taps, self._groups, self._limits, self._budget = taps, groups, limits, budget
+        self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
+
+    def compiled(
+        self,
+        code: str | Callable[..., Any],
+        window: Window | None = None,
+        every: int = 1,
+        throttle: float = 0.0,
+    ) -> Pipeline:
+        """The pipeline of some code, which may use the functions that the host exposed. Raises QueryError."""
+        standing = self._taps.standing
+        functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
+        known = frozenset(set(standing) - set(functions))
+        limits = self._limits
+        bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
+        return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
+
+    def declared(self, name: str, pipeline: Pipeline, on: str, sink: Sink, max_bytes: int) -> AttachedQuery:
+        """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
+        for event in (on, *(place.event for place in pipeline.latest)) if on else ():
+            self._open(event)
+        meter = CostMeter(self._budget, math.inf, pipeline.every)
+        return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
+
+    def attached(self, attach: m.Attach, outbox: Outbox) -> AttachedQuery:
+        """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""
+        pipeline = self.compiled(code_of(attach.code), window_of(attach.window), attach.every, attach.throttle)
+        recorder: FlightRecorder[Item] | None = None
+        if attach.when is not None:
+            if not pipeline.mapped:
+                raise QueryError(
+                    "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
+                )
+            recorder = FlightRecorder(self.compiled(code_of(attach.when)), attach.before, attach.after)
+        kind = AttachedQuery
+        if attach.align:
+            pipeline, kind = _aligned(pipeline, attach), AlignedQuery if not pipeline.mapped else AttachedQuery
+        meter = CostMeter(self._budget, granted(attach.budget), attach.every)
+        places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
+        for event in (attach.on, *(place.event for place in places)):
+            self._open(event)
+        return kind(
+            pipeline,
+            outbox,
+            on=attach.on,
+            name=attach.name,
+            max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
+            recorder=recorder,
+            meter=meter,
+            places=places,
+        )
+
+    def told(self, query: AttachedQuery) -> dict[str, Any]:
+        """How a query is understood, and what whoever attaches it should know."""
+        pipeline = query.pipeline
+        functions = sorted(pipeline.reads.intersection(n for n, v in list(self._taps.standing.items()) if callable(v)))
+        return {
+            "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(),
+            "notes": [*pipeline.notes, *self.notes(query)], **({"functions": functions} if functions else {}),
+        }  # fmt: skip
+
+    def notes(self, query: AttachedQuery) -> list[str]:
+        """What whoever attaches ``query`` should know of its events."""
+        notes = []
+        seen = list(self._taps.counts())
+        if query.on not in seen:
+            near = nearest(query.on, seen)
+            notes.append(f"no {query.on!r} event so far, only {_listed(seen)}.{' ' * bool(near)}{near}")
+            if _emits_are_compiled(likely=bool(seen) and not near):
+                notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
+        for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
+            near = nearest(event, seen)
+            notes.append(
+                f"latest({event!r}) is None until there is such an event; so far only {_listed(seen)}."
+                f"{' ' * bool(near)}{near}"
+            )
+        if query.grouped and query.on not in self._groups[:-1]:
+            notes.append(
+                f"no event ends a group of {query.on!r}: its window closes at the end of the run; window=10 is sooner"
+            )
+        return notes
+
+    def install(self, query: AttachedQuery) -> None:
+        """Put a query on its events."""
+        with self._moving:
+            for place in query.places:
+                other = self._taps.open(place.event)
+                other.latest = (*other.latest, place)
+                other.update()
+            tap = self._taps.open(query.on)
+            tap.queries = (*tap.queries, query)
+            tap.update()
+
+    def heed(self, query: AttachedQuery) -> None:
+        """Have the next event look anew at whether somebody waits for the values of ``query``."""
+        if not query.on:
+            return
+        with self._moving:
+            tap = self._taps.open(query.on)
+            tap.queries = tuple([*tap.queries])
+        self._taps.quiet.drain()
+
+    def drop(self, *queries: AttachedQuery) -> None:
+        """Take queries off their events; no harm if one is off already, or has none."""
+        gone = {query for query in queries if query.on}
+        if not gone:
+            return
+        for query in gone:
+            query.meter.forget()
+        with self._moving:
+            for event in {query.on for query in gone}:
+                tap = self._taps.open(event)
+                tap.queries = tuple(q for q in tap.queries if q not in gone)
+                tap.update()
+        self._taps.drain()
+        places = [place for query in gone for place in query.places]
+        with self._moving:
+            for event in {place.event for place in places}:
+                other = self._taps.open(event)
+                other.latest = tuple(p for p in other.latest if not any(p is place for place in places))
+                other.update()
+
+    def at_next(self, on: str, command: Command) -> None:
+        """Have ``command`` run at the next event of type ``on``."""
+        tap = self._open(on)
+        tap.commands.append(command)
+        tap.update()
+
+    def not_at_next(self, on: str, command: Command) -> None:
+        """Take a command back that waits for an event of type ``on``; no harm if it waits no more."""
+        tap = self._open(on)
+        with contextlib.suppress(ValueError):
+            tap.commands.remove(command)
+        tap.update()
+
+    def _open(self, event: str) -> Tap:
+        """The tap of an event that a client names. Raises QueryError where there are too many types already."""
+        try:
+            return self._taps.open(event)
+        except ValueError as error:
+            raise QueryError(str(error)) from None
+
+    def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
+        """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
+        lock = self._taps.lock
+        if not lock.acquire(blocking=False):
+            later()
+            return
+        try:
+            self._taps.drain()
+            now(self._taps.open(on).number, time.monotonic())
+        finally:
+            lock.release()
+
+
+def _emits_are_compiled(likely: bool) -> bool:
+    """Whether torch.compile has compiled a function that calls ``emit``.
+
+    Of a function that is compiled with the one that calls it there is no trace: then ``likely`` decides, if anything
+    was compiled.
+    """
+    try:
+        compiled = [reference() for reference in list(sys.modules["torch._dynamo.convert_frame"].input_codes.seen)]
+        graphs = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
+    except (KeyError, AttributeError):  # Dynamo is not loaded, or another one
+        return False
+    return bool(likely and graphs) or any("emit" in code.co_names for code in compiled if code is not None)
+
+
+def _listed(names: list[str]) -> str:
+    """The names in a sentence, which does not grow with them."""
+    more = len(names) - NAMED
+    return (", ".join(names[:NAMED]) or "none") + (f" and {more:,} more" if more > 0 else "")
+
+
+def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
+    """The pipeline as it is asked of several ranks. Raises QueryError where its values would not fit together."""
+    if attach.throttle or attach.when is not None:
+        which = "throttle=" if attach.throttle else "when="
+        raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")
+    if not isinstance(pipeline, Reducing):
+        if attach.align == m.STATES:
+            check(pipeline)
+        return pipeline
+    return aligned(pipeline, attach.origin, attach.align == m.STATES)
+
+
+def window_of(window: m.Window) -> Window:
+    """The window that a message means. Raises QueryError."""
+    if window.kind == m.GROUP:
+        return Group()
+    if not math.isfinite(window.size):
+        raise QueryError(f"a window of {window.size} is none: it is a number of events or seconds.")
+    if window.kind == m.COUNT:
+        return as_window(int(window.size))
+    if window.kind == m.SECONDS:
+        return seconds(window.size)
+    if window.kind == m.SLIDING:
+        return sliding(int(window.size))
+    raise QueryError(f"there is no window of kind {window.kind!r}.")
+
+
+def granted(share: float | None) -> float | None:
+    """The fraction of the loop's time that a client asks for. Raises QueryError for anything but a positive number."""
+    if share is not None and not share > 0:
+        raise QueryError(f"budget={share!r}: it is a fraction of the loop's time above 0; math.inf lifts the limit.")
+    return share

@@ -1,0 +1,1 @@
+"""Identity, advertisement, history and end of a run."""

@@ -1,0 +1,72 @@
+"""Which query or command a thread of the job is inside of, read from its Python frames.
+
+So the training thread need not note what it begins, and pays nothing. A thread that reads the frames holds the GIL:
+what keeps the GIL for itself cannot be found from inside the process, and is the client's to say.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+from looptap.agent.control.command_log import Commands, Outcome
+from looptap.agent.loop.attached_query import AttachedQuery
+
+_QUERIES = AttachedQuery.post.__code__.co_filename
+_COMMANDS = Commands.accept.__code__.co_filename
+
+
+class Inside(NamedTuple):
+    """A query or a command that a thread is inside of; ``turn`` tells one evaluation from the next."""
+
+    subject: AttachedQuery | Outcome
+    turn: int
+    thread: int
+    seconds: float = 0.0
+    client: str = ""
+    """Who asked for it; empty for the job itself."""
+
+    def same(self, other: Inside) -> bool:
+        """True if both are one evaluation."""
+        return self.subject is other.subject and self.turn == other.turn
+
+    def as_info(self) -> dict[str, Any]:
+        """The same as plain data."""
+        if isinstance(self.subject, Outcome):
+            record = self.subject.record
+            kind, name = f"command {record['what']}", record["name"]
+            on, client = record["event"], record["client"]
+        else:
+            kind, name, on, client = "query", self.subject.name, self.subject.on, self.client
+        asked = f"{kind} {name!r:.200}" if name else kind
+        text = f"the {asked}{f' of {client}' * bool(client)} on {on!r}, which has run for {self.seconds:.0f} s"
+        return {"kind": kind, "name": name, "client": client, "on": on, "seconds": self.seconds, "text": text}
+
+    def __str__(self) -> str:
+        return str(self.as_info()["text"])
+
+
+def evaluations() -> Iterator[Inside]:
+    """The queries and commands that other threads are inside of at this moment."""
+    own = threading.get_ident()
+    for thread, frame in sys._current_frames().items():
+        found = None if thread == own else _innermost(frame)
+        if isinstance(found, Outcome):
+            yield Inside(found, 0, thread)
+        elif found is not None:
+            yield Inside(found, found.events, thread)
+
+
+def _innermost(frame: FrameType | None) -> AttachedQuery | Outcome | None:
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file in (_QUERIES, _COMMANDS):  # of no other frame the variables are looked at: they may be anything
+            held = frame.f_locals
+            for name, kind in (("self", AttachedQuery), ("outcome", Outcome)):
+                if isinstance(found := held.get(name), kind):
+                    return found
+        frame = frame.f_back
+    return None

@@ -1,0 +1,47 @@
+"""How a run says where it listens: its connection file, made anew if it vanishes; and what dead runs left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from looptap.agent.io.server_thread import Link
+from looptap.protocol.errors import UnsafeFile
+from looptap.protocol.files.connection import ConnectionFile, publish, remake, sweep
+from looptap.protocol.files.ended_runs import Ended, note
+from looptap.protocol.keys import RoleKeys
+from looptap.protocol.messages import RunInfo
+
+LEFT = 3600.0
+"""Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
+
+
+def announce(run: RunInfo, keys: RoleKeys, link: Link, directory: Path) -> Path:
+    """Publish the connection file of a run in ``directory``, and keep it up while ``link`` lives."""
+    file = ConnectionFile.of(run, keys, link.endpoints)
+    path = publish(file, directory)
+    link.keep_up(path, lambda: _renew(file, directory))
+    link.post(lambda: _tidy(directory))
+    return path
+
+
+def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | None) -> None:
+    """Note beside where the connection ``files`` of a run were that it has ended, for whoever comes too late."""
+    kept = str(store) if store is not None and store.exists() else ""
+    for path in files:
+        with contextlib.suppress(OSError, UnsafeFile):
+            note(Ended(run.id, run.name, run.rank, run.started, time.time(), reason, kept), path.parent)
+
+
+def _renew(file: ConnectionFile, directory: Path) -> None:
+    """Announce a run anew whose file has vanished, or its whole directory."""
+    remake(directory)
+    publish(file, directory)
+
+
+def _tidy(directory: Path) -> None:
+    """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
+    with contextlib.suppress(OSError):
+        sweep(directory, older=LEFT, at_most=200)

@@ -1,0 +1,95 @@
+"""What a run goes on from: the runs before it, where it took up their events, and which events are done anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from looptap.agent.handoff.value_queue import Columns
+from looptap.protocol import messages as m
+from looptap.store.errors import StoreError
+
+RUNS = 100
+"""Runs before this one that are remembered, the newest ones."""
+
+
+class Lineage:
+    """The runs before this one; and the events, by type, up to which they had come."""
+
+    def __init__(self) -> None:
+        self.runs: tuple[str, ...] = ()
+        """Ids, the oldest first."""
+        self.taken_up: dict[str, int] = {}
+        """The numbers of the last events before the state that was loaded."""
+        self.seen: dict[str, int] = {}
+        """The highest numbers of events that were there before that, as far as anybody knows."""
+        self._since = math.inf
+        self._find: Callable[[], Mapping[str, int]] | None = None
+
+    def go_on(
+        self,
+        runs: tuple[str, ...],
+        taken_up: Mapping[str, int],
+        seen: Mapping[str, int],
+        find: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """What comes from now on goes on from there.
+
+        ``find`` tells of further events that had been there; the I/O thread calls it before it looks at what comes.
+        """
+        self._since = monotonic()
+        self.runs, self.taken_up = runs[-RUNS:], dict(taken_up)
+        self.learn(seen)
+        self._find = find
+
+    def learn(self, seen: Mapping[str, int]) -> None:
+        """These events had been there, too."""
+        self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
+
+    def marked(self, on: str, columns: Columns, flags: bytearray) -> bytearray:
+        """The flags of these values, with those marked whose event is done anew."""
+        if self._find is not None:
+            self._look()
+        seen = self.seen.get(on, 0)
+        if not seen or columns.times[-1] < self._since or min(columns.events) > seen:
+            return flags
+        flags = flags or bytearray(len(columns.events))
+        for i, (event, time) in enumerate(zip(columns.events, columns.times, strict=True)):
+            if event <= seen and time >= self._since:
+                flags[i] |= m.AGAIN
+        return flags
+
+    def told(self) -> dict[str, Any]:
+        """The same as facts of the run; none if it began anew."""
+        if self._find is not None:
+            self._look()
+        if not self.taken_up:
+            return {}
+        again = {n: (self.taken_up[n] + 1, seen) for n, seen in self.seen.items() if seen > self.taken_up.get(n, seen)}
+        return {
+            "lineage": list(self.runs), "resumed_from": self.runs[-1] if self.runs else None,
+            "resumed_at": self.taken_up, "rewound": again,
+        }  # fmt: skip
+
+    def _look(self) -> None:
+        find, self._find = self._find, None
+        if find is not None:
+            self.learn(find())
+
+
+def seen_by(file: str, beside: Path | None) -> dict[str, int]:
+    """The newest events of which the file of an earlier run tells; it may lie ``beside`` another by now."""
+    for path in (Path(file), *([beside.parent / Path(file).name] if beside else ())):
+        if path == beside or not path.is_file():
+            continue
+        try:
+            from looptap.store.reader import open as open_stored  # which a job that resumes nothing does not need
+
+            with open_stored(path) as run:
+                return run.events()
+        except StoreError:
+            continue
+    return {}

@@ -1,0 +1,1 @@
+"""Answers to clients: requests, sessions, subscriptions, declared streams. No sockets."""

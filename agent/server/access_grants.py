@@ -1,0 +1,164 @@
+"""Who else may look: keys for viewers, each with an end, and a socket of their own that is there only meanwhile.
+
+Runs on the I/O thread. A share shows streams of its own, or all that is exported, and has a key pair of its own; shares
+of the same endpoint have a socket together, which is opened for the first and closed with the last.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from looptap.agent.io.server_socket import Gate
+from looptap.agent.server.declared_streams import Sight, Standing, StandingStreams
+from looptap.agent.server.sessions import Guests
+from looptap.agent.server.subscription import Client
+from looptap.protocol import messages as m
+from looptap.protocol.errors import LimitReached, LinkError
+from looptap.protocol.files.connection import ConnectionFile
+from looptap.protocol.keys import VIEWER, KeyPair, RoleKeys
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import QueryError
+
+if TYPE_CHECKING:
+    from looptap.agent.io.server_thread import Link
+
+LONGEST = 366 * 86_400.0
+"""Seconds that a share may last."""
+
+
+@dataclass
+class Shared:
+    """One share: its key, where it lets in, and until when."""
+
+    id: str
+    key: bytes = field(repr=False)
+    wanted: str
+    gate: Gate
+    until: float
+    expires: float
+    by: str
+    only: bool = False
+    """Whether it shows what is exported to it, in place of what is exported to all."""
+
+
+class Sharing:
+    """The shares of a run; ``dismiss`` ends all contact with who came in by a key."""
+
+    def __init__(
+        self, run: m.RunInfo, limits: Limits, standing: StandingStreams, dismiss: Callable[[str, str], None]
+    ) -> None:
+        self._run, self._limits, self._standing, self._dismiss = run, limits, standing, dismiss
+        self.link: Link | None = None
+        """Where sockets are opened; None until the agent listens."""
+        self.shares: dict[str, Shared] = {}
+
+    def speaker(self) -> str:
+        """The public key of the client whose message is being handled."""
+        return "" if self.link is None else self.link.speaker
+
+    def share(self, ask: m.Share, by: str) -> dict[str, Any]:
+        """Make a key that opens until it expires; returns its connection file with what `told` tells.
+
+        Raises LimitReached, QueryError for a time that is none, BadEndpoint, EndpointBusy.
+        """
+        link = self.link
+        if link is None:
+            raise LinkError("This agent has no sockets, so it cannot be shared.")
+        if len(self.shares) >= self._limits.shares:
+            raise LimitReached(f"{len(self.shares)} shares are open, the bound (Limits.shares); revoke one.")
+        if not 0 < ask.expires <= LONGEST:
+            raise QueryError(f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {LONGEST:.0f}.")
+        gate = next((s.gate for s in self.shares.values() if s.wanted == ask.endpoint), None)
+        if gate is None:
+            gate = link.open_gate(KeyPair.fresh(), VIEWER, ask.endpoint or None)
+        keys = RoleKeys(VIEWER, gate.server, KeyPair.fresh())
+        until, expires = time.monotonic() + ask.expires, time.time() + ask.expires
+        shared = Shared(secrets.token_hex(4), keys.client.public, ask.endpoint, gate, until, expires, by, ask.only)
+        self.shares[shared.id] = shared
+        link.doorman.admit(shared.key, VIEWER, until)
+        self._set_alarm(link)
+        file = ConnectionFile.of(self._run, keys, gate.bound.endpoints, expires)
+        return {**self._told(shared), "viewers": [], "file": msgspec.json.encode(file).decode()}
+
+    def revoke(self, id: str) -> list[str]:
+        """End a share at once, or all if ``id`` is empty; returns the ids of those that were. Raises QueryError."""
+        if id:
+            self._share(id)
+        over = [shared for shared in self.shares.values() if id in ("", shared.id)]
+        self._end(over, "the operator of the run has ended this share")
+        return [shared.id for shared in over]
+
+    def expire(self) -> None:
+        """End the shares whose time is over."""
+        now = time.monotonic()
+        self._end([shared for shared in self.shares.values() if shared.until <= now], "this share has expired")
+
+    def sight(self, client: Client) -> Sight | None:
+        """Which streams a client may read: None means all of them, as an operator may."""
+        if not client.viewer:
+            return None
+        share = next((one for one in self.shares.values() if one.key.decode() == client.key), None)
+        if share is None:
+            return lambda standing: False
+        if share.only:
+            return lambda standing: share.id in standing.shares
+        return lambda standing: standing.exported
+
+    def limited(self, id: str) -> Shared:
+        """The share of that id, which shows streams of its own. Raises QueryError."""
+        share = self._share(id)
+        if not share.only:
+            raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
+        return share
+
+    def show(self, standing: Standing, share: str, shown: bool) -> None:
+        """Show a stream to the viewers of one share, or to all where none is named; or no more. Raises QueryError."""
+        if share:
+            (standing.shares.add if shown else standing.shares.discard)(self.limited(share).id)
+            return
+        standing.exported = shown
+        if not shown:
+            standing.shares.clear()
+
+    def _share(self, id: str) -> Shared:
+        if (share := self.shares.get(id)) is None:
+            raise QueryError(f"there is no share {id!r:.80}; there are: {', '.join(self.shares) or 'none'}.")
+        return share
+
+    def told(self, guests: Guests) -> list[dict[str, Any]]:
+        """What there is to tell of each share, with the names of the viewers who are there."""
+        return [
+            {**self._told(s), "viewers": [c.name for c in guests.of(s.key.decode()) if not c.away]}
+            for s in self.shares.values()
+        ]
+
+    def _end(self, over: list[Shared], reason: str) -> None:
+        link = self.link
+        if link is None:
+            return
+        for shared in over:
+            del self.shares[shared.id]
+            for standing in self._standing.seen(None):
+                standing.shares.discard(shared.id)
+            link.doorman.revoke(shared.key)
+            self._dismiss(shared.key.decode(), reason)
+            if all(other.gate is not shared.gate for other in self.shares.values()):
+                link.close_gate(shared.gate)
+        self._set_alarm(link)
+
+    def _told(self, shared: Shared) -> dict[str, Any]:
+        own = [standing.name for standing in self._standing.seen(None) if shared.id in standing.shares]
+        return {
+            "share": shared.id, "expires": shared.expires, "left": max(0.0, shared.until - time.monotonic()),
+            "endpoints": list(shared.gate.bound.endpoints), "by": shared.by, "streams": own if shared.only else None,
+        }  # fmt: skip
+
+    def _set_alarm(self, link: Link) -> None:
+        link.alarm = min((shared.until for shared in self.shares.values()), default=math.inf)

@@ -1,0 +1,299 @@
+"""Standing streams: queries that the host declares, or that clients hand over. They run once and keep a history.
+
+Their values go into a ring each and stay there. While nobody reads, the I/O thread is not woken: arithmetic is
+evaluated 256 events at a time, on the training thread.
+
+One that a client has handed over goes on as long as it is exported, kept or read; its name is the host's to take.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeAlias
+
+from looptap.agent.control.command_log import REMEMBERED
+from looptap.agent.handoff.history import History, Ring
+from looptap.agent.handoff.value_queue import Post
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.event_sources import Taps
+from looptap.agent.loop.guard.torch_state import captures
+from looptap.agent.queries.query_registry import Queries
+from looptap.protocol.errors import LimitReached
+from looptap.protocol.limits import Limits
+from looptap.store.queue import COMMAND_FIELDS, COMMANDS, Command
+from looptap.streams.errors import QueryError
+from looptap.streams.expressions import nearest
+from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.operators.windows import as_window
+from looptap.streams.values.sizing import size_of
+
+HISTORY = 10_000
+"""Values of a history, unless the host says otherwise."""
+MAX_BYTES = 4_000_000
+"""Bytes of one value, unless the host says otherwise."""
+RECENT = 128
+"""Values from which the rate is told."""
+
+
+class Standing:
+    """One standing stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
+
+    def __init__(
+        self, name: str, query: AttachedQuery, ring: Ring, unit: str = "", *, logged: bool = False, by: str = ""
+    ) -> None:
+        self.name, self.query, self.ring, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
+        self.exported = self.kept = False
+        """Whether viewers see it; whether its values go to the file of the run."""
+        self.shares: set[str] = set()
+        """The shares whose viewers see it beside."""
+        self.dropped = False
+        """Whether its query has failed and was taken off its events."""
+
+    def told(self) -> dict[str, Any]:
+        """What whoever lists the streams of the run is told of it."""
+        query, ring = self.query, self.ring
+        elapsed = monotonic() - query.started if query.started else 0.0
+        fields = query.pipeline.fields
+        return {
+            "name": self.name,
+            "query": "" if self.logged else query.pipeline.text,
+            "on": query.on,
+            "unit": self.unit,
+            "fields": list(fields) if fields else None,
+            "state": query.state,
+            "reason": query.reason,
+            "values": ring.number,
+            "held": len(ring),
+            "bytes": ring.held,
+            "rate": self._rate(),
+            "errors": query.errors,
+            "withheld": query.withheld,
+            "readers": ring.readers - self.kept,
+            "exported": self.exported,
+            "shares": sorted(self.shares),
+            "kept": self.kept,
+            "by": self.by,
+            "nanoseconds_per_event": 1e9 * query.seconds / query.events if query.events else 0.0,
+            "share_of_time": query.seconds / elapsed if elapsed > 0 else 0.0,
+        }
+
+    def _rate(self) -> float:
+        """Values per second, as of the last 128 and of what has passed since."""
+        ring = self.ring
+        newest = ring.read(ring.number - RECENT, RECENT, ring.number)
+        elapsed = monotonic() - newest[0][2] if newest else 0.0
+        return len(newest) / elapsed if elapsed > 0 else 0.0
+
+
+Sight: TypeAlias = Callable[[Standing], bool]
+"""Whether a viewer sees a stream."""
+
+
+class StandingStreams:
+    """All standing streams of an agent, by name."""
+
+    def __init__(self, queries: Queries, taps: Taps, post: Post, limits: Limits) -> None:
+        self._queries, self._taps, self._limits = queries, taps, limits
+        self.history = History(post, limits.history_bytes_in_all, limits.history_bytes)
+        self.by_name: dict[str, Standing] = {}
+        self._displaced: list[Standing] = []
+        self._naming = threading.Lock()  # the host's threads and the I/O thread
+        self._capturing: Callable[[], bool] | None = None
+        self._logs = 0  # calls of `log` so far
+
+    def declare(
+        self,
+        name: str,
+        query: str | Callable[..., Any],
+        on: str,
+        *,
+        window: Any,
+        every: int,
+        throttle: float,
+        history: int,
+        unit: str,
+        max_bytes: int,
+    ) -> None:
+        """Start a standing stream. Raises QueryError, ValueError for what is no name or number, LimitReached."""
+        self._check(name)
+        if not isinstance(on, str) or not on:
+            raise ValueError(f"on={on!r}: it is the name of the events, such as 'batch'.")
+        for argument, number in (("history", history), ("max_bytes", max_bytes)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{argument}={number!r}: it is a whole number, 1 or more.")
+        if not isinstance(unit, str):
+            raise ValueError(f"unit={unit!r}: it is a text, such as 'ms'.")
+        pipeline = self._queries.compiled(query, as_window(window), every, throttle)
+        ring = self.history.open(history)
+        attached = self._queries.declared(name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2))
+        self._add(Standing(name, attached, ring, unit))
+        self._queries.install(attached)
+
+    def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> Standing:
+        """Have the query of a client stand, its values numbered above ``after``. Raises QueryError, LimitReached.
+
+        Nothing may be evaluated meanwhile.
+        """
+        bound = self._limits.handed_streams
+        if sum(bool(standing.by) for standing in list(self.by_name.values())) >= bound:
+            raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
+        try:
+            _check_name(name)
+            standing = Standing(name, query, self.history.open(HISTORY, after), by=by or "a client")
+            self._add(standing)
+        except ValueError as error:
+            raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
+        query.outbox, query.name = standing.ring, name
+        return standing
+
+    def find(self, name: str, sees: Sight | None = None) -> Standing:
+        """The standing stream of that name, for a viewer if he ``sees`` it. Raises QueryError."""
+        found = self.by_name.get(name)
+        if found is None or (sees is not None and not sees(found)):
+            there = [one.name for one in self.seen(sees)]
+            near, what = nearest(name, there), "standing" if sees is None else "exported"
+            raise QueryError(
+                f"there is no {what} stream {name!r:.120}; there are: {', '.join(map(repr, there[:20])) or 'none'}."
+                f"{' ' * bool(near)}{near}"
+            )
+        return found
+
+    def seen(self, sees: Sight | None) -> list[Standing]:
+        """The streams that somebody may read: all of them, or for a viewer those that he ``sees``."""
+        return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Append one value to the stream of each name. Raises ValueError or LimitReached for a name that cannot be."""
+        capturing = self._capturing
+        if capturing is not None and capturing():
+            return
+        with self._taps.lock:
+            self._logs += 1
+            try:
+                self._log(values)
+            except KeyboardInterrupt:
+                for name in values:
+                    if (stream := self.by_name.get(name)) is not None and stream.logged:
+                        stream.query.miss_log(self._logs)
+                raise
+
+    def _log(self, values: dict[str, Any]) -> None:
+        started = now = monotonic()
+        for name, value in values.items():
+            stream = self.by_name.get(name) or self._logged(name, now)
+            if not stream.logged and stream.by:
+                stream = self._logged(name, now)
+            if not stream.logged:
+                raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
+            query = stream.query
+            query.log(value, now, self._logs)
+            ended = monotonic()
+            query.seconds += ended - started
+            started = ended
+
+    def named(self, name: str) -> Standing | None:
+        """The stream of that name; that of the commands is made when it is first asked for."""
+        return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
+
+    def command(self, command: Command) -> None:
+        """Append a command to the stream of all commands."""
+        value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
+        ring = (self.by_name.get(COMMANDS) or self._commands()).ring
+        ring.put(command.number, command.time, value, size_of(value))
+
+    def _commands(self) -> Standing:
+        pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
+        ring = self.history.open(REMEMBERED)
+        query = self._queries.declared(COMMANDS, pipeline, "", ring, MAX_BYTES)
+        query.started = monotonic()
+        stream = self.by_name[COMMANDS] = Standing(COMMANDS, query, ring, logged=True)
+        return stream
+
+    def list(self, sees: Sight | None = None) -> list[dict[str, Any]]:
+        """What there is to tell of each stream, or of each that a viewer ``sees``, up to the newest event."""
+        self._taps.quiet.drain()
+        if sees is None:
+            return [stream.told() for stream in self.seen(None)]
+        return [{**stream.told(), "exported": True, "shares": []} for stream in self.seen(sees)]
+
+    def tidy(self) -> Sequence[Standing]:
+        """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.
+
+        Returns those that are no more.
+        """
+        over = []
+        for stream in list(self.by_name.values()):
+            query = stream.query
+            if query.state == "failed" and not (stream.logged or stream.dropped):
+                stream.dropped = True
+                self._queries.drop(query)
+            if stream.by and not (stream.exported or stream.shares or stream.kept or stream.ring.readers):
+                with self._naming:
+                    if self.by_name.get(stream.name) is stream:
+                        del self.by_name[stream.name]
+                over.append(stream)
+        displaced, self._displaced = self._displaced, []
+        for stream in (*over, *displaced):
+            if stream.query.state == "live":
+                stream.query.state, stream.query.reason = "ended", "the job declares another stream of this name"
+                stream.query.changes += 1
+                stream.ring.ring()
+            self._queries.drop(stream.query)
+            self.history.close(stream.ring)
+        return [*over, *displaced]
+
+    def finish(self, reason: str) -> None:
+        """The run ends: so does every stream, for every reader."""
+        for stream in list(self.by_name.values()):
+            query = stream.query
+            if query.state == "live":
+                query.state, query.reason = "ended", reason
+                query.changes += 1
+                stream.ring.ring()
+
+    def _logged(self, name: str, now: float) -> Standing:
+        self._check(name)
+        self._capturing = captures()
+        ring = self.history.open(HISTORY)
+        pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
+        query = self._queries.declared(name, pipeline, "", ring, MAX_BYTES)
+        query.started = now
+        stream = Standing(name, query, ring, logged=True)
+        self._add(stream)
+        return stream
+
+    def _add(self, stream: Standing) -> None:
+        """Give a stream its name. Raises ValueError if it is taken; the host takes it from a client's."""
+        with self._naming:
+            there = self.by_name.get(stream.name)
+            if there is not None:
+                if stream.by or not there.by:
+                    raise _taken(stream.name)
+                self._displaced.append(there)
+            self.by_name[stream.name] = stream
+        if there is not None:
+            there.ring.ring()
+
+    def _check(self, name: str) -> None:
+        _check_name(name)
+        if (there := self.by_name.get(name)) is not None and not there.by:
+            raise _taken(name)
+        declared = sum(not standing.by for standing in list(self.by_name.values()))
+        if declared >= self._limits.standing_streams:
+            raise LimitReached(
+                f"{declared} standing streams are declared, the bound (Limits.standing_streams); put what "
+                "varies into the values."
+            )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+        raise ValueError(f"the name of a stream is 1 to 100 printable characters, not {name!r:.120}.")
+    if name == COMMANDS:
+        raise ValueError(f"{name!r} is the stream of all commands; give this one another name.")
+
+
+def _taken(name: str) -> ValueError:
+    return ValueError(f"there is a standing stream {name!r} already; give this one another name.")

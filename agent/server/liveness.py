@@ -1,0 +1,95 @@
+"""Whether the loop moves: how many events of each type there were, when the newest came, what the loop is inside of.
+
+The I/O thread looks once a heartbeat, whether or not a client is connected: `emit` only counts, and notes no time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from looptap.agent.loop.event_sources import Taps
+from looptap.agent.run.active_code import Inside, evaluations
+
+log = logging.getLogger("looptap")
+
+LONG_SECONDS = 5.0
+"""Seconds in one evaluation of a query, or in one command, after which clients and the log hear of it."""
+
+
+class Pulse:
+    """The clock of each event type, exact to the time between two beats. ``owner`` names the client of a query."""
+
+    def __init__(self, taps: Taps, owner: Callable[[object], str]) -> None:
+        self._taps, self._owner = taps, owner
+        self._counts: dict[str, int] = {}
+        self._moved: dict[str, float] = {}  # when a look last found that a type had new events
+        self._began = self._delivered = self._beaten = time.monotonic()
+        self._found: dict[int, tuple[Inside, float]] = {}  # by thread, with the beat before it was found
+        self.inside: list[Inside] = []
+        """The queries and commands that have run for `LONG_SECONDS` and have not returned."""
+
+    def beat(self) -> None:
+        """Look, and note what has been inside one evaluation for long. I/O thread only."""
+        delivers, before, self._beaten = self.look(), self._beaten, time.monotonic()
+        if delivers and self._delivered <= before:
+            self._look_inside(self._beaten, before)
+        else:  # events are delivered one at a time: where one has come, the one before is over
+            self._found = {}
+            self._note([])
+
+    def look(self) -> bool:
+        """Note which event counts have moved; return whether an event of some type does more than count."""
+        now, delivers = time.monotonic(), False
+        for name, tap in list(self._taps.by_name.items()):
+            count = tap.number
+            if count != self._counts.get(name, 0):
+                self._counts[name], self._moved[name] = count, now
+                if tap.busy:
+                    self._delivered = now
+            delivers = delivers or tap.busy
+        return delivers
+
+    def _look_inside(self, now: float, before: float) -> None:
+        earlier, self._found = self._found, {}
+        for one in evaluations():
+            known, since = earlier.get(one.thread, (one, before))
+            self._found[one.thread] = one, since if one.same(known) else before
+        late = [one._replace(seconds=now - since) for one, since in self._found.values() if now - since >= LONG_SECONDS]
+        self._note([one._replace(client=self._owner(one.subject)) for one in late])
+
+    def _note(self, inside: list[Inside]) -> None:
+        if not (inside or self.inside):
+            return
+        before, self.inside = self.inside, inside
+        for one in before:
+            one.subject.overdue = 0.0
+        for one in inside:
+            one.subject.overdue = one.seconds
+            if not any(map(one.same, before)):
+                log.warning("looptap: the loop waits for %s. It cannot be interrupted; looptap stacks shows it.", one)
+
+    def idle(self) -> float:
+        """Look, and return the seconds since the last event, or since the agent began if there was none."""
+        self.look()
+        return time.monotonic() - max(self._moved.values(), default=self._began)
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last event of each type."""
+        now = time.monotonic()
+        return {name: now - moved for name, moved in list(self._moved.items())}
+
+    def age(self) -> float:
+        """Seconds since the agent began."""
+        return time.monotonic() - self._began
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Look, and return for each type the events so far and the seconds since the last."""
+        self.look()
+        return {name: {"count": self._counts[name], "idle": age} for name, age in self.ages().items()}
+
+    def as_info(self) -> list[dict[str, Any]]:
+        """What the loop is inside of for long, as plain data."""
+        return [one.as_info() for one in self.inside]

@@ -1,0 +1,163 @@
+"""What of a run is kept on disk: the standing streams that the host wants kept, and every command.
+
+Runs on the I/O thread; the file is written by the store's own thread, so that nobody here waits for a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import weakref
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from looptap.agent.handoff.history import Reader
+from looptap.agent.handoff.value_queue import Sink
+from looptap.agent.run.resume_lineage import Lineage
+from looptap.agent.server.declared_streams import Standing
+from looptap.agent.server.subscription import finished
+from looptap.protocol.errors import LinkError
+from looptap.protocol.files.connection import runtime_dir
+from looptap.protocol.messages import RunInfo
+from looptap.store.layout.run_path import store_path
+from looptap.store.queue import Command
+from looptap.store.writer import Writer
+from looptap.streams.stream.buffer import Batch
+
+_VALUES, _BYTES = 1000, 4_000_000  # of one batch
+_TOLD = 1.0  # seconds between two counts of errors in the file
+_TEXT = 2000  # characters of an error there
+
+
+class Keeper:
+    """Hands the values of kept streams, and the records of commands, to the file of the run."""
+
+    def __init__(self, run: RunInfo, where: Any) -> None:
+        self._rank = run.rank
+        self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
+        self._kept: dict[Standing, tuple[int, Reader]] = {}
+        self._rings: dict[Sink, Standing] = {}  # of those
+        self._ready: dict[Standing, None] = {}  # those that have values to hand over
+        self._errors: dict[str, tuple[int, str, str]] = {}
+        self._withheld: dict[str, int] = {}
+        self._errors_told = -math.inf
+        self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+    def keep(self, standing: Standing) -> None:
+        """Keep a standing stream: from the oldest value on that it holds, or from where it was kept before."""
+        if standing in self._kept:
+            return
+        standing.kept = True
+        self._rings[standing.ring] = standing
+        self._ready[standing] = None
+        if standing in self._before:
+            number, above = self._before[standing]
+            self._kept[standing] = number, Reader(standing.ring, above)
+            return
+        pipeline, reader = standing.query.pipeline, Reader(standing.ring)
+        number = self.writer.stream(
+            standing.name,
+            query="" if standing.logged else pipeline.text,
+            on=standing.query.on,
+            window=str(pipeline.window),
+            fields=pipeline.fields,
+            unit=standing.unit,
+            first=reader.position + 1,
+        )
+        self._kept[standing] = number, reader
+
+    def leave(self, standing: Standing, lineage: Lineage) -> None:
+        """Keep it no more; what has come is handed over before."""
+        standing.kept = False
+        if standing in self._kept:
+            self._ready[standing] = None
+            self.hand_over(lineage)
+            self._rings.pop(standing.ring)
+            number, reader = self._kept.pop(standing)
+            self._before[standing] = number, reader.position
+            reader.leave()
+
+    def heard(self, sinks: Sequence[Sink]) -> None:
+        """Look at those whose values come from these sinks, at the next `hand_over`."""
+        for sink in sinks:
+            if sink in self._rings:
+                self._ready[self._rings[sink]] = None
+
+    def look_at_all(self) -> None:
+        """Look at all of them at the next `hand_over`."""
+        self._ready.update(dict.fromkeys(self._kept))
+
+    def hand_over(self, lineage: Lineage) -> None:
+        """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
+        ready, self._ready = self._ready, {}
+        for standing in ready:
+            number, reader = self._kept[standing]
+            on = standing.query.on
+            while (columns := reader.peek(_VALUES, _BYTES)) is not None:
+                values, flags = finished(columns)
+                flags = lineage.marked(on, columns, flags)
+                batch = Batch(
+                    columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
+                    time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
+                )  # fmt: skip
+                self.writer.append(number, batch)
+                reader.take(columns)
+        self._tell_errors(ready)
+
+    def _tell_errors(self, streams: Iterable[Standing]) -> None:
+        """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
+
+        Likewise how many events the budget has kept from them.
+        A first error, and the end of a query, at once where it is one of these ``streams``; further ones, of all
+        streams, once a second.
+        """
+        now = time.monotonic()
+        due = now > self._errors_told + _TOLD
+        if due:
+            self._errors_told, streams = now, self._kept
+        errors = {
+            str(number): (query.errors, query.traceback[-_TEXT:], query.reason[:_TEXT] * (query.state == "failed"))
+            for number, query in ((self._kept[standing][0], standing.query) for standing in streams)
+            if query.errors
+        }
+        withheld = {str(self._kept[standing][0]): standing.query.withheld for standing in streams}
+        if due and any(count != self._withheld.get(name, 0) for name, count in withheld.items()):
+            self._withheld |= withheld
+            self.writer.describe(withheld=self._withheld)
+        fresh = {name: told for name, told in errors.items() if self._errors.get(name) != told}
+        first = any(name not in self._errors or self._errors[name][2] != told[2] for name, told in fresh.items())
+        if fresh and (due or first):
+            self._errors = {**self._errors, **fresh}
+            self.writer.describe(errors=self._errors)
+
+    def close(self, reason: str) -> None:
+        """End the file, with the last count of errors."""
+        self._errors_told = -math.inf
+        self._tell_errors(())
+        self.writer.close(farewell=reason)
+
+    def stats(self) -> dict[str, Any]:
+        """State, reason, what was kept and dropped."""
+        return {"file": str(self.writer.path), **self.writer.stats()}
+
+
+def command_of(record: dict[str, Any]) -> Command:
+    """A command on record as it is kept, and as a value of the stream of all commands."""
+    error = record["error"]
+    new = record["new"] if record["result"] is None else record["result"]
+    return Command(
+        record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
+        record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
+        f"{record['outcome']}: {error}" if error else record["outcome"],
+        {name: record[name] for name in ("value", "schedule", "checkpoint")},
+    )  # fmt: skip
+
+
+def _facts(run: RunInfo) -> dict[str, Any]:
+    """What a run says of itself, as plain data."""
+    facts = {name: getattr(run, name) for name in run.__struct_fields__}
+    with contextlib.suppress(LinkError, OSError):
+        facts["announced"] = str(runtime_dir())  # where a client finds it
+    return facts

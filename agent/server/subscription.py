@@ -1,0 +1,297 @@
+"""The agent's view of its clients and of the streams that it serves them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from looptap.agent.handoff.history import Handed, Reader
+from looptap.agent.handoff.value_queue import Columns, Item, Marked, Sink, Source
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.query_status import TOO_MANY
+from looptap.agent.loop.rank_aggregation import AlignedQuery
+from looptap.protocol import messages as m
+from looptap.protocol.codec import encode, pack, pack_values
+from looptap.protocol.keys import OPERATOR
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import LooptapError
+from looptap.streams.expressions import format_error
+from looptap.streams.values.snapshots import Pending
+
+RETRY, VIEWERS_RETRY, VIEWERS_PATIENCE = 0.01, 0.25, 4.0
+"""Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""
+PATIENCE = 3
+"""Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
+
+
+@dataclass(eq=False)
+class Client:
+    """One attached client: how much was sent to it, and how much of that it has said to have taken in."""
+
+    peer: bytes
+    role: str
+    name: str
+    key: str = ""
+    """The public key by which it came in; empty without sockets."""
+    token: str = ""
+    """What it will be known by over another link; empty: it will not come back."""
+    streams: dict[int, ServedStream] = field(default_factory=dict)
+    ready: OrderedDict[ServedStream, None] = field(default_factory=OrderedDict)
+    """Those that have something to send or to tell, the next one first."""
+    sent_bytes: int = 0
+    got_bytes: int = 0
+    owed: deque[bytes] = field(default_factory=deque)
+    """Answers for which libzmq had no room; nothing overtakes them."""
+    full_until: float = 0.0
+    """When to try again, after libzmq had no room for it."""
+    refusals: int = 0
+    """How often in a row that was so."""
+    heard: float = field(default_factory=time.monotonic)
+    """When it was heard last; a client gives a sign of life each second."""
+    away: bool = False
+    """Whether its link is lost; it may be back."""
+
+    @property
+    def viewer(self) -> bool:
+        """Whether it sees nothing but what is exported."""
+        return self.role != OPERATOR
+
+    def refused(self) -> None:
+        """Note that libzmq has no room for it: a viewer that does not read shall cost next to nothing."""
+        pause = min(VIEWERS_RETRY * 2 ** min(self.refusals, 8), VIEWERS_PATIENCE) if self.viewer else RETRY
+        self.refusals += 1
+        self.full_until = time.monotonic() + pause
+
+    def holds_up(self, now: float, window: int) -> bool:
+        """Whether nothing should be sent at present."""
+        return bool(self.owed) or self.away or now < self.full_until or self.sent_bytes - self.got_bytes >= window
+
+
+def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: float) -> list[bytes]:
+    """The clients that count as gone; nobody where we slept ourselves since the last look."""
+    if now - looked > 2 * limits.heartbeat:
+        return []
+    return [peer for peer, client in clients.items() if now - client.heard > PATIENCE * limits.heartbeat_timeout]
+
+
+class ServedStream:
+    """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``.
+
+    ``source`` has the values: the outbox of a query of this client alone, or its reader of a standing stream's ring.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        client: Client,
+        query: AttachedQuery,
+        source: Source,
+        base: int = 0,
+        *,
+        low_latency: bool = False,
+    ) -> None:
+        self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
+        self.low_latency = low_latency
+        self.sink: Sink = query.outbox
+        """Where its query puts the values."""
+        self.reader = source if isinstance(source, Reader | Handed) else None
+        self._ended = ""  # why, if only this client's reading has
+        self.told = 0
+        """Of the changes of the query's state, those that the client has heard of."""
+        self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
+        self.sent = 0
+        self._reached = base
+        self._released = 0
+        self._seen: tuple[object, ...] = ()
+        self._blind = 0  # how often in a row the recorder's condition has failed
+
+    def moved(self) -> bool:
+        """Whether any of its counters has moved since this was last asked, or anything else that clients hear of."""
+        query, source = self.query, self.source
+        before, self._seen = self._seen, (
+            query.events, query.errors, query.pipeline.skipped, query.withheld, source.number, source.dropped,
+            self.sent, query.overdue, *(place.problem for place in query.places),
+        )  # fmt: skip
+        return before != self._seen
+
+    def waits(self) -> bool:
+        """Whether there is something to send."""
+        return bool(len(self.source) or self.ready)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the client has yet to hear of a change of state or of a first error."""
+        return self.told != self.query.changes
+
+    def touch(self) -> None:
+        """Have the client told once more how the stream is."""
+        self.told = 0
+
+    @property
+    def state(self) -> str:
+        """The state of the query, unless only this client's reading has ended."""
+        return "ended" if self._ended else self.query.state
+
+    def hand_over(self, source: Handed) -> None:
+        """Go on with ``source``: the query belongs to the job from now on."""
+        self.source = self.reader = source
+        self.sink = self.query.outbox
+        self.base = 0
+
+    def end(self, reason: str, *, at_once: bool = False) -> None:
+        """End the stream for this client, behind the newest value of now, or behind what it was sent."""
+        if self.reader is not None:
+            self.reader.stop(at_once=at_once)
+            self._ended = reason
+        elif self.query.state == "live":
+            self.query.state, self.query.reason = "ended", reason
+        self.touch()
+
+    def next(self, count: int, size: int) -> tuple[Columns, list[Any], bytearray] | None:
+        """What to send next, its values, and their flags if any has some; it stays until `take`."""
+        if self.query.recorder is None:
+            columns = self.source.peek(count, size)
+        else:
+            self._record(count, size)
+            columns = Columns.of(list(islice(self.ready, count)))
+        if columns is None:
+            return None
+        values, flags = finished(columns)
+        if flags and self.client.viewer:  # not where in the job's code it failed
+            values = [_last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
+        return columns, values, flags
+
+    def take(self, columns: Columns) -> None:
+        """The client has been sent these."""
+        count = len(columns.numbers)
+        self.sent += count
+        self._reached = self.base + columns.numbers[-1]
+        if self.query.recorder is None:
+            self.source.take(columns)
+        else:
+            for _ in range(count):
+                self.ready.popleft()
+
+    def packed(self, columns: Columns, values: list[Any], flags: bytearray, rank: int) -> bytes:
+        """The message of what `next` gave; a value that cannot be packed becomes an error's text."""
+        try:
+            form, raw = pack_values(values)
+        except LooptapError:
+            flags = flags or bytearray(len(values))
+            for i, value in enumerate(values):
+                try:
+                    pack(value)
+                except LooptapError as error:
+                    flags[i], values[i] = flags[i] | m.ERROR, str(error)
+            form, raw = pack_values(values)
+        message = m.Values(
+            self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
+            array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
+            bytes(flags) if any(flags) else b"", rank,
+            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query, AlignedQuery) else b"",
+        )  # fmt: skip
+        return encode(message)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest value."""
+        return self.base + (self._released if self.query.recorder is not None else self.source.number)
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was sent or dropped."""
+        if self.reader is not None:
+            return self.reader.reached
+        settled = self.sent + self.source.dropped  # looked at before the number, which the training thread raises first
+        number = self.source.number
+        return self.base + number if self.query.recorder is None and settled == number else self._reached
+
+    def status(self) -> m.Status:
+        """The stream's state and counters."""
+        query = self.query
+        elapsed = time.monotonic() - query.started if query.started else 0.0
+        traceback, remarks = query.traceback, tuple(query.remarks())
+        if self.client.viewer:
+            traceback, remarks = _last_line(traceback), ()
+        return m.Status(
+            self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
+            query.pipeline.skipped, query.errors, traceback, remarks,
+            1e9 * query.seconds / query.events if query.events else 0.0,
+            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached, query.withheld, query.filtered,
+        )  # fmt: skip
+
+    def stats(self) -> dict[str, Any]:
+        """The same as plain data, with the query's name and text."""
+        s = self.status()
+        return {
+            "name": self.query.name, "on": self.query.on, "client": self.client.name, "state": s.state,
+            "values": s.last - self.base, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped,
+            "errors": s.errors, "withheld": s.withheld, "filtered": s.filtered, "evaluated": self.query.events,
+            "nanoseconds_per_event": s.nanoseconds, "share_of_time": s.share,
+            "limitation": self.query.limitation(),
+        }  # fmt: skip
+
+    def _record(self, count: int, size: int) -> None:
+        """Show the recorder what has come."""
+        recorder = self.query.recorder
+        assert recorder is not None
+        columns = self.source.peek(count, size)
+        if columns is None:
+            return
+        self.source.take(columns)
+        for _, event, when, marked, size in zip(*columns, strict=True):
+            kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.kept.items()}
+            shown = Marked(*_finished(marked))
+            try:
+                released = recorder.post((0, event, when, shown, size), size, kept, event, when)
+                self._blind = 0
+            except Exception as error:
+                told = isinstance(error, LooptapError)
+                self._blind += 1
+                self.query.errors += 1
+                if not self.query.traceback:
+                    self.query.traceback = str(error) if told else format_error(error, recorder.condition.text)
+                    self.query.changes += 1
+                if self._blind == TOO_MANY:
+                    self.query.fail(f"when= failed {TOO_MANY} times in a row: {self.query.traceback.splitlines()[-1]}")
+                continue
+            for fired, (_, event, when, shown, size) in released:
+                self._released += 1
+                shown.flags |= m.TRIGGER if fired else 0
+                self.ready.append((self._released, event, when, shown, size))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+_UNFINISHED = frozenset({Marked, Pending})
+
+
+def finished(columns: Columns) -> tuple[list[Any], bytearray]:
+    """The values, waiting for a device where one is not there yet, and their flags if any has some."""
+    values, flags = list(columns.values), bytearray()
+    if not _UNFINISHED.isdisjoint(map(type, values)):
+        flags = bytearray(len(values))
+        for i, value in enumerate(values):
+            values[i], flags[i] = _finished(value)
+    return values, flags
+
+
+def _finished(value: Any) -> tuple[Any, int]:
+    """The value and its flags; waits for a device where the value is not there yet."""
+    flags = 0
+    if type(value) is Marked:
+        value, flags = value.value, value.flags
+    if type(value) is Pending:
+        try:
+            value = value.resolve()
+        except Exception as error:
+            return format_error(error), flags | m.ERROR
+    return value, flags

@@ -1,0 +1,188 @@
+"""How the streams of clients begin and end, and how a client's query comes to stand in the job.
+
+There is one way to export and to keep: what is to be seen by others, or to go to the file of the run, is a standing
+stream. A client's own query becomes one where it is: with its state, its numbers and its budget, between two events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looptap.agent.handoff.history import Handed, Reader
+from looptap.agent.handoff.value_queue import Outbox, Post
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.event_sources import Taps
+from looptap.agent.queries.query_registry import Queries
+from looptap.agent.run.resume_lineage import Lineage
+from looptap.agent.server.access_grants import Sharing
+from looptap.agent.server.declared_streams import Standing, StandingStreams
+from looptap.agent.server.exporter import Delivery
+from looptap.agent.server.recording import Keeper
+from looptap.agent.server.subscription import Client, ServedStream
+from looptap.protocol import messages as m
+from looptap.protocol.errors import LimitReached, MessageError
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import QueryError
+
+PATIENCE = 0.1
+"""Seconds to wait for the end of an event: what answers clients waits for the loop no longer than that."""
+
+
+class Attachments:
+    """The streams of all clients; on the I/O thread."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        standing: StandingStreams,
+        delivery: Delivery,
+        taps: Taps,
+        post: Post,
+        limits: Limits,
+        keeper: Keeper | None,
+        lineage: Lineage,
+        sharing: Sharing,
+    ) -> None:
+        self._queries, self._standing, self._delivery, self._taps = queries, standing, delivery, taps
+        self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
+        self._sharing = sharing
+
+    def attach(self, client: Client, ask: m.Attach | m.Read) -> dict[str, Any]:
+        """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
+        limits, clients = self._limits, self._delivery.guests.clients.values()
+        alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
+        for held, bound, which in (
+            (len(client.streams), limits.streams_per_client, "streams_per_client"),
+            (alike, limits.streams, "streams"),
+        ):
+            if held >= bound:
+                raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
+        if ask.stream in client.streams:
+            raise LimitReached(f"stream {ask.stream} is in use.")
+        if isinstance(ask, m.Read):
+            return self._read(client, ask, self._standing.find(ask.name, self._sharing.sight(client)))
+        if ask.named and (standing := self._standing.named(ask.code.text)) is not None:
+            return self._read(client, ask, standing)
+        if ask.named and not ask.on:
+            raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
+        return self._attach(client, ask)
+
+    def _attach(self, client: Client, attach: m.Attach) -> dict[str, Any]:
+        base = self._delivery.guests.base(client, attach)
+        outbox = Outbox(self._post, self._limits.outbox_values)
+        query = self._queries.attached(attach, outbox)
+        self._post.open(outbox)
+        self._delivery.add(
+            ServedStream(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
+        )
+        told, tap = self._queries.told(query), self._taps.open(attach.on)
+        event = tap.number
+        self._queries.install(query)
+        if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
+            told.update(event=event, base=base)
+        return told
+
+    def _read(self, client: Client, ask: m.Attach | m.Read, standing: Standing) -> dict[str, Any]:
+        """Have the client read a standing stream, from what is held above the number that it has come to."""
+        self._taps.quiet.drain()
+        reader, query, pipeline = Reader(standing.ring, ask.above), standing.query, standing.query.pipeline
+        hurried = ask.latency == "low" and not client.viewer
+        self._delivery.add(ServedStream(ask.stream, client, query, reader, low_latency=hurried))
+        self._queries.heed(query)
+        told = standing.told()
+        quiet = standing.logged or client.viewer
+        return {
+            "fields": pipeline.fields, "mapped": pipeline.mapped,
+            "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
+            "notes": [] if quiet else [*pipeline.notes, *self._queries.notes(query)],
+            "standing": {name: told[name] for name in ("name", "query", "on", "unit")}, "after": reader.position,
+            "upto": reader.number,
+        }  # fmt: skip
+
+    def detach(self, stream: ServedStream, reason: str) -> None:
+        """End a stream of a client, behind what it has yielded so far."""
+        query = stream.query
+        if stream.reader is None:
+            self._queries.drop(query)
+            if query.events and query.state == "live":
+                self._queries.between_events(query.on, query.cut, lambda: None)
+        else:
+            self._taps.quiet.drain()
+        stream.end(reason)
+        self._delivery.mark(stream)
+
+    def stream(self, client: Client, number: int) -> ServedStream:
+        """A stream of a client. Raises MessageError for one that there is not."""
+        stream = client.streams.get(number)
+        if stream is None:
+            raise MessageError(f"there is no stream {number}; it may have ended.")
+        return stream
+
+    def own(self, client: Client, number: int) -> AttachedQuery:
+        """The query of a client's stream that is nobody else's. Raises QueryError."""
+        stream = self.stream(client, number)
+        if stream.reader is not None:
+            raise QueryError(
+                f"{stream.query.name!r} is declared by the job, or was handed over to it, for all; attach a query of "
+                "your own."
+            )
+        return stream.query
+
+    # ------------------------------------------------------------ what stands in the job
+
+    def stand(self, client: Client, ask: m.Stand) -> dict[str, Any]:
+        """Export or keep a stream, or do so no more; returns what there is to tell of it. Raises LooptapError."""
+        if ask.keep and self._keeper is None:
+            raise QueryError("this agent keeps nothing: it has no store.")
+        if ask.share:
+            self._sharing.limited(ask.share)
+        standing = self._standing_of(client, ask)
+        if ask.keep:
+            self.keep(standing)
+        elif ask.keep is not None and self._keeper is not None:
+            self._taps.drain()
+            self._keeper.leave(standing, self._lineage)
+        if ask.export is not None:
+            self._sharing.show(standing, ask.share, ask.export)
+            for stream in list(self._delivery.streams):
+                sees = self._sharing.sight(stream.client) if stream.query is standing.query else None
+                if sees is not None and not sees(standing):
+                    stream.end("it is no longer exported", at_once=True)
+                    self._delivery.mark(stream)
+        return standing.told()
+
+    def keep(self, standing: Standing) -> None:
+        """Keep a standing stream in the file of the run, its history first."""
+        if self._keeper is not None:
+            self._taps.quiet.drain()
+            self._keeper.keep(standing)
+            self._keeper.hand_over(self._lineage)  # before new values take the place of old ones
+            self._queries.heed(standing.query)
+
+    def _standing_of(self, client: Client, ask: m.Stand) -> Standing:
+        if not ask.stream:
+            return self._standing.find(ask.name)
+        stream = self.stream(client, ask.stream)
+        for standing in list(self._standing.by_name.values()):
+            if standing.query is stream.query:
+                return standing
+        if not (ask.export or ask.keep):
+            raise QueryError(f"{stream.query.name!r:.120} is neither exported nor kept.")
+        return self._hand_over(stream, ask.name)
+
+    def _hand_over(self, stream: ServedStream, name: str) -> Standing:
+        """Have the query of a client stand in the job, without a value lost, made twice or numbered anew."""
+        query, outbox = stream.query, stream.source
+        if query.recorder is not None:
+            raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")
+        if query.state != "live":
+            raise QueryError(f"{query.name!r:.120} has {query.state}: {query.reason}")
+        assert isinstance(outbox, Outbox)
+        with self._taps.still(PATIENCE) as still:
+            if not still:
+                raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
+            after = stream.base + outbox.number
+            standing = self._standing.adopt(name or query.name, query, after, stream.client.name)
+        self._delivery.hand_over(stream, Handed(self._post, outbox, stream.base, Reader(standing.ring, after)))
+        self._queries.heed(query)
+        return standing
