@@ -37,7 +37,7 @@ for step in range(10**9):
 
 CLIENT = f"""
 import json, resource, sys, threading, time, looptap
-from looptap.client.session import Session
+from looptap.client.session.session import Session
 messages, take_in = 0, Session._on_values
 def counted(self, message):
     global messages

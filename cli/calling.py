@@ -10,9 +10,9 @@ from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.spelling import in_shell
 from looptap.cli.start import DONE, FAILED, complain
 from looptap.cli.steering import interrupted, of_run
-from looptap.client.controls import Outcome
-from looptap.client.discover import attach
-from looptap.client.steering import CommandPending
+from looptap.client.attach import attach
+from looptap.client.control.commands import CommandPending
+from looptap.client.control.controls import Outcome
 from looptap.protocol.errors import RemoteError
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from looptap.client.discover import runs
+from looptap.client.attach import runs
 from looptap.client.run import Run
 from looptap.protocol.files.connection import remove
 from looptap.streams.errors import LooptapError

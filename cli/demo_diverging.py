@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from looptap.cli.children import Job
-from looptap.client.live import LiveStream
 from looptap.client.run import Run
+from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError, StreamEnded, StreamTimeout
 
 QUERY = "step, loss, lr(optimizer), output.max()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from looptap.client.controls import Outcome, line_of
+from looptap.client.control.controls import Outcome, line_of
 from looptap.client.run import Run
 from looptap.streams.errors import ControlError
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from looptap.client.controls import ControlInfo
-from looptap.client.discover import runs
-from looptap.client.estimates import Estimates
+from looptap.client.attach import runs
+from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
-from looptap.client.standing import StandingStream
+from looptap.client.streams.estimates import Estimates
+from looptap.client.streams.stream_info import StandingStream
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 

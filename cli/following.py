@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from looptap.client.jobs import numbered
-from looptap.client.live import LiveStream
-from looptap.client.rankstream import RankStream
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.ranks.rank_stream import RankStream
+from looptap.client.streams.live import LiveStream
 from looptap.streams.stream.stream import Record
 
 PAUSE = 0.02

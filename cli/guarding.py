@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 if TYPE_CHECKING:
-    from looptap.client.guard import Guard
-    from looptap.client.guard_rules import Firing, Rule
+    from looptap.client.guard.guard import Guard
+    from looptap.client.guard.rules import Firing, Rule
 
 PAUSE = 0.1
 """Seconds between two looks at what the guard has done."""
@@ -79,7 +79,7 @@ def guard(
     The exit code is 0; with --once it is 1 if a rule fired.
     """
     from looptap.cli.start import DONE, FAILED, complain
-    from looptap.client.guard import guard as watch
+    from looptap.client.guard.guard import guard as watch
 
     runs, read, places = rules_of(rules)
     shown, told, quiet = 0, set[str](), time.monotonic() + QUIET
@@ -103,7 +103,7 @@ def guard(
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
     from looptap.cli.watching import window_of
-    from looptap.client.guard_rules import Rule
+    from looptap.client.guard.rules import Rule
     from looptap.protocol.files.documents import Document
     from looptap.streams.errors import QueryError
 
@@ -134,7 +134,7 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
 
 
 def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) -> int:
-    from looptap.client.guard_actions import json_line
+    from looptap.client.guard.actions import json_line
 
     firings = on_watch.firings
     for firing in firings[shown:]:
@@ -145,7 +145,7 @@ def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) ->
 
 def line_of(firing: Firing) -> str:
     """A firing on one line."""
-    from looptap.client.guard_actions import sentence
+    from looptap.client.guard.actions import sentence
 
     when = time.strftime("%H:%M:%S", time.localtime(firing.time))
     what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")

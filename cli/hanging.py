@@ -6,7 +6,7 @@ from typing import Any
 
 from looptap.cli.formats import json_of, printable
 from looptap.cli.start import DONE, complain
-from looptap.client.discover import attach
+from looptap.client.attach import attach
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.cli.standing import described, plain
-from looptap.client.discover import RunListing, find, runs
-from looptap.client.jobs import numbered, spans
+from looptap.client.attach import RunListing, find, runs
+from looptap.client.directory.ranks_of_job import numbered, spans
 from looptap.client.run import Run
-from looptap.client.vitals import moving
+from looptap.client.session.vitals import moving
 from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration

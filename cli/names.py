@@ -79,8 +79,8 @@ def which_of(text: str) -> str | list[int]:
 
 def relayed(name: str, ranks: str | list[int] | None) -> int:
     """Be the relay of ``ranks`` of the run ``name``; returns the exit code."""
-    from looptap.client.discover import attach
-    from looptap.client.nodes import relay
+    from looptap.client.attach import attach
+    from looptap.client.ranks.merge_relay import relay
 
     with attach(name) as run:
         return relay(run, run.ranks.select(ranks or "all"))

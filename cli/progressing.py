@@ -14,15 +14,15 @@ import typer
 from typer import Option
 
 from looptap.cli.names import Name, Wait
-from looptap.client.estimates import banded, is_report, reports, said
+from looptap.client.streams.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from looptap.client.live import LiveStream
     from looptap.client.run import Run
+    from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Record
 
 _STILL_SECONDS = 5.0  # without an event that are worth a word

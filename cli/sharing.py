@@ -14,8 +14,8 @@ from looptap.cli.names import Name
 from looptap.streams.errors import QueryError
 
 if TYPE_CHECKING:
+    from looptap.client.control.grants import Share
     from looptap.client.run import Run
-    from looptap.client.sharing import Share
     from looptap.streams.stream.stream import Stream
 
 On = Annotated[
@@ -87,7 +87,7 @@ def share(
     sees the streams that were named with it, until the file expires or is revoked; without --stream, all that
     run.export has let viewers see.
     """
-    from looptap.client.discover import attach
+    from looptap.client.attach import attach
 
     lasting = seconds_of(expires)
     with attach(run) as job:
@@ -134,7 +134,7 @@ def keep(
     from looptap.cli.standing import plain
     from looptap.cli.start import DONE
     from looptap.cli.watching import window_of
-    from looptap.client.discover import attach
+    from looptap.client.attach import attach
 
     with attach(run) as job:
         if end:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from looptap.cli.formats import printable
-from looptap.client.awaiting import LOOK, LOOK_AFAR_SECONDS, awaited
-from looptap.client.discover import attach, comes, find
-from looptap.client.remote import is_remote
+from looptap.client.attach import attach, comes, find
+from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, awaited
 from looptap.client.run import Run
+from looptap.client.transport.tunnel.process import is_remote
 from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.cli.start import DONE
-from looptap.client.discover import attach
-from looptap.client.standing import StandingStream
+from looptap.client.attach import attach
+from looptap.client.streams.stream_info import StandingStream
 
 
 def streams(name: str, *, as_json: bool) -> int:

@@ -15,10 +15,10 @@ from looptap.cli.formats import json_of, printable
 from looptap.cli.sources import source
 from looptap.cli.spelling import in_shell
 from looptap.cli.start import DONE, FAILED, complain
-from looptap.client.controls import Outcome, Records, line_of
-from looptap.client.discover import attach
+from looptap.client.attach import attach
+from looptap.client.control.commands import CommandPending
+from looptap.client.control.controls import Outcome, Records, line_of
 from looptap.client.run import Run
-from looptap.client.steering import CommandPending
 from looptap.protocol.errors import RemoteError
 from looptap.protocol.files import command_file
 from looptap.store.replay_commands import load

@@ -22,9 +22,9 @@ from looptap.cli.formats import printable
 from looptap.cli.steering import value_of
 from looptap.cli.top_asking import AskText, AskWhether
 from looptap.cli.top_views import Shown, commands, heading, rooms_of, vitals
-from looptap.client.controls import ControlInfo
-from looptap.client.live import LiveStream
+from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
+from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.store.queue import COMMANDS
 from looptap.streams.errors import LooptapError

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from looptap.cli.facts import Facts
 from looptap.cli.formats import cost, printable, several, size, text_of
-from looptap.client.controls import line_of
-from looptap.client.estimates import banded, said
-from looptap.client.live import LiveStream
+from looptap.client.control.controls import line_of
+from looptap.client.streams.estimates import banded, said
+from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE

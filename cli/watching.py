@@ -14,7 +14,7 @@ from looptap.cli.following import News, Tail, follow
 from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.sources import attached
 from looptap.cli.start import DONE, complain
-from looptap.client.rankstream import RankStream
+from looptap.client.ranks.rank_stream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 

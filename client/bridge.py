@@ -7,10 +7,10 @@ import socket
 import threading
 from collections.abc import Callable
 
-from looptap.client.diagnosis import dialled
-from looptap.client.discover import find
-from looptap.client.relay import BUFFER, Heading, inward, outward, write_heading
-from looptap.client.remote import is_remote
+from looptap.client.attach import find
+from looptap.client.transport.connect_errors import dialled
+from looptap.client.transport.tunnel.framing import BUFFER, Heading, inward, outward, write_heading
+from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Never
 
-from looptap.client.functions import code_of, name_of
-from looptap.client.live import LiveStream
-from looptap.client.overranks import over_ranks, skew
-from looptap.client.ranks import ALL, Alone, Ranks
-from looptap.client.rankstream import PATIENCE, RankStream
-from looptap.client.session import OPEN
-from looptap.client.sharing import Sharing
-from looptap.client.standing import StandingStream, standing_streams
-from looptap.client.steering import Told, Which
-from looptap.client.vitals import QUIET_SECONDS
+from looptap.client.control.commands import Told, Which
+from looptap.client.control.grants import Sharing
+from looptap.client.ranks.over_ranks import over_ranks, skew
+from looptap.client.ranks.rank_stream import PATIENCE, RankStream
+from looptap.client.ranks.ranks import ALL, Alone, Ranks
+from looptap.client.session.session import OPEN
+from looptap.client.session.vitals import QUIET_SECONDS
+from looptap.client.streams.code import code_of, name_of
+from looptap.client.streams.live import LiveStream
+from looptap.client.streams.stream_info import StandingStream, standing_streams
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NotAllowed
 from looptap.protocol.keys import VIEWER
@@ -183,7 +183,8 @@ class Run(Sharing):
         or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
         list, or with "merge" what the query comes to over the events of all ranks. A value waits for slower ranks
         ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
-        merged on each host first, by a `looptap relay` started there. It is a `looptap.client.rankstream.RankStream`.
+        merged on each host first, by a `looptap relay` started there. It is a
+        `looptap.client.ranks.rank_stream.RankStream`.
         Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
         """
         _all_named("stream(query", unnamed)

@@ -16,7 +16,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent import opening
-from looptap.client.discover import attach, runs
+from looptap.client.attach import attach, runs
 from looptap.protocol.errors import (
     NoDirectory,
     NoSuchRun,
@@ -305,7 +305,7 @@ def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, 
         job.communicate()
     for n in range(16):
         ended(directory, f"dead-{n}")
-    monkeypatch.delattr("looptap.client.link.Link.start")
+    monkeypatch.delattr("looptap.client.transport.zmq_client.Link.start")
     listed = runs()
     assert [run.alive for run in listed] == [False] * 20
     assert Process.this().alive()
@@ -335,7 +335,7 @@ def test_a_live_run_that_is_stored_here_and_announced_elsewhere_is_not_said_to_h
 
 
 def test_a_job_is_waited_for_as_long_as_asked_which_is_said_now_and_then(directory, caplog, monkeypatch):
-    monkeypatch.setattr("looptap.client.awaiting.SAY_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("looptap.client.directory.wait_for_run.SAY_AGAIN_SECONDS", 0.1)
     began = time.monotonic()
     with pytest.raises(NoSuchRun):
         attach("late", wait=0.5)
@@ -355,7 +355,7 @@ def test_a_job_is_waited_for_as_long_as_asked_which_is_said_now_and_then(directo
 
 
 def test_a_job_that_lives_while_it_is_waited_for_but_not_long_enough_is_found_as_ended(directory, monkeypatch):
-    monkeypatch.setattr("looptap.client.discover.LOOK", 0.5)
+    monkeypatch.setattr("looptap.client.attach.LOOK", 0.5)
 
     def live():
         with looptap.Agent("short") as agent:

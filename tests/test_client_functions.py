@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from looptap.client.functions import code_of, name_of, source_of
+from looptap.client.streams.code import code_of, name_of, source_of
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
 

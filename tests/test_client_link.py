@@ -16,7 +16,7 @@ from waiting import soon
 
 from looptap.agent.io.server_socket import Sent
 from looptap.agent.io.server_thread import Link as AgentLink
-from looptap.client.link import Link
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol.errors import (
     LimitReached,
     LinkError,

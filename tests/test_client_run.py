@@ -24,9 +24,9 @@ from relays import Proxy
 from waiting import soon
 
 import looptap
-from looptap.client.link import Link
+from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
-from looptap.client.steering import CommandPending
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import (

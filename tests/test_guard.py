@@ -20,8 +20,8 @@ from waiting import soon
 import looptap
 from looptap.cli import main
 from looptap.cli.guarding import rules_of
-from looptap.client.guard_actions import end
-from looptap.client.guard_watch import Siblings, StreamJudge
+from looptap.client.guard.actions import end
+from looptap.client.guard.watch import Siblings, StreamJudge
 from looptap.protocol.files.connection import publish, read
 from looptap.protocol.process_identity import Process
 from looptap.testing import pair

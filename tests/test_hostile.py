@@ -22,7 +22,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.io import server_thread as link_module
-from looptap.client.link import Link
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack_values, version_of
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded

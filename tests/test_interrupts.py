@@ -16,8 +16,8 @@ from looptap.agent.control.command_log import Did, record_of
 from looptap.agent.control.rank_consensus import Due
 from looptap.agent.control.replay import replay
 from looptap.agent.handoff.value_queue import Outbox
+from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
-from looptap.client.steering import CommandPending
 from looptap.protocol import messages as m
 from looptap.testing import pair
 

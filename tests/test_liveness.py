@@ -240,7 +240,7 @@ SILENCING = {
 @pytest.mark.usefixtures("directory")
 def test_where_the_agent_cannot_answer_its_client_says_so_and_names_the_query(kind, monkeypatch, caplog):
     query, how = SILENCING[kind]
-    monkeypatch.setattr("looptap.client.vitals.SILENT_TICKS", 3)
+    monkeypatch.setattr("looptap.client.session.vitals.SILENT_TICKS", 3)
     code = LOOP.replace("loss=0.5)", "loss=0.5, go=os.path.exists(os.environ['LOOPTAP_DIR'] + '/go'))")
     with job(code), looptap.attach("stuck", timeout=PATIENCE) as run:
         stream = run.stream(query, timeout=PATIENCE, **how)

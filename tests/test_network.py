@@ -21,9 +21,9 @@ from relays import Proxy
 from waiting import soon
 
 import looptap
-from looptap.client import link
-from looptap.client.link import Link
 from looptap.client.run import Run
+from looptap.client.transport import zmq_client as link
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.errors import NoAnswer, RunEnded
@@ -282,7 +282,11 @@ def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(dire
 
 
 def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(directory, monkeypatch):
-    for name, seconds in (("vitals.STILL_SECONDS", 0.8), ("session.QUIET_SECONDS", 0.6), ("run.QUIET_SECONDS", 0.6)):
+    for name, seconds in (
+        ("session.vitals.STILL_SECONDS", 0.8),
+        ("session.session.QUIET_SECONDS", 0.6),
+        ("run.QUIET_SECONDS", 0.6),
+    ):
         monkeypatch.setattr(f"looptap.client.{name}", seconds)
     with far_away(directory, Limits(heartbeat=0.1, heartbeat_timeout=2.0)) as (job, run, proxy):
         stream = run.stream("step", on="batch")
@@ -379,7 +383,7 @@ def test_a_number_that_no_stream_has_reached_is_refused(above):
 
 CLIENT = """
 import sys, time, looptap
-from looptap.client.link import Link
+from looptap.client.transport.zmq_client import Link
 from looptap.client.run import Run
 from looptap.protocol.files.connection import read
 from looptap.protocol.limits import Limits

@@ -18,7 +18,7 @@ from waiting import soon
 import looptap
 from looptap.agent.io import endpoints, reactor
 from looptap.agent.io.endpoints import place_for_sockets
-from looptap.client.discover import attach, runs
+from looptap.client.attach import attach, runs
 from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
 from looptap.protocol.files.connection import private_dir, publish, read, runtime_dir, sweep
 

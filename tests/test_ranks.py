@@ -17,7 +17,7 @@ from waiting import soon
 
 import looptap
 from looptap.cli import main
-from looptap.client.discover import attach, runs
+from looptap.client.attach import attach, runs
 from looptap.protocol.errors import NoSuchRun, SeveralRuns
 from looptap.protocol.files.connection import ConnectionFile, publish
 from looptap.protocol.keys import RoleKeys
@@ -72,7 +72,7 @@ def test_files_of_another_machine_whose_place_was_taken_count_as_ended(directory
 
 
 def test_the_lowest_rank_with_an_agent_is_meant_unless_one_is_named(directory):
-    from looptap.client.discover import find
+    from looptap.client.attach import find
 
     for rank in (1, 3):
         announced(directory, rank)

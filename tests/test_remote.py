@@ -20,11 +20,11 @@ from waiting import soon
 
 import looptap
 from looptap.cli.start import main
-from looptap.client.discover import attach
-from looptap.client.nodes import NodeLink
-from looptap.client.relay import BUFFER, heading_of, inward, outward
-from looptap.client.remote import Remote, command_of, relay_of
+from looptap.client.attach import attach
+from looptap.client.ranks.merge_relay import NodeLink
 from looptap.client.run import Run
+from looptap.client.transport.tunnel.framing import BUFFER, heading_of, inward, outward
+from looptap.client.transport.tunnel.process import Remote, command_of, relay_of
 from looptap.protocol import errors
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
 from looptap.protocol.files.connection import private_dir

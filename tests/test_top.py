@@ -18,8 +18,8 @@ from relays import Proxy
 from waiting import soon
 
 import looptap
-from looptap.client.link import Link
 from looptap.client.run import Run
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol.files.connection import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")

@@ -14,7 +14,7 @@ import pytest
 import warm
 
 import looptap
-from looptap.client.discover import runs
+from looptap.client.attach import runs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers as POSIX makes them")
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looptap.agent.agent import Agent
-    from looptap.client.controls import ControlInfo, Controls, Outcome
-    from looptap.client.discover import attach, runs
-    from looptap.client.guard import Guard, guard
-    from looptap.client.guard_rules import Firing, Rule
-    from looptap.client.live import LiveStream
+    from looptap.client.attach import attach, runs
+    from looptap.client.control.commands import CommandPending
+    from looptap.client.control.controls import ControlInfo, Controls, Outcome
+    from looptap.client.control.grants import Share
+    from looptap.client.guard.guard import Guard, guard
+    from looptap.client.guard.rules import Firing, Rule
     from looptap.client.run import Run
-    from looptap.client.sharing import Share
-    from looptap.client.steering import CommandPending
+    from looptap.client.streams.live import LiveStream
     from looptap.protocol.errors import (
         BadEndpoint,
         EndpointBusy,
@@ -71,23 +71,23 @@ _ROOMS = {
     "Agent": "agent.agent",
     "BadEndpoint": "protocol.errors",
     "CommandCancelled": "streams.errors",
-    "CommandPending": "client.steering",
+    "CommandPending": "client.control.commands",
     "Control": "streams.control",
     "ControlConflict": "streams.errors",
     "ControlError": "streams.errors",
-    "ControlInfo": "client.controls",
-    "Controls": "client.controls",
+    "ControlInfo": "client.control.controls",
+    "Controls": "client.control.controls",
     "EndpointBusy": "protocol.errors",
     "EndpointError": "protocol.errors",
-    "Firing": "client.guard_rules",
+    "Firing": "client.guard.rules",
     "Gap": "streams.stream.stream",
-    "Guard": "client.guard",
+    "Guard": "client.guard.guard",
     "InDoubt": "streams.errors",
     "IncompatibleStreams": "visualizers.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
-    "LiveStream": "client.live",
+    "LiveStream": "client.streams.live",
     "LooptapError": "streams.errors",
     "MessageError": "protocol.errors",
     "NoAnswer": "protocol.errors",
@@ -96,17 +96,17 @@ _ROOMS = {
     "NotAgreed": "streams.errors",
     "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
-    "Outcome": "client.controls",
+    "Outcome": "client.control.controls",
     "Plot": "visualizers.plots",
     "QueryError": "streams.errors",
     "Record": "streams.stream.stream",
     "RefusedKey": "protocol.errors",
     "RemoteError": "protocol.errors",
-    "Rule": "client.guard_rules",
+    "Rule": "client.guard.rules",
     "Run": "client.run",
     "RunEnded": "protocol.errors",
     "SeveralRuns": "protocol.errors",
-    "Share": "client.sharing",
+    "Share": "client.control.grants",
     "SnapshotError": "streams.errors",
     "StoreError": "store.errors",
     "StoredRun": "store.run",
@@ -117,9 +117,9 @@ _ROOMS = {
     "UnsafeFile": "protocol.errors",
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
-    "attach": "client.discover",
+    "attach": "client.attach",
     "compare": "visualizers.plots",
-    "guard": "client.guard",
+    "guard": "client.guard.guard",
     "lazy": "streams.events",
     "open": "store.reader",
     "overview": "visualizers.notebook.overview",
@@ -127,7 +127,7 @@ _ROOMS = {
     "plot": "visualizers.plots",
     "probe": "streams.values.probing",
     "probing": "streams.values.probing",
-    "runs": "client.discover",
+    "runs": "client.attach",
     "seconds": "streams.operators.windows",
     "sliding": "streams.operators.windows",
     "stream_of": "streams.stream.stream",

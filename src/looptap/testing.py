@@ -22,7 +22,7 @@ from looptap.agent.io.server_socket import Sent
 from looptap.agent.server.recording import Keeper
 from looptap.agent.server.request_dispatcher import Service
 from looptap.client.run import Run
-from looptap.client.transport import Receiver
+from looptap.client.transport.base import Receiver
 from looptap.protocol.errors import RunEnded
 from looptap.protocol.keys import OPERATOR
 

@@ -12,7 +12,7 @@ from rank_jobs import LOOP
 from waiting import soon
 
 import looptap
-from looptap.client.discover import runs
+from looptap.client.attach import runs
 
 # Without a prefix of its own, gloo of PyTorch 2.13 meets the addresses of the attempt before, and no restart succeeds.
 APART = """

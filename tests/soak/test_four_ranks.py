@@ -6,7 +6,7 @@ import pytest
 from rank_jobs import ranks, started
 from waiting import soon
 
-from looptap.client.discover import attach
+from looptap.client.attach import attach
 
 QUERY = "sum(e.loss for e in events), len(events), min(e.step for e in events), max(e.step for e in events)"
 

@@ -72,7 +72,7 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
 
 def started(directory, count, name="many") -> Iterator[object]:
     """The one run of that name with agents on ``count`` ranks."""
-    from looptap.client.discover import runs
+    from looptap.client.attach import runs
 
     def complete():
         found = [run for run in runs(directory) if run.name == name and run.alive]

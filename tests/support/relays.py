@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from looptap.client.diagnosis import _GREETING
+from looptap.client.transport.connect_errors import _GREETING
 
 
 class Proxy:

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import looptap
-from looptap.client.link import Link
 from looptap.client.run import Run
-from looptap.client.session import OPEN
+from looptap.client.session.session import OPEN
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol.files.connection import read
 
 QUICK = looptap.Limits(heartbeat=0.05, heartbeat_timeout=0.2)

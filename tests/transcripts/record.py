@@ -16,9 +16,9 @@ import threading
 import time
 from pathlib import Path
 
-from looptap.client import session
+from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
-from looptap.client.steering import CommandPending
+from looptap.client.session import session
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.streams.errors import QueryError

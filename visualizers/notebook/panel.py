@@ -15,7 +15,7 @@ from typing import Any
 
 import ipywidgets
 
-from looptap.client.controls import ControlInfo
+from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.notebook import kernels

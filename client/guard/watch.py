@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from looptap.client.discover import RunListing
-from looptap.client.guard_rules import Rule
+from looptap.client.attach import RunListing
+from looptap.client.guard.rules import Rule
 from looptap.client.run import Run
-from looptap.client.session import OPEN
+from looptap.client.session.session import OPEN
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import FAILED, LIVE

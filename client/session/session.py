@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from looptap.client.callbacks import Callbacks
-from looptap.client.receiver import WeakReceiver
-from looptap.client.requests import Requests
-from looptap.client.transport import Transport
-from looptap.client.vitals import QUIET_SECONDS, Vitals
+from looptap.client.session.callback_thread import Callbacks
+from looptap.client.session.requests import Requests
+from looptap.client.session.vitals import QUIET_SECONDS, Vitals
+from looptap.client.session.weak_receiver import WeakReceiver
+from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
@@ -38,7 +38,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 
 if TYPE_CHECKING:
-    from looptap.client.live import LiveStream
+    from looptap.client.streams.live import LiveStream
 
 _ACKNOWLEDGE = 262_144  # bytes of values after which the agent is told that they were taken in
 _BEAT = encode(m.Beat())

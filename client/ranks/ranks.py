@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from looptap.client.jobs import numbered
-from looptap.client.nodes import NodeLink
-from looptap.client.session import OPEN
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.ranks.merge_relay import NodeLink
+from looptap.client.session.session import OPEN
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError, QueryError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
-from looptap.client.standing import StandingStream
+from looptap.client.streams.stream_info import StandingStream
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from looptap.client.transport import Receiver, Transport
+from looptap.client.transport.base import Receiver, Transport
 from looptap.protocol.errors import LinkError, RunEnded
 from looptap.protocol.messages import RunInfo
 

@@ -10,7 +10,7 @@ from looptap.protocol.errors import LinkError
 from looptap.streams.stream.feed import FAILED
 
 if TYPE_CHECKING:
-    from looptap.client.session import Session
+    from looptap.client.session.session import Session
 
 
 class WeakReceiver:

@@ -1,4 +1,4 @@
-"""What carries frames between a run and its client; `looptap.client.link` does it with sockets."""
+"""What carries frames between a run and its client; `looptap.client.transport.zmq_client` does it with sockets."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from looptap.client.jobs import numbered
-from looptap.client.relay import BUFFER, hear
-from looptap.client.transport import Receiver
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.transport.base import Receiver
+from looptap.client.transport.tunnel.framing import BUFFER, hear
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
@@ -110,7 +110,7 @@ class NodeRelay:
             ))  # fmt: skip
 
     def _attach(self, attach: m.Attach) -> dict[str, Any]:
-        from looptap.client.overranks import joined  # which imports this module
+        from looptap.client.ranks.over_ranks import joined  # which imports this module
 
         if attach.align != m.STATES:
             raise QueryError("a relay merges: combine='merge'.")

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from looptap.client.agreement import agreed, judged, meant
-from looptap.client.controls import ControlInfo, Controls, Outcome, Records
-from looptap.client.ranks import ALL
-from looptap.client.session import Session
+from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
+from looptap.client.control.two_phase import agreed, judged, meant
+from looptap.client.ranks.ranks import ALL
+from looptap.client.session.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import MessageError, NoAnswer

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from looptap.client.live import LiveStream
-from looptap.client.standing import StandingStream, standing_stream
-from looptap.client.steering import Steering
+from looptap.client.control.commands import Steering
+from looptap.client.streams.live import LiveStream
+from looptap.client.streams.stream_info import StandingStream, standing_stream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting

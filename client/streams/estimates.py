@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from looptap.client.live import LiveStream
 from looptap.client.run import Run
+from looptap.client.streams.live import LiveStream
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration

@@ -14,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import NamedTuple
 
-from looptap.client.choosing import one_role_each
-from looptap.client.discover import RunListing, _runs
-from looptap.client.guard_actions import act, end, json_line, name_of
-from looptap.client.guard_rules import Firing, Rule
-from looptap.client.guard_watch import News, Siblings, Watch
-from looptap.client.remote import is_remote
+from looptap.client.attach import RunListing, _runs
+from looptap.client.directory.select import one_role_each
+from looptap.client.guard.actions import act, end, json_line, name_of
+from looptap.client.guard.rules import Firing, Rule
+from looptap.client.guard.watch import News, Siblings, Watch
+from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.protocol.files.connection import Known
 from looptap.protocol.files.regular_files import open_for_writing

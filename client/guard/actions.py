@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from looptap.client.guard_rules import Action, Firing, Rule
+from looptap.client.guard.rules import Action, Firing, Rule
 from looptap.client.run import Run
 from looptap.protocol.process_identity import Process
 

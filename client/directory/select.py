@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looptap.client.jobs import numbered
+from looptap.client.directory.ranks_of_job import numbered
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
@@ -23,7 +23,7 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import nearest
 
 if TYPE_CHECKING:
-    from looptap.client.discover import RunListing
+    from looptap.client.attach import RunListing
 
 
 def chosen(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:

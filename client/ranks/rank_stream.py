@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from looptap.client.gathering import Assembly, Part, Whole
-from looptap.client.jobs import numbered
-from looptap.client.live import LiveStream
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.ranks.window_assembler import Assembly, Part, Whole
+from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from looptap.client.clocks import Offset, between
-from looptap.client.combining import MERGE, combination
-from looptap.client.gathering import Whole
-from looptap.client.jobs import numbered
-from looptap.client.ranks import ALL
-from looptap.client.rankstream import PATIENCE, Combined, RankPart, RankStream
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.ranks.clock_sync import Offset, between
+from looptap.client.ranks.combiners import MERGE, combination
+from looptap.client.ranks.rank_stream import PATIENCE, Combined, RankPart, RankStream
+from looptap.client.ranks.ranks import ALL
+from looptap.client.ranks.window_assembler import Whole
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.streams.errors import LooptapError, QueryError

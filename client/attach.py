@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from looptap.client.awaiting import LOOK, LOOK_AFAR_SECONDS, awaited
-from looptap.client.choosing import chosen, one_role_each, path_of, ranks_of, refuse_stored
-from looptap.client.diagnosis import is_local, unreachable_share
-from looptap.client.jobs import jobs, numbered
-from looptap.client.link import Link
-from looptap.client.ranks import Ranks
-from looptap.client.remote import STARTING, Remote, is_remote, over_ssh, relay_of
+from looptap.client.directory.ranks_of_job import jobs, numbered
+from looptap.client.directory.select import chosen, one_role_each, path_of, ranks_of, refuse_stored
+from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, awaited
+from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
-from looptap.client.successor import Following
+from looptap.client.transport.connect_errors import is_local, unreachable_share
+from looptap.client.transport.failover import Following
+from looptap.client.transport.tunnel.process import STARTING, Remote, is_remote, over_ssh, relay_of
+from looptap.client.transport.zmq_client import Link
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
-from looptap.client.relay import BUFFER, Heading, heading_of, hear, inward, outward, read_heading
+from looptap.client.transport.tunnel.framing import BUFFER, Heading, heading_of, hear, inward, outward, read_heading
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
 from looptap.protocol.files.connection import IPC, private_dir
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from looptap.client.jobs import numbered
-from looptap.client.ranks import ALL
+from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.ranks.ranks import ALL
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, NoSuchRun, RemoteError
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from looptap.client.context import Context, shared_context
-from looptap.client.diagnosis import UNANSWERED, diagnose, no_answer
-from looptap.client.transport import Receiver, Route
+from looptap.client.transport.base import Receiver, Route
+from looptap.client.transport.connect_errors import UNANSWERED, diagnose, no_answer
+from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits

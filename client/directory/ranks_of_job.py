@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from looptap.client.discover import RunListing
+    from looptap.client.attach import RunListing
 
 Members: TypeAlias = "dict[int, RunListing]"
 

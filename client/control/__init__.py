@@ -1,0 +1,1 @@
+"""Commands, controls, and shares of a run."""

@@ -1,0 +1,1 @@
+"""Rules that watch many runs and act."""

@@ -1,0 +1,1 @@
+"""The conversation with one agent: requests, replies, callbacks."""

@@ -1,0 +1,1 @@
+"""Streams of a run as its client sees them."""

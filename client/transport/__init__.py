@@ -1,0 +1,1 @@
+"""Links to an agent: sockets, reconnects, failover to the next run."""

@@ -1,0 +1,1 @@
+"""Links through the stdin and stdout of any command."""
