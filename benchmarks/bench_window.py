@@ -46,8 +46,8 @@ def measured() -> Row:
 
     from looptap.streams.stream.buffer import Batch
     from looptap.streams.stream.stream import Stream
-    from looptap.visualizers.plots import Plot
-    from looptap.visualizers.window import Window
+    from looptap.visualizers.plot import Plot
+    from looptap.visualizers.surfaces.window import Window
 
     stream = Stream("step, loss", fields=("step", "loss"), on="batch")
     count = 0

@@ -133,7 +133,7 @@ def measure(lab):
     yield "— frames/s", f"{frames:.1f}", ""
     yield "— age of the newest point when it is drawn: median, p99", f"{median:.1f} s, {worst:.1f} s", ""
 
-    ten = "from looptap.visualizers.plots import Plot\nPlot(*(fed(f'chart {i}', 10, 0.1) for i in range(10)), rows=5)"
+    ten = "from looptap.visualizers.plot import Plot\nPlot(*(fed(f'chart {i}', 10, 0.1) for i in range(10)), rows=5)"
     book = lab.open("ten.ipynb", FEED, ten, CPU, USED)
     book.page.set_viewport_size({"width": 1300, "height": 2600})
     book.run(0)

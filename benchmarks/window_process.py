@@ -83,7 +83,7 @@ def plot(toolkit: str, seconds: float) -> None:
     """The command `looptap plot points line`, in a process that counts what its window draws."""
     from looptap.cli import main
     from looptap.visualizers.cells import Cell
-    from looptap.visualizers.window import Window
+    from looptap.visualizers.surfaces.window import Window
 
     windows: list[Window] = []
     count = Count(seconds, lambda: windows[0].close())

@@ -20,7 +20,7 @@ from looptap.client.run import Run
 from looptap.client.streams.estimates import banded, said
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError
-from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
+from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
 ENOUGH = 25.0
 """Seconds after which a slow machine has shown enough."""

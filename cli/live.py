@@ -13,7 +13,7 @@ from rich.text import Text
 
 from looptap.cli.following import News, Tail
 from looptap.cli.formats import cost, printable, several, text_of
-from looptap.visualizers.drawing.blocks import sparkline
+from looptap.visualizers.drawing.backends.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from
 _FRAME = 0.1  # seconds between two drawings

@@ -11,8 +11,8 @@ from looptap.cli.formats import several
 from looptap.cli.sources import source, streams_of
 from looptap.cli.start import DONE, MISTYPED, complain
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.chart import IncompatibleStreams
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.charts.chart import IncompatibleStreams
+from looptap.visualizers.plot import Plot
 
 LOOK = 0.05
 """Seconds between two looks while values are waited for."""
@@ -35,8 +35,8 @@ def plot(
 
     ``how`` are the further arguments of `Run.stream`, ``look`` those of `Plot`.
     """
-    from looptap.visualizers.places import NoPlace
-    from looptap.visualizers.showing import show
+    from looptap.visualizers.surfaces.capabilities import NoPlace
+    from looptap.visualizers.surfaces.showing import show
 
     with source(name, follow=go_on, wait=wait) as run:
         streams = streams_of(run, queries, how)

@@ -20,9 +20,9 @@ from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.values.rows import Row
-from looptap.visualizers.drawing.blocks import sparkline
-from looptap.visualizers.drawing.with_text import draw
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.drawing.backends.blocks import sparkline
+from looptap.visualizers.drawing.backends.with_text import draw
+from looptap.visualizers.plot import Plot
 
 CHART = 11
 """Lines from which a stream is drawn as a chart."""

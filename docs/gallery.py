@@ -21,10 +21,10 @@ from typing import Any
 from PIL import Image
 
 import looptap
-from looptap.visualizers.drawing.with_text import draw_all
-from looptap.visualizers.picture import Picture
-from looptap.visualizers.plots import Plot
-from looptap.visualizers.saving import save
+from looptap.visualizers.drawing.backends.with_text import draw_all
+from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.saving import save
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs" / "gallery"

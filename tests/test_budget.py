@@ -14,7 +14,7 @@ import looptap
 from looptap.agent.loop.overhead_budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
 from looptap.agent.loop.thread_time import SWITCH_SECONDS, used
 from looptap.testing import pair
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.plot import Plot
 
 from .support.waiting import soon
 

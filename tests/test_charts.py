@@ -20,9 +20,11 @@ from looptap.protocol.codec import pack
 from looptap.streams.stream.buffer import ERROR, Batch, Seam
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import take
-from looptap.visualizers.chart import IncompatibleStreams, chosen, make
-from looptap.visualizers.choice import APPEND, FRAME, KINDS, Choice, choose
-from looptap.visualizers.picture import (
+from looptap.visualizers.charts.chart import IncompatibleStreams, chosen, make
+from looptap.visualizers.charts.choice import APPEND, FRAME, KINDS, Choice, choose
+from looptap.visualizers.charts.legends import legends
+from looptap.visualizers.data.sample_buffer import DRAWN, POINTS
+from looptap.visualizers.drawing.picture import (
     Band,
     Bars,
     Grid,
@@ -34,8 +36,6 @@ from looptap.visualizers.picture import (
     Table,
     Text,
 )  # fmt: skip
-from looptap.visualizers.rings import DRAWN, POINTS
-from looptap.visualizers.runs import legends
 
 
 def charted(values, chart="", *, name="loss", draw=None, **how):

@@ -19,7 +19,7 @@ from waiting import soon
 import looptap
 from looptap.cli import main
 from looptap.cli.formats import json_of, text_of
-from looptap.visualizers.drawing.blocks import bar, beside, shaded, sparkline
+from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
 JOB = """
 import sys, threading, time, looptap

@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from pictures import pictures
 
-from looptap.visualizers.drawing.limits import fit
-from looptap.visualizers.drawing.quick_lines import QuickLine
-from looptap.visualizers.drawing.with_matplotlib import draw, draw_all, new_figure
-from looptap.visualizers.picture import (
+from looptap.visualizers.data.sample_buffer import thinned
+from looptap.visualizers.drawing.axis_limits import fit
+from looptap.visualizers.drawing.backends.quick_lines import QuickLine
+from looptap.visualizers.drawing.backends.with_matplotlib import draw, draw_all, new_figure
+from looptap.visualizers.drawing.picture import (
     Axis,
     Band,
     Bars,
@@ -28,7 +29,6 @@ from looptap.visualizers.picture import (
     Table,
     Text,
 )
-from looptap.visualizers.rings import thinned
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
 hostile = settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))

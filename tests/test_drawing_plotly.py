@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pictures import HOSTILE, pictures
 
-from looptap.visualizers.drawing.with_plotly import figure_of, figure_of_all, update
-from looptap.visualizers.picture import (
+from looptap.visualizers.drawing.backends.with_plotly import figure_of, figure_of_all, update
+from looptap.visualizers.drawing.picture import (
     Axis,
     Band,
     Bars,

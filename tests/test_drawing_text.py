@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pictures import pictures
 from rich.cells import cell_len
 
-from looptap.visualizers.drawing.with_text import draw, draw_all
-from looptap.visualizers.picture import Bars, Grid, Images, Line, Picture, Rule, Table, Text
+from looptap.visualizers.drawing.backends.with_text import draw, draw_all
+from looptap.visualizers.drawing.picture import Bars, Grid, Images, Line, Picture, Rule, Table, Text
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
 hostile = settings(max_examples=40, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))

@@ -12,17 +12,17 @@ import looptap
 from looptap.client.run import Run
 from looptap.streams.stream.stream import Gap, Seam, Stream, stream_of
 from looptap.testing import pair
-from looptap.visualizers.notebook import kernels
-from looptap.visualizers.notebook.driver import Driver
-from looptap.visualizers.notebook.frames import Column, Growing, Sent, frame_of
-from looptap.visualizers.notebook.growing import growing
-from looptap.visualizers.notebook.live import Live
-from looptap.visualizers.notebook.overview import overview, table
-from looptap.visualizers.notebook.pages import ASK, FEWEST, GONE, MOST, PROMPT, Pages
-from looptap.visualizers.notebook.panel import panel
-from looptap.visualizers.notebook.stills import png
-from looptap.visualizers.picture import Images, Line, Picture, Text
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.notebook import kernels
+from looptap.visualizers.surfaces.notebook.browser_pages import ASK, FEWEST, GONE, MOST, PROMPT, Pages
+from looptap.visualizers.surfaces.notebook.driver import Driver
+from looptap.visualizers.surfaces.notebook.frames import Column, Growing, Sent, frame_of
+from looptap.visualizers.surfaces.notebook.growing import growing
+from looptap.visualizers.surfaces.notebook.live_canvas import Live
+from looptap.visualizers.surfaces.notebook.overview import overview, table
+from looptap.visualizers.surfaces.notebook.panel import panel
+from looptap.visualizers.surfaces.notebook.stills import png
 
 # ------------------------------------------------------------ pages
 

@@ -14,9 +14,9 @@ import looptap
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.testing import pair
-from looptap.visualizers.chart import IncompatibleStreams
-from looptap.visualizers.picture import Bars, Line, Text
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.charts.chart import IncompatibleStreams
+from looptap.visualizers.drawing.picture import Bars, Line, Text
+from looptap.visualizers.plot import Plot
 
 ROOT = Path(__file__).parent.parent
 
@@ -258,7 +258,7 @@ def test_the_chart_of_ones_own_in_the_documentation_works():
 
 
 def test_the_documentation_names_every_chart():
-    from looptap.visualizers.choice import ALIASES, KINDS
+    from looptap.visualizers.charts.choice import ALIASES, KINDS
 
     page = (ROOT / "docs/charts.md").read_text()
     own = {"range"}

@@ -27,7 +27,7 @@ from looptap.streams import stillness, turns
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.ledger import TRAIN, VALIDATION
-from looptap.visualizers.choice import choose
+from looptap.visualizers.charts.choice import choose
 
 
 @pytest.fixture

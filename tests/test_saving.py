@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from looptap.visualizers.picture import Axis, Bars, Line, Picture
-from looptap.visualizers.saving import save
+from looptap.visualizers.drawing.picture import Axis, Bars, Line, Picture
+from looptap.visualizers.surfaces.saving import save
 
 X = np.arange(50.0)
 LOSS = Picture((Line(X, np.exp(-X / 10), name="loss <b>$x$</b>", color="#ff0000"),), title="of <i>a run</i>")
@@ -82,8 +82,8 @@ def test_a_library_that_is_missing_is_said_with_what_installs_it(suffix, package
     code = (
         "import sys, numpy as np\n"
         "sys.modules[sys.argv[2]] = None\n"
-        "from looptap.visualizers.saving import save\n"
-        "from looptap.visualizers.picture import Line, Picture\n"
+        "from looptap.visualizers.surfaces.saving import save\n"
+        "from looptap.visualizers.drawing.picture import Line, Picture\n"
         "try: save(Picture((Line(np.arange(3.), np.arange(3.)),)), sys.argv[1])\n"
         "except ImportError as error: print(error)\n"
     )
@@ -95,8 +95,8 @@ def test_a_library_that_is_missing_is_said_with_what_installs_it(suffix, package
 def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never(tmp_path):
     code = (
         "import sys, numpy as np\n"
-        "from looptap.visualizers.saving import save\n"
-        "from looptap.visualizers.picture import Line, Picture\n"
+        "from looptap.visualizers.surfaces.saving import save\n"
+        "from looptap.visualizers.drawing.picture import Line, Picture\n"
         "assert not {'matplotlib', 'plotly', 'plotext', 'PIL'} & set(sys.modules), 'early'\n"
         "save(Picture((Line(np.arange(3.), np.arange(3.)),)), sys.argv[1])\n"
         "assert 'matplotlib.figure' in sys.modules\n"

@@ -14,8 +14,8 @@ from matplotlib.backend_bases import KeyEvent, MouseEvent, NavigationToolbar2
 
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.plots import Plot
-from looptap.visualizers.window import Window
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.window import Window
 
 BLUE, ORANGE = "#1f77b4", "#ff7f0e"
 

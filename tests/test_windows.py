@@ -24,9 +24,9 @@ pytest.importorskip("matplotlib", reason="WINDOWS ARE NOT TESTED: they need matp
 import matplotlib
 from PIL import Image
 
-from looptap.visualizers import page, places, terminal
-from looptap.visualizers.places import choose
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces import capabilities, page, terminal
+from looptap.visualizers.surfaces.capabilities import choose
 
 BLUE = "#1f77b4"
 JOB = """
@@ -108,7 +108,10 @@ def needed(toolkit, screen):
         pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: no {module} (Debian: apt install {packages})")
     if toolkit == "qt":
         tried = subprocess.run(
-            [sys.executable, "-c", places._PROBE], env={**os.environ, "DISPLAY": screen}, capture_output=True, text=True
+            [sys.executable, "-c", capabilities._PROBE],
+            env={**os.environ, "DISPLAY": screen},
+            capture_output=True,
+            text=True,
         )
         if "could not load" in tried.stderr.lower():
             pytest.skip(f"WINDOWS OF QT ARE NOT TESTED: its libraries are missing (Debian: apt install {packages})")
@@ -194,7 +197,7 @@ def test_a_toolkit_that_fails_is_passed_over_with_its_own_words(bare, monkeypatc
     assert found.name == "browser"
     assert "this Python has no tkinter" in str(found)
     assert "Qt does not start: " in str(found)
-    monkeypatch.setattr(places, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
+    monkeypatch.setattr(capabilities, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
     assert str(choose()).startswith("the terminal, because matplotlib is not installed (pip install")
 
 
@@ -276,7 +279,7 @@ def test_a_run_without_streams_says_what_to_write(here, bare, directory):
 
 SCRIPT = """
 import sys, looptap
-from looptap.visualizers.showing import show
+from looptap.visualizers.surfaces.showing import show
 run = looptap.attach("small")
 plot = looptap.plot(run.stream("loss"))
 if sys.argv[1] == "block":

@@ -8,9 +8,9 @@ from typing import Any
 
 from looptap.streams.stream.feed import FAILED, LIVE
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.chart import Chart, IncompatibleStreams, chosen, make
-from looptap.visualizers.picture import Picture, Text
-from looptap.visualizers.runs import Legend, run_of
+from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen, make
+from looptap.visualizers.charts.legends import Legend, run_of
+from looptap.visualizers.drawing.picture import Picture, Text
 
 
 class Cell:

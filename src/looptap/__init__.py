@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from looptap.streams.operators.windows import seconds, sliding
     from looptap.streams.stream.stream import Gap, Record, Stream, stream_of
     from looptap.streams.values.probing import probe, probing
-    from looptap.visualizers.chart import IncompatibleStreams
-    from looptap.visualizers.notebook.overview import overview
-    from looptap.visualizers.notebook.panel import panel
-    from looptap.visualizers.plots import Plot, compare, plot
+    from looptap.visualizers.charts.chart import IncompatibleStreams
+    from looptap.visualizers.plot import Plot, compare, plot
+    from looptap.visualizers.surfaces.notebook.overview import overview
+    from looptap.visualizers.surfaces.notebook.panel import panel
 
 _ROOMS = {
     "Agent": "agent.agent",
@@ -83,7 +83,7 @@ _ROOMS = {
     "Gap": "streams.stream.stream",
     "Guard": "client.guard.guard",
     "InDoubt": "streams.errors",
-    "IncompatibleStreams": "visualizers.chart",
+    "IncompatibleStreams": "visualizers.charts.chart",
     "LimitReached": "protocol.errors",
     "Limits": "protocol.limits",
     "LinkError": "protocol.errors",
@@ -97,7 +97,7 @@ _ROOMS = {
     "NotAllowed": "protocol.errors",
     "NotLooptap": "protocol.errors",
     "Outcome": "client.control.controls",
-    "Plot": "visualizers.plots",
+    "Plot": "visualizers.plot",
     "QueryError": "streams.errors",
     "Record": "streams.stream.stream",
     "RefusedKey": "protocol.errors",
@@ -118,13 +118,13 @@ _ROOMS = {
     "VersionMismatch": "protocol.errors",
     "WrongServer": "protocol.errors",
     "attach": "client.attach",
-    "compare": "visualizers.plots",
+    "compare": "visualizers.plot",
     "guard": "client.guard.guard",
     "lazy": "streams.events",
     "open": "store.reader",
-    "overview": "visualizers.notebook.overview",
-    "panel": "visualizers.notebook.panel",
-    "plot": "visualizers.plots",
+    "overview": "visualizers.surfaces.notebook.overview",
+    "panel": "visualizers.surfaces.notebook.panel",
+    "plot": "visualizers.plot",
     "probe": "streams.values.probing",
     "probing": "streams.values.probing",
     "runs": "client.attach",
@@ -216,7 +216,7 @@ def __dir__() -> list[str]:
 def _show_in_notebook(what: Any) -> None:
     """Show what ended a cell as a live chart; without the libraries for it, as text that says how to get them."""
     try:
-        show = import_module("looptap.visualizers.notebook.display").show
+        show = import_module("looptap.visualizers.surfaces.notebook.display").show
     except ImportError as error:
         print(f"{what!r}\nIt would be a live chart here, but {error.name} is missing: pip install 'looptap[notebook]'")
         return
@@ -229,7 +229,7 @@ def _register_display() -> None:
     shell: Any = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
         shown = shell.display_formatter.ipython_display_formatter
-        for room, name in (("streams.stream.stream", "Stream"), ("visualizers.plots", "Plot")):
+        for room, name in (("streams.stream.stream", "Stream"), ("visualizers.plot", "Plot")):
             shown.for_type_by_name(f"looptap.{room}", name, _show_in_notebook)
 
 

@@ -102,7 +102,7 @@ def test_a_control_reaches_the_job_while_a_cell_runs(lab, opened, job):
 
 def test_streams_come_and_go_while_a_chart_lives(opened):
     book = opened(
-        ATTACH + "\nfrom looptap.visualizers.plots import Plot",
+        ATTACH + "\nfrom looptap.visualizers.plot import Plot",
         "a, b = run.stream('step, loss', name='a'), run.stream('step, 2 * loss', name='b')\nplot = Plot(a)\nplot",
         "plot.add(b, to=0)",
         "plot.add(run.stream('step, -loss', name='c'))",
@@ -181,7 +181,7 @@ def test_a_saved_notebook_with_ten_charts_is_small_and_opens_with_the_last_pictu
 
 KINDS = """
 import numpy as np
-from looptap.visualizers.plots import Plot
+from looptap.visualizers.plot import Plot
 grid = np.random.default_rng(0).random((6, 8))
 shown = [
     ("space", looptap.stream_of([(np.cos(t), np.sin(t), t) for t in np.linspace(0, 9, 60)], name="helix")),

@@ -9,7 +9,7 @@ from programs import need
 from waiting import soon
 
 import looptap
-from looptap.visualizers.notebook.kernels import WAITS
+from looptap.visualizers.surfaces.notebook.kernels import WAITS
 
 pytestmark = [pytest.mark.soak, pytest.mark.browser, pytest.mark.timeout(600)]
 

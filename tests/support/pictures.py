@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from looptap.visualizers.picture import (
+from looptap.visualizers.drawing.picture import (
     Axis,
     Band,
     Bars,

@@ -31,8 +31,8 @@ PATIENCE = 600
 
 DRAW = """
 import gc, threading
-from looptap.visualizers.notebook.display import PlotView
-from looptap.visualizers.notebook.stills import stills
+from looptap.visualizers.surfaces.notebook.display import PlotView
+from looptap.visualizers.surfaces.notebook.stills import stills
 
 class _Renewal:
     def __init__(self):

@@ -1,0 +1,1 @@
+"""Charts: choosing a kind from the values, and collecting what it shows."""

@@ -1,0 +1,55 @@
+"""What the values of a line are drawn over: step, epoch, event, time, or a part of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.data.numbers import Floats
+
+NUMBER, EVENT, TIME, WALL, RANK = range(5)
+"""The first columns of what a line keeps; the parts of the values follow."""
+ABOUT = 5
+"""How many columns come before the parts of the values."""
+
+
+class Over(NamedTuple):
+    """The numbers of the axis x, its title, which part of the values it is (None: none), and whether it is a clock."""
+
+    x: NDArray[np.float64]
+    title: str
+    part: int | None = None
+    clock: bool = False
+    remark: str = ""
+
+
+def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, pair: bool) -> Over:
+    """The axis x that ``wanted`` means for values of parts ``names``; ``pair``: of two bare parts the first is x.
+
+    ``start`` is the monotonic time at which relative time begins. What the values do not have is the number of the
+    event, with a remark.
+    """
+    plain = [name.lower() for name in names]
+    event = Over(columns[EVENT], on or "event")
+    match wanted:
+        case "":
+            part = 0 if pair else schemas.x_of(names)
+            return event if part is None else Over(columns[ABOUT + part], names[part], part)
+        case "event":
+            return event
+        case "time":
+            return Over(columns[TIME] - start, "seconds")
+        case "wall":
+            return Over(columns[WALL], "time", clock=True)
+    known = {"step": schemas.STEPS, "epoch": schemas.EPOCHS}.get(wanted, (wanted.lower(),))
+    for name in known:
+        if name in plain:
+            part = plain.index(name)
+            return Over(columns[ABOUT + part], names[part], part)
+    if wanted in ("step", on):
+        return event
+    return event._replace(remark=f"has no {wanted!r}: it is drawn over the number of its {on or 'event'}")

@@ -1,0 +1,340 @@
+"""`Chart`: streams on shared axes, and the picture of what has arrived.
+
+A chart does not listen: a surface that is ready for the next frame calls `pull`, which takes in what is new since
+the last time, and `draw`. So a slow surface takes larger steps and falls behind no further; a stream that nobody
+looks at costs nothing but its own bounded buffer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.streams.stream.stream import Stream
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.choice import APPEND, Choice, Mode, choose
+from looptap.visualizers.charts.frame_history import KEEP, KEEP_BYTES, Frames
+from looptap.visualizers.charts.marks import Marks
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.colors import COLORS, Palette
+from looptap.visualizers.data.sample_buffer import POINTS
+from looptap.visualizers.drawing.picture import Axis, Mark, Picture, Side
+
+__all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
+
+_OVERLAY = frozenset({"xy", "hist"})
+"""Families that may overlay, the second with an axis of its own."""
+
+
+class IncompatibleStreams(ValueError):
+    """Two streams do not share axes; the message names both and the way out."""
+
+
+class Chart:
+    """Streams on shared axes. A kind of chart is a subclass: it takes values in and makes marks of a `Picture`.
+
+    A subclass writes `append` (mode append) or `frame` (mode frame), and `sketch`; `axes` if the titles are to say
+    more. It may raise TypeError or ValueError for a value that does not fit, before it keeps anything of it: that
+    becomes a badge. Methods may be called from any thread: all hold `lock`.
+
+    ``x`` is what the values of mode append are drawn over: "step", "epoch", "event", "time" (seconds since the first
+    value of the run), "wall", or a field of the values; "" leaves it to the values. Of mode append the newest
+    ``points`` are kept, of mode frame ``keep`` pictures within ``keep_bytes``.
+    """
+
+    kind: ClassVar[str]
+    family: ClassVar[str]
+    mode: ClassVar[Mode] = APPEND
+    single: ClassVar[bool] = False
+    """Whether a chart of this kind holds one stream only."""
+    plain: ClassVar[bool] = False
+    """Whether rows may come to it as bare tuples, without the names of their elements."""
+
+    def __init__(
+        self,
+        *,
+        title: str = "",
+        x: str = "",
+        points: int = POINTS,
+        keep: int = KEEP,
+        keep_bytes: int = KEEP_BYTES,
+        palette: Palette | None = None,
+    ) -> None:
+        self.title, self.x = title, x
+        self.points, self.keep, self.keep_bytes = points, keep, keep_bytes
+        self.series: list[Series] = []
+        self.paused = False
+        self.lock = threading.RLock()
+        self.palette = palette or Palette()
+        self.refused: dict[str, str] = {}
+        """Why a stream whose first value came late is not drawn, by its name."""
+        self._waiting: list[tuple[Stream, dict[str, Any]]] = []
+        self._layers: dict[str, Chart] = {}
+        self.commands = Marks()
+        """The vertical lines."""
+        self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
+        self._state: Any = None
+
+    # ------------------------------------------------------------ what a subclass writes
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in values that are points of the picture, in columns: values, event numbers, times."""
+        raise NotImplementedError(f"{type(self).__name__} has no append, and its mode is append.")
+
+    def frame(self, series: Series, value: Any) -> Any:
+        """What is kept of a value that is a whole picture; the value itself, unless a subclass says otherwise."""
+        return value
+
+    def sketch(self, series: Series) -> Iterable[Mark]:
+        """The marks of one stream. In mode frame `Series.frames.shown` are those to draw, the one of now last."""
+        raise NotImplementedError
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """The axes x, y and z; None for z is a chart in the plane."""
+        return Axis(), Axis(), None
+
+    def place(self, series: Series, what: str, at: float) -> float | None:
+        """Where on the axis x the value of that number, event or wall time stands; None where x is something else."""
+        return None
+
+    # ------------------------------------------------------------ what is on the chart
+
+    def add(
+        self,
+        stream: Stream,
+        *,
+        axis: Side | str = "",
+        color: str = "",
+        dash: str = "",
+        name: str = "",
+        y: str | Iterable[str] = (),
+        choice: Choice | None = None,
+        chart: str = "",
+    ) -> None:
+        """Draw ``stream`` too, from its oldest kept value on; one that is here already stays as it is.
+
+        ``axis="right"`` gives it the second axis; ``color`` is its own, or the field that colours its points; ``name``
+        is for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first
+        comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
+        """
+        if axis not in ("", "left", "right"):
+            raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
+        y = (y,) if isinstance(y, str) else tuple(y)
+        options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": y, "chart": chart}
+        with self.lock:
+            if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
+                return
+            choice = choice or chosen(stream, chart)
+            if choice is None:
+                self._waiting.append((stream, options))
+            else:
+                self._admit(stream, choice, options)
+
+    def remove(self, stream: Stream) -> None:
+        """Draw ``stream`` no more; the stream itself goes on. One that is not here is no error."""
+        with self.lock:
+            self.series[:] = [one for one in self.series if one.stream is not stream]
+            self._waiting = [(one, options) for one, options in self._waiting if one is not stream]
+            self.refused.pop(stream.name, None)
+            self._state = None
+
+    def pause(self) -> None:
+        """Let the picture stand. The streams go on, and `resume` takes in what came meanwhile, as far as it is kept."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let the picture move again."""
+        self.paused = False
+
+    def marks(self, source: Any) -> None:
+        """Draw a vertical line for each command of ``source``: a run, stored or live, or a stream or list of mappings.
+
+        A mapping has name, old, new and outcome, and of ``number``, ``time`` and ``wall`` what tells where it stands.
+        """
+        with self.lock:
+            self.commands.add(source)
+            self._state = None
+
+    def _admit(self, stream: Stream, choice: Choice, options: dict[str, Any]) -> None:
+        side: Side = "right" if options["axis"] == "right" else "left"
+        if self.series:
+            first = self.series[0]
+            shares = choice.family == first.choice.family
+            overlay = {choice.family, first.choice.family} == _OVERLAY
+            alone = self.single or kind_of(choice.kind).single
+            if not (shares or overlay) or alone:
+                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (shares or overlay)))
+            if overlay and not options["axis"]:
+                side = "right"
+        names = {*choice.schema, *(stream.fields or ())}
+        color = by = options["color"]
+        label = options["name"] or stream.name
+        if not by or by in names:
+            same = sum((one.label or one.stream.name) == label for one in self.series)
+            color = self.palette.color(f"{label} {same}" if same else label)
+        layer = self if choice.kind == self.kind else self._layer(choice.kind)
+        frames = Frames(self.keep, self.keep_bytes)
+        series = Series(
+            stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
+            y=options["y"] or stream.drawn, by=by if by in names else "",
+            dash=options["dash"] or self.palette.dash(label), points=self.points,
+            noted=tuple(note for note in stream.notes if note not in stream.limits),
+            sample=stream.first(),
+        )  # fmt: skip
+        self.series.append(series)
+        self._state = None
+
+    def _layer(self, kind: str) -> Chart:
+        """The chart of another kind that takes in and sketches the streams of that kind here."""
+        if kind not in self._layers:
+            self._layers[kind] = layer = kind_of(kind)(x=self.x, points=self.points, palette=self.palette)
+            layer.series = self.series
+        return self._layers[kind]
+
+    # ------------------------------------------------------------ what a surface calls
+
+    def pull(self) -> bool:
+        """Take in what has arrived since the last time; whether the picture has changed."""
+        with self.lock:
+            if self.paused:
+                return False
+            changed = self._admit_waiting()
+            for series in self.series:
+                changed = series.take() or changed
+            changed = self.commands.pull() or changed
+            state = [self.x, self._shown, *(series.state for series in self.series)]
+            changed, self._state = changed or state != self._state, state
+            return changed
+
+    def _admit_waiting(self) -> bool:
+        waiting, self._waiting = self._waiting, []
+        for stream, options in waiting:
+            try:
+                choice = chosen(stream, options["chart"])
+                if choice is None:
+                    self._waiting.append((stream, options))
+                else:
+                    self._admit(stream, choice, options)
+            except ValueError as error:
+                self.refused[stream.name] = str(error)
+        return len(waiting) != len(self._waiting)
+
+    @property
+    def frames(self) -> int:
+        """How many frames are kept to be shown; 0 for a chart without frames."""
+        with self.lock:
+            return max((len(series.frames) for series in self.series), default=0)
+
+    def show(self, index: int | None) -> None:
+        """Show the frame ``index`` of those kept, from 0, the oldest; None shows the newest, always."""
+        with self.lock:
+            leader = self._leader()
+            if leader is None or index is None or index >= len(leader.frames) - 1:
+                self._shown = None
+            else:
+                self._shown = leader.frames.given_up + max(0, index)
+
+    def film(self) -> list[Picture]:
+        """A picture of each frame that is kept, the oldest first; one picture for a chart without frames."""
+        with self.lock:
+            shown = self._shown
+            try:
+                return [self._pictured(index) for index in range(self.frames)] or [self.draw()]
+            finally:
+                self._shown = shown
+
+    def _pictured(self, index: int) -> Picture:
+        self.show(index)
+        return self.draw()
+
+    def _leader(self) -> Series | None:
+        """The stream whose frames the slider counts."""
+        framed = [series for series in self.series if len(series.frames)]
+        return max(framed, key=lambda series: len(series.frames)) if framed else None
+
+    def _aim(self) -> tuple[int, int] | None:
+        """Have all streams show the frame of the same moment; (index, count) for the slider."""
+        leader = self._leader()
+        if leader is None:
+            return None
+        index = leader.frames.aim(self._shown)
+        for series in self.series:
+            if series is not leader:
+                series.frames.aim_at(leader.frames, newest=self._shown is None)
+        return index, len(leader.frames)
+
+    def draw(self) -> Picture:
+        """The picture of what has been taken in."""
+        with self.lock:
+            frame = self._aim()
+            marks: list[Mark] = []
+            badges: list[str] = []
+            for layer in self._layers.values():
+                layer.x = self.x
+            for series in self.series:
+                try:
+                    with np.errstate(all="ignore"):
+                        marks += series.layer.sketch(series)
+                except Exception as error:  # of a chart of the user's own, too: the others are drawn
+                    badges.append(f"{series.name!r} cannot be drawn: {type(error).__name__}: {error}")
+            first = self.series[0].layer if self.series else self
+            try:
+                x, y, z = first.axes()
+            except Exception as error:
+                x, y, z = Axis(), Axis(), None
+                badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
+            right = next((series for series in self.series if series.side == "right"), None)
+            beside = "" if right is None else right.name
+            return Picture(
+                marks=tuple(marks),
+                title=self.title,
+                x=x,
+                y=y,
+                z=z,
+                right=None if right is None else Axis(beside),
+                rules=self.commands.rules(self.series),
+                badges=(*badges, *self._badges()),
+                guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
+                frame=frame,
+            )
+
+    def _badges(self) -> list[str]:
+        found = [badge for series in self.series for badge in series.badges()]
+        found += [f"waiting for the first value of {stream.name!r}" for stream, _ in self._waiting]
+        found += list(self.refused.values())
+        leader = self._leader() if self._shown is not None else None
+        if leader is not None:
+            found.append(f"this is the frame of {leader.stream.on or 'event'} {leader.frames.event:,}, not the newest")
+        return found + (["paused"] if self.paused else [])
+
+
+def chosen(stream: Stream, chart: str = "") -> Choice | None:
+    """The chart for a stream by its first value that is not None; None as long as there is none."""
+    value = stream.first()
+    return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
+
+
+def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool) -> str:
+    why = (
+        f"a {choice.kind} has a chart to itself" if alone
+        else f"the first is a {first.choice.kind} ({first.choice.family}), the second a {choice.kind} ({choice.family})"
+    )  # fmt: skip
+    return (
+        f"{first.name!r} and {stream.name!r} do not share axes: {why}. Give {stream.name!r} a chart of its own, as in "
+        f"looptap.plot(a, b), or name a chart that both can have with chart=, as in chart='text'."
+    )
+
+
+def kind_of(name: str) -> type[Chart]:
+    """The class of a kind of chart. Raises ValueError for one that there is not."""
+    from looptap.visualizers.charts.registry import find
+
+    return find(name)
+
+
+def make(choice: Choice, **options: Any) -> Chart:
+    """A chart of the kind that was chosen, still without a stream."""
+    return kind_of(choice.kind)(**options)

@@ -1,0 +1,322 @@
+"""Which chart a value asks for: `choose`, a pure function, and `Choice`, what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from looptap.streams.expressions import nearest
+from looptap.streams.values.snapshots import Image
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
+
+Mode = Literal["append", "frame"]
+APPEND: Mode = "append"
+FRAME: Mode = "frame"
+"""In mode append a value is a point of the picture, in mode frame it is a whole picture."""
+
+CURVE = 256
+"""Numbers up to which a one-dimensional array is a line; a longer one is a histogram."""
+CLASSES = 200
+"""Rows up to which a square matrix of counts is a confusion matrix."""
+_CLOUD = 8  # rows that a matrix of two or three columns has more than, to be a scatter
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kind of chart by its name, the family it shares axes with, what a value holds, and how values add up.
+
+    ``family`` is one of xy, xyz, hist, mat, img, pie and text. ``schema`` names the parts of a value, as in
+    ``("step", "loss")``. ``guess`` says what was guessed where the shape is ambiguous, and how to override it.
+    """
+
+    kind: str
+    family: str
+    mode: Mode
+    schema: tuple[str, ...] = field(default=())
+    guess: str = ""
+
+
+KINDS: dict[str, tuple[str, tuple[Mode, ...]]] = {
+    "line": ("xy", (APPEND,)),
+    "line3d": ("xyz", (APPEND,)),
+    "annotated": ("xy", (APPEND,)),
+    "annotated3d": ("xyz", (APPEND,)),
+    "bars": ("xy", (APPEND, FRAME)),
+    "band": ("xy", (APPEND,)),
+    "curve": ("xy", (FRAME,)),
+    "histogram": ("hist", (FRAME, APPEND)),
+    "confusion": ("mat", (FRAME,)),
+    "scatter": ("xy", (FRAME, APPEND)),
+    "scatter3d": ("xyz", (FRAME, APPEND)),
+    "heatmap": ("mat", (FRAME,)),
+    "image": ("img", (FRAME,)),
+    "images": ("img", (FRAME,)),
+    "ridgeline": ("mat", (FRAME,)),
+    "text": ("text", (APPEND,)),
+    "table": ("text", (FRAME, APPEND)),
+    "summary": ("text", (APPEND,)),
+    "pie": ("pie", (FRAME, APPEND)),
+}
+"""The kinds of charts: the family of each, and the modes that it has, the usual one first."""
+
+FITS: dict[str, Callable[[Any], bool]] = {}
+"""For which values a user's own kind is chosen, by its name: see `looptap.visualizers.register`."""
+
+ALIASES = {
+    "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
+    "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
+    "ridge": "ridgeline", "gradient flow": "curve",
+}  # fmt: skip
+"""Other names of kinds."""
+
+
+def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
+    """The chart for a stream whose first value that is not None is ``value``.
+
+    The user's ``chart`` comes first, then the object's own ``__looptap_chart__`` (a kind, a `Choice`, or a method
+    that returns one), then a user's own kind that fits, then names that the query declares (``fields``, the keys of a
+    dict, the quantiles of ``query``), then the shape of the value. ``on`` is the type of the events. Raises ValueError
+    for an unknown ``chart``, and nothing for any value.
+
+    >>> choose((1, 0.5)).kind, choose((1, 2, 3)).kind, choose((1, 0.5, "spike")).kind
+    ('line', 'line3d', 'annotated')
+    >>> choose((7, 0.1, 0.2, 0.3), fields=("step", "lo", "mid", "hi")).kind
+    'band'
+    """
+    if chart:
+        return _asked(kind_named(chart), value, fields, query)
+    own = _own(value, fields, query)
+    if own is not None:
+        return own
+    names = schemas.names_of(value, fields, query)
+    for kind, fits in FITS.items():
+        if _true(fits, value):
+            return _choice(kind, schema=names)
+    if schemas.band_of(names) is not None:
+        return _choice("band", schema=names)
+    found = _by_shape(value)
+    if found.kind == "line" and len(names) == 2 and isinstance(value, tuple) and not schemas.counts(names[0]):
+        found = replace(found, guess=f"{names[0]} is taken for x; x='event' draws both over the event.")
+    return found if found.schema else replace(found, schema=names)
+
+
+def kind_named(name: str) -> str:
+    """The kind that a user means by ``name``. Raises ValueError for one that there is not."""
+    kind = name.strip().lower()
+    kind = ALIASES.get(kind, kind)
+    if kind not in KINDS:
+        hint = nearest(kind, KINDS)
+        raise ValueError(f"There is no chart {name!r:.80}; there are {', '.join(KINDS)}. {hint}".strip())
+    return kind
+
+
+def _choice(kind: str, mode: Mode | None = None, schema: Sequence[str] = (), guess: str = "") -> Choice:
+    family, modes = KINDS[kind]
+    return Choice(kind, family, mode or modes[0], tuple(schema), guess)
+
+
+def _asked(kind: str, value: Any, fields: Sequence[str], query: str) -> Choice:
+    """The kind that the user wants, for such values."""
+    if kind == "line" and not is_point(value) and not isinstance(value, Mapping):
+        kind = "curve"
+    modes = KINDS[kind][1]
+    point = is_point(value) and not (kind == "bars" and not _labelled(value)) and kind != "pie"
+    point = point or (kind == "pie" and (_labelled(value) or is_number(value)))
+    wanted = APPEND if point else FRAME
+    return _choice(kind, wanted if wanted in modes else modes[0], schemas.names_of(value, fields, query))
+
+
+def _own(value: Any, fields: Sequence[str], query: str) -> Choice | None:
+    """What the object itself asks for; what it asks for in vain is passed over."""
+    try:
+        hook = getattr(value, "__looptap_chart__", None)
+        asked = hook() if callable(hook) else hook
+        if isinstance(asked, str):
+            return _asked(kind_named(asked), value, fields, query)
+    except Exception:
+        return None
+    return asked if isinstance(asked, Choice) and asked.kind in KINDS else None
+
+
+def _true(fits: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(fits(value))
+    except Exception:  # of a user's own: it was not written for such a value
+        return False
+
+
+def is_point(value: Any) -> bool:
+    """Whether a value is one point: a number, a text, or a tuple of numbers and texts."""
+    if isinstance(value, tuple):
+        return bool(value) and all(part is None or isinstance(part, str) or is_number(part) for part in value)
+    return isinstance(value, str) or is_number(value)
+
+
+def _labelled(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and is_number(value[1])
+
+
+# ---------------------------------------------------------------- by the shape of the value
+
+
+def _by_shape(value: Any) -> Choice:
+    if is_number(value):
+        guess = "Complex numbers are drawn by their magnitude." if isinstance(value, complex) else ""
+        return _choice("line", guess=guess)
+    if isinstance(value, str):
+        return _choice("text")
+    if is_picture(value):
+        return _choice("image")
+    if is_array(value):
+        return _of_array(value)
+    if isinstance(value, Mapping):
+        return _of_dict(value)
+    if isinstance(value, tuple):
+        return _of_tuple(value)
+    if isinstance(value, list):
+        return _of_list(value)
+    return _choice("text", guess=f"{describe(value)}: there is no chart for this type, and its repr is shown.")
+
+
+def is_picture(value: Any) -> bool:
+    """Whether the value is a picture: as it comes from a job, of PIL, or a figure of matplotlib."""
+    if isinstance(value, Image):
+        return True
+    names = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
+    return bool(names & {"PIL.Image.Image", "matplotlib.figure.Figure"})
+
+
+def _of_tuple(value: tuple[Any, ...]) -> Choice:
+    form = "".join("n" if part is None or is_number(part) else "s" if isinstance(part, str) else "?" for part in value)
+    if form in ("nns", "nnns"):
+        return _choice("annotated" if form == "nns" else "annotated3d")
+    if form == "nnn":
+        return _choice(
+            "line3d", guess="Three numbers are taken for a point in space; chart='line' draws a line for each part."
+        )
+    if form and set(form) == {"n"}:
+        return _choice("line")
+    if form == "sn":
+        return _choice("bars", APPEND)
+    if is_histogram(value):
+        return _choice("histogram")
+    if captioned(value):
+        return _choice("images")
+    return _choice("table") if value else _choice("text")
+
+
+def is_histogram(value: Any) -> bool:
+    """Whether the value is (counts, edges), with one edge more than counts."""
+    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(v, list) or is_array(v) for v in value):
+        return False
+    shapes: list[Any] = [
+        (len(part),) if isinstance(part, list) and all(map(is_number, part)) else getattr(part, "shape", ())
+        for part in value
+    ]
+    return all(len(shape) == 1 for shape in shapes) and int(shapes[1][0]) == int(shapes[0][0]) + 1 > 1
+
+
+def captioned(value: Any) -> bool:
+    """Whether the value is an image with its caption."""
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], str | int | float):
+        return False
+    return _is_image(value[0])
+
+
+def image_field(rows: Sequence[Any]) -> Any:
+    """The key of a list of dicts under which each has an image, as ``batch_topk(k, by, image=x)`` yields; else None."""
+    if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+        return None
+    keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]
+    return keys[0] if len(keys) == 1 else None
+
+
+def _is_image(value: Any) -> bool:
+    if not is_array(value) or not _numeric(value):
+        return is_picture(value)
+    shape = tuple(value.shape)
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in _CHANNELS or shape[2] in _CHANNELS))
+
+
+def _of_list(value: list[Any]) -> Choice:
+    if value and all(map(is_number, value)):
+        return _of_array(np.empty(len(value)))
+    if value and all(is_picture(v) or captioned(v) for v in value):
+        return _choice("images")
+    if value and all(map(_is_image, value)):
+        return _choice("images", guess="A list of matrices is taken for images; chart='table' lists them.")
+    if value and image_field(value):
+        return _choice("images", guess="The rows are shown as images with captions; chart='table' lists them.")
+    if value and all(isinstance(v, tuple) and len(v) in (2, 3) and all(map(is_number, v)) for v in value):
+        found = _of_array(np.empty((len(value), len(value[0])))) if len({len(v) for v in value}) == 1 else None
+        return found if found is not None and found.kind.startswith("scatter") else _choice("table")
+    return _choice("table")
+
+
+def _of_dict(value: Mapping[Any, Any]) -> Choice:
+    parts = list(value.values())
+    if parts and all(part is None or is_number(part) for part in parts):
+        return _choice("line", schema=tuple(map(str, value)))
+    if parts and all(is_picture(part) for part in parts):
+        return _choice("images")
+    if parts and all(is_array(part) and _numeric(part) for part in parts):
+        if all(_size(part) == 1 for part in parts):
+            return _choice("bars", FRAME)
+        return _choice("ridgeline")
+    if parts and all(is_histogram(part) for part in parts):
+        return _choice("ridgeline")
+    if parts and all(isinstance(part, tuple) and len(part) == 1 and is_number(part[0]) for part in parts):
+        return _choice("bars", FRAME)
+    return _choice("table")
+
+
+def _size(value: Any) -> int:
+    return int(np.prod(tuple(value.shape), dtype=np.int64))
+
+
+def _numeric(value: Any) -> bool:
+    return not isinstance(value, np.ndarray) or value.dtype.kind in "biufc"
+
+
+def _of_array(value: Any) -> Choice:
+    shape = tuple(value.shape)
+    if not _numeric(value):
+        return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUO" else "text")
+    guess = "Complex numbers are drawn by their magnitude." if "complex" in str(value.dtype) else ""
+    if len(shape) == 1:
+        return _choice("curve" if shape[0] <= CURVE else "histogram", guess=guess)
+    if len(shape) == 2:
+        if _counts(value):
+            return _choice("confusion", guess="A square matrix of counts is taken for a confusion matrix; "
+                           "chart='heatmap' or 'image' draws it as such.")  # fmt: skip
+        if shape[1] in (2, 3) and shape[0] > _CLOUD:
+            return _choice("scatter" if shape[1] == 2 else "scatter3d", guess=guess or
+                           "Each row is taken for a point; chart='heatmap' draws the matrix.")  # fmt: skip
+        return _choice("heatmap", guess=guess)
+    if len(shape) == 3:
+        if shape[2] in _CHANNELS or shape[0] in _CHANNELS:
+            both = shape[2] in _CHANNELS and shape[0] in _CHANNELS
+            read = "height, width, channels" if shape[2] in _CHANNELS else "channels, height, width"
+            other = "; transpose it if the channels come first" if both else ""
+            return _choice("image", guess=f"{shape} is taken for an image ({read}){other}; chart='images' takes it for "
+                           "gray images, chart='histogram' for numbers.")  # fmt: skip
+        return _choice("images", guess=f"{shape} is taken for {shape[0]} gray images; chart='histogram' draws how its "
+                       "numbers are distributed.")  # fmt: skip
+    if len(shape) == 4 and (shape[3] in _CHANNELS or shape[1] in _CHANNELS):
+        return _choice("images", guess=f"{shape} is taken for {shape[0]} images; chart='histogram' draws how its "
+                       "numbers are distributed.")  # fmt: skip
+    return _choice("histogram", guess=f"An array of {len(shape)} dimensions is drawn as the histogram of its numbers.")
+
+
+def _counts(value: Any) -> bool:
+    """Whether a matrix is square, small, of integers that are not bytes, and without negative ones."""
+    rows, columns = value.shape
+    kind = str(value.dtype).removeprefix("torch.")
+    if rows != columns or not 0 < rows <= CLASSES or "int" not in kind or kind == "uint8" or kind.startswith("q"):
+        return False
+    return bool((as_array(value) >= 0).all())

@@ -1,0 +1,55 @@
+"""Lines with a band of quantiles: names such as lo, mid, hi or q10, q50, q90."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.kinds.lines import Line, breaks_of, broken
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import describe
+from looptap.visualizers.data.sample_buffer import thinned
+from looptap.visualizers.drawing.picture import Band as BandMark
+from looptap.visualizers.drawing.picture import Line as LineMark
+from looptap.visualizers.drawing.picture import Mark
+
+
+class Band(Line):
+    """The middle as a line, and the area between each pair of a low and a high part."""
+
+    kind: ClassVar[str] = "band"
+
+    def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
+        """The names of the parts; two or three without names are low, high or low, middle, high."""
+        names, form = super().parts(series, value)
+        found = schemas.band_of(names)
+        if found is None:
+            names = {2: ["low", "high"], 3: ["low", "mid", "high"], 4: ["x", "low", "mid", "high"]}.get(len(names), [])
+            found = schemas.band_of(names) if form == "row" and names else None
+        if found is None:
+            raise TypeError(f"expected parts named lo, mid, hi or q10, q50, q90, got {describe(value)}")
+        series.data["band"] = found
+        return names, form
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The bands, the widest first, and the line in their middle."""
+        if "ring" not in series.data:
+            return
+        columns, band = series.data["ring"].columns, series.data["band"]
+        axis = self.over(series, columns)
+        parts = np.where(np.isfinite(columns[ABOUT:]), columns[ABOUT:], np.nan)
+        every = {index for pair in band.pairs for index in pair} | ({band.middle} - {None})
+        picked = np.unique(np.concatenate([thinned(parts[index], 1000) for index in sorted(every)]))
+        names, breaks = series.data["names"], breaks_of(series, columns)
+        for low, high in band.pairs:
+            name = f"{series.name} {names[low]}–{names[high]}"
+            x, lower, upper = broken(picked, breaks, axis.x[picked], parts[low][picked], parts[high][picked])
+            yield BandMark(x, lower, upper, name=name, color=series.color, side=series.side)
+        if band.middle is not None:
+            x, y = broken(picked, breaks, axis.x[picked], parts[band.middle][picked])
+            yield LineMark(x, y, name=series.name, color=series.color, dash=series.dash, side=series.side)
+        self.remark_length(series)

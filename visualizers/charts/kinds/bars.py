@@ -1,0 +1,98 @@
+"""Bars by label, and pies: of (label, number) as they come, and of dicts as whole pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import APPEND, Mode, is_point
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import describe, floats, number
+from looptap.visualizers.drawing.picture import Axis, Mark
+from looptap.visualizers.drawing.picture import Bars as BarsMark
+from looptap.visualizers.drawing.picture import Pie as PieMark
+
+BARS = 200
+"""Bars that a stream may have."""
+_LETTERS = 80
+
+
+class Bars(Chart):
+    """The newest number of each label, as a bar."""
+
+    kind: ClassVar[str] = "bars"
+    family: ClassVar[str] = "xy"
+    mode: ClassVar[Mode] = APPEND
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in (label, number): the newest number of a label counts."""
+        found = {}
+        for value in new.values:
+            if not isinstance(value, tuple | list) or len(value) != 2 or not is_point(value) or value[0] is None:
+                raise TypeError(f"expected (str, number), got {describe(value)}")
+            found[str(value[0])[:_LETTERS]] = number(value[1])
+        self._merge(series, series.data.setdefault("bars", {}), found)
+
+    def frame(self, series: Series, value: Any) -> dict[str, float]:
+        """The numbers of a dict, or of an array by their indices."""
+        found: dict[str, float] = {}
+        if isinstance(value, Mapping):
+            pairs = {str(name)[:_LETTERS]: part for name, part in value.items()}
+        else:
+            pairs = {str(index): part for index, part in enumerate(floats(value).ravel()[: BARS + 1].tolist())}
+        self._merge(series, found, {name: _one(part) for name, part in pairs.items()})
+        return found
+
+    def _merge(self, series: Series, bars: dict[str, float], found: dict[str, float]) -> None:
+        for name, height in found.items():
+            if name in bars or len(bars) < BARS:
+                bars[name] = height
+            else:
+                series.remarks["bars"] = f"the first {BARS} labels are drawn"
+
+    def shown(self, series: Series) -> dict[str, float]:
+        """What is to be drawn: a number for each label."""
+        frames: list[dict[str, float]] = series.frames.shown or [series.data.get("bars", {})]
+        return frames[-1]
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """A bar for each label."""
+        bars = self.shown(series)
+        heights = np.array(list(bars.values()), np.float64)
+        opacity = 1.0 if len(self.series) == 1 else 0.6
+        yield BarsMark(
+            np.where(np.isfinite(heights), heights, np.nan), tuple(bars), name=series.name, color=series.color,
+            opacity=opacity, side=series.side,
+        )  # fmt: skip
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """Labels, and the numbers."""
+        mine = [one.name for one in self.series if one.layer is self]
+        return Axis(), Axis(mine[0] if len(mine) == 1 else ""), None
+
+
+class Pie(Bars):
+    """The share of each label in the whole; a number that is negative, NaN or infinite has none."""
+
+    kind: ClassVar[str] = "pie"
+    family: ClassVar[str] = "pie"
+    single: ClassVar[bool] = True
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The pie."""
+        shares = {name: share for name, share in self.shown(series).items() if np.isfinite(share) and share > 0}
+        yield PieMark(np.array(list(shares.values()), np.float64), tuple(shares))
+
+
+def _one(value: Any) -> float:
+    """The number in a value of one element. Raises TypeError."""
+    if value is None or isinstance(value, bool | int | float | complex):
+        return number(value)
+    found = floats(value)
+    if found.size != 1:
+        raise TypeError(f"expected one number for each label, got {describe(value)}")
+    return float(found.ravel()[0])

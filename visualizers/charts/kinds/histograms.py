@@ -1,0 +1,86 @@
+"""Histograms: of long arrays, of counts and edges that were binned in the job, of numbers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import FRAME, Mode, is_histogram
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import Floats, floats, scalars
+from looptap.visualizers.data.sample_buffer import Ring
+from looptap.visualizers.drawing.picture import Axis, Bars, Mark
+
+BINS = 50
+"""Bins of what was not binned in the job."""
+_MOST_BINS = 2_000
+
+Binned: TypeAlias = tuple[Floats, Floats]
+"""Counts, and edges, of which there is one more."""
+
+
+class Histogram(Chart):
+    """How numbers are distributed."""
+
+    kind: ClassVar[str] = "histogram"
+    family: ClassVar[str] = "hist"
+    mode: ClassVar[Mode] = FRAME
+
+    def frame(self, series: Series, value: Any) -> Binned:
+        """Counts and edges: those that came, or of the numbers of an array of any shape."""
+        return binned(value)
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in numbers one by one: the newest are binned when they are drawn."""
+        series.data.setdefault("ring", Ring(1, series.points)).append(scalars(new.values)[None])
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The bars of the frame that is shown, or of all numbers that are kept."""
+        if "ring" in series.data:
+            counts, edges = binned(series.data["ring"].columns[0])
+        elif series.frames.shown:
+            counts, edges = series.frames.shown[-1]
+        else:
+            return
+        opacity = 1.0 if len(self.series) == 1 else 0.6
+        yield Bars(counts, edges=edges, name=series.name, color=series.color, opacity=opacity, side=series.side)
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """The value, and how often it is there."""
+        mine = [one.name for one in self.series if one.layer is self]
+        return Axis(mine[0] if len(mine) == 1 else "value"), Axis("count"), None
+
+
+def binned(value: Any, bins: int = BINS) -> Binned:
+    """The histogram of a value: (counts, edges) as they came, else of its finite numbers. Raises TypeError.
+
+    >>> binned((np.array([3, 1]), np.array([0.0, 1.0, 2.0])))[0]
+    array([3., 1.])
+    >>> binned(np.array([1.0, np.nan, 1.0]))[0].sum()
+    np.float64(2.0)
+    """
+    if is_histogram(value):
+        counts, edges = (floats(list(part) if isinstance(part, tuple) else part) for part in value)
+        if len(counts) > _MOST_BINS:
+            starts = np.linspace(0, len(counts), _MOST_BINS + 1).astype(np.intp)
+            counts, edges = np.add.reduceat(counts, starts[:-1]), edges[starts]
+        return np.where(np.isfinite(counts), counts, 0.0), edges
+    numbers = floats(value).ravel()
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return np.zeros(1), np.array([0.0, 1.0])
+    low, high = float(numbers.min()), float(numbers.max())
+    if low == high or not np.isfinite(high - low) or (high - low) / bins <= abs(high) * 1e-15:
+        width = max(abs(low), abs(high)) * 1e-3 or 0.5
+        if np.isfinite(high - low) and np.isfinite(high + width) and np.isfinite(low - width):
+            return np.array([float(len(numbers))]), np.array([low - width, high + width])
+        numbers = np.clip(numbers, -1e300, 1e300)
+        low, high = float(numbers.min()), float(numbers.max()) if low != high else float(numbers.max()) + 1.0
+        if low == high:
+            return np.array([float(len(numbers))]), np.array([low * 0.99, high * 1.01])
+    counts, edges = np.histogram(numbers, bins, (low, high))
+    return counts.astype(np.float64), edges

@@ -1,0 +1,52 @@
+"""Images: one, or many side by side with their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import FRAME, Mode
+from looptap.visualizers.charts.pixels import Pixels, pictures
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.drawing.picture import Axis, Mark
+from looptap.visualizers.drawing.picture import Images as ImagesMark
+
+IMAGES = 64
+"""Images of a value that are shown."""
+
+
+class Image(Chart):
+    """An image: of an array, a tensor, PIL, matplotlib, or as it comes from a job."""
+
+    kind: ClassVar[str] = "image"
+    family: ClassVar[str] = "img"
+    mode: ClassVar[Mode] = FRAME
+    many: ClassVar[bool] = False
+
+    def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
+        """The pixels of each image with its caption."""
+        found, count, scaled = pictures(value, many=self.many, most=IMAGES)
+        if count > IMAGES:
+            series.remarks["images"] = f"the first {IMAGES} of {count:,} images are shown"
+        if scaled:
+            series.remarks["scaled"] = "numbers outside of 0..1 and 0..255: an image goes from its least to its largest"
+        return found
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The images that are shown."""
+        several = len(self.series) > 1
+        for shown in series.frames.shown[-1:]:
+            captions = tuple(f"{series.name} {caption}".strip() if several else caption for _, caption in shown)
+            yield ImagesMark(tuple(pixels for pixels, _ in shown), captions if any(captions) else ())
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """None that would need a title."""
+        return Axis(), Axis(), None
+
+
+class Images(Image):
+    """Images side by side: (n, height, width) with or without channels, or a list of (image, caption)."""
+
+    kind: ClassVar[str] = "images"
+    many: ClassVar[bool] = True

@@ -1,0 +1,320 @@
+"""Lines: numbers over steps, pairs, several numbers at once, dicts of numbers, and lines with notes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.charts.axes import ABOUT, EVENT, NUMBER, RANK, TIME, WALL, Over, over
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import APPEND, Mode
+from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
+from looptap.visualizers.data.sample_buffer import DRAWN, Ring, thinned
+from looptap.visualizers.drawing.picture import Axis, Mark, Points
+from looptap.visualizers.drawing.picture import Line as LineMark
+
+_BUDGET = 40_000  # points of one stream that are drawn, of all its lines together
+_LINES = 200  # lines that a stream may have
+_NAN = 200  # of which places are marked
+_NOTES = 100
+_LETTERS = 120
+
+
+class Line(Chart):
+    """A line for each part of the values, over a step among them or the number of the event."""
+
+    kind: ClassVar[str] = "line"
+    family: ClassVar[str] = "xy"
+    mode: ClassVar[Mode] = APPEND
+    plain: ClassVar[bool] = True
+
+    # ------------------------------------------------------------ taking in
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in numbers, tuples of numbers or dicts of numbers, as the first value was."""
+        data = series.data
+        if "names" not in data:
+            data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
+            data["ring"] = Ring(ABOUT + len(data["names"]), series.points)
+            data["start"], data["ranks"] = float(new.times[0]), set()
+        parts = self.numbers(series, new.values)
+        data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
+        data["ranks"].update(np.unique(new.ranks).tolist())
+
+    def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
+        """The names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
+        schema = series.choice.schema
+        if isinstance(value, dict):
+            return list(map(str, value))[:_LINES], "dict"
+        if is_number(value):
+            return [series.stream.name or "value"], "number"
+        if isinstance(value, tuple | list) and value:
+            width = len(value)
+            bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"v{place}" for place in range(width))
+            return list(schema if len(schema) == width else bare), "row"
+        raise TypeError(f"expected number, got {describe(value)}")
+
+    def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
+        """The parts of the values (parts, n). Raises TypeError if one does not fit."""
+        data = series.data
+        match data["form"]:
+            case "number":
+                return scalars(values)[None]
+            case "row":
+                return rows(values, len(data["names"]))
+        found: Floats = _of_dicts(series, values)
+        return found
+
+    # ------------------------------------------------------------ drawing
+
+    def over(self, series: Series, columns: Floats) -> Over:
+        """The axis x of one stream."""
+        data = series.data
+        run = run_of(series.stream)
+        starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
+        start = min([*starts, data["start"]]) if run is not None else data["start"]
+        found = over(columns, data["names"], self.x, series.stream.on, start, self.pair(series))
+        _remark(series, "x", found.remark)
+        return found
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """A line for each part and each rank, and a point where a number is NaN or infinite."""
+        if "ring" not in series.data:
+            return
+        columns, series.data["odd"] = series.data["ring"].columns, 0
+        ranks = sorted(series.data["ranks"])[:_LINES]
+        if len(ranks) < 2:
+            yield from self._lines(series, columns)
+        for rank in ranks if len(ranks) > 1 else ():
+            yield from self._lines(series, columns[:, columns[RANK] == rank], rank, len(ranks))
+        odd = series.data["odd"]
+        _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
+        self.remark_length(series)
+
+    def _lines(self, series: Series, columns: Floats, rank: int | None = None, ranks: int = 1) -> Iterator[Mark]:
+        """The lines of all ranks, or of one of several."""
+        axis = self.over(series, columns)
+        drawn = self.drawn(series, axis)
+        most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn) * ranks)))
+        breaks = breaks_of(series, columns)
+        for part in drawn:
+            y = columns[ABOUT + part]
+            finite = np.isfinite(y)
+            bad = np.isinf(y) if series.data["form"] == "dict" else ~finite
+            gaps = int(bad.sum())
+            series.data["odd"] += gaps
+            picked = thinned(y, most)
+            x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
+            x, shown = broken(picked, breaks, x, shown)
+            name, color = self._look(series, part, drawn)
+            if rank is not None:
+                name = f"{name} rank {rank}"
+                color = self.palette.color(name)
+            yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
+            if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is not seen
+                yield Points(x[alone], shown[alone], color=color, side=series.side)
+            if gaps:
+                yield _odd(axis.x, y, bad, name, color, series)
+
+    def drawn(self, series: Series, axis: Over) -> list[int]:
+        """The parts that are lines: those that the user names, else all but what counts steps."""
+        names = series.data["names"]
+        if series.y:
+            wanted = [i for i, name in enumerate(names) if name in series.y]
+            missing = [name for name in series.y if name not in names]
+            there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
+            _remark(series, "y", there if missing else "")
+            return wanted
+        steps = 0 if self.pair(series) else schemas.x_of(names)
+        if steps is not None and self.x and not schemas.counts(names[steps]):
+            steps = None  # the first of a pair is a number like the other, over what the user asks for
+        return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
+
+    def pair(self, series: Series) -> bool:
+        """Whether the values are pairs, of which the first is x."""
+        return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
+
+    def remark_length(self, series: Series) -> None:
+        """Say what is no longer drawn."""
+        ring: Ring = series.data["ring"]
+        gone = ring.given_up + series.passed
+        _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
+
+    def _look(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
+        """The name and the colour of a line; the first has the colour of the stream."""
+        if len(drawn) == 1:
+            return series.name, series.color
+        name: str = series.data["names"][part]
+        color = series.color if part == drawn[0] else self.palette.color(f"{series.name}.{name}")
+        return name if len(self.series) == 1 else f"{series.name} {name}", color
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """The axes, with the names of what is on them where it is one thing."""
+        mine = [one for one in self.series if one.layer is self and "ring" in one.data]
+        if not mine:
+            return Axis(), Axis(), None
+        axis = self.over(mine[0], mine[0].data["ring"].columns)
+        left = [one for one in mine if one.side == mine[0].side]
+        title = left[0].name if len(left) == 1 and len(left[0].data["names"]) <= 2 else ""
+        names = [mine[0].data["names"][i] for i in self.drawn(mine[0], axis)]
+        if title and mine[0].data["form"] == "row" and len(names) == 1:
+            title = names[0]
+        return Axis(axis.title, time=axis.clock), Axis(title), None
+
+    def place(self, series: Series, what: str, at: float) -> float | None:
+        """Where on the axis x a value of that number, event or wall time is; None if that is not among those kept."""
+        if "ring" not in series.data:
+            return None
+        columns = series.data["ring"].columns
+        if what == "event" and (seams := [seam.after for seam in series.stream.seams]):
+            columns = columns[:, np.searchsorted(columns[NUMBER], seams[-1], side="right") :]  # those of the last run
+        known = columns[{"number": NUMBER, "event": EVENT, "time": TIME, "wall": WALL}[what]]
+        if not len(known) or not known[0] <= at:
+            return None
+        index = int(np.searchsorted(known, at))
+        if index == len(known) and what == "number":
+            return None
+        index = min(index, len(known) - 1)
+        return float(self.over(series, columns[:, index : index + 1]).x[0])
+
+
+class Annotated(Line):
+    """A line of pairs, with a text at some of its points: (x, y, text)."""
+
+    kind: ClassVar[str] = "annotated"
+    width: ClassVar[int] = 2
+
+    def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
+        """The names of the numbers of a value; the text is kept beside them."""
+        schema, width = series.choice.schema, self.width
+        series.data["texts"] = deque(maxlen=series.points)
+        return list(schema[:width] if len(schema) == width + 1 else ("x", "y", "z")[:width]), "row"
+
+    def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
+        """The numbers of the values (parts, n); their texts are kept. Raises TypeError if one does not fit."""
+        width = self.width
+        for value in values:
+            if not isinstance(value, tuple | list) or len(value) != width + 1 or not isinstance(value[-1], str | None):
+                raise TypeError(f"expected ({'number, ' * width}str), got {describe(value)}")
+        found = rows([tuple(value[:width]) for value in values], width)
+        series.data["texts"].extend(value[-1] or "" for value in values)
+        return found
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The line, with the newest of its texts."""
+        if "ring" not in series.data:
+            return
+        for mark in super().sketch(series):
+            yield self.noted(mark, series) if isinstance(mark, LineMark) else mark
+
+    def noted(self, mark: LineMark, series: Series) -> LineMark:
+        """The line with all points that have a text; those of the line that were thinned out come back."""
+        columns = series.data["ring"].columns
+        axis = self.over(series, columns)
+        y = columns[ABOUT + 1]
+        places = noted_places(series.data["texts"])
+        picked = np.union1d(thinned(y), np.array(places, np.intp)).astype(np.intp)
+        shown = np.where(np.isfinite(y[picked]), y[picked], np.nan)
+        breaks = breaks_of(series, columns)
+        notes = moved(notes_at(series.data["texts"], places, picked), picked, breaks)
+        x, shown = broken(picked, breaks, axis.x[picked], shown)
+        return replace(mark, x=x, y=shown, notes=notes)
+
+
+def noted_places(texts: deque[str]) -> list[int]:
+    """The indices of the newest texts that are not empty, the oldest first."""
+    last = len(texts) - 1
+    return [last - back for back in islice((i for i, text in enumerate(reversed(texts)) if text), _NOTES)][::-1]
+
+
+def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp]) -> tuple[tuple[int, str], ...]:
+    """Notes for a line of the points ``picked``, among which all ``places`` are."""
+    at = np.searchsorted(picked, np.array(places, np.intp))
+    return tuple((int(index), texts[place][:_LETTERS]) for index, place in zip(at, places, strict=True))
+
+
+def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
+    """Columns of dicts; a name that is new gets a line, up to a bound.
+
+    In them NaN is what a dict did not have, and infinite what was NaN or infinite.
+    """
+    names: list[str] = series.data["names"]
+    if set(map(type, values)) != {dict}:
+        value = next(value for value in values if type(value) is not dict)
+        raise TypeError(f"expected a dict of number, got {describe(value)}")
+    kinds = set(map(tuple, values))
+    if len(kinds) == 1 and list(map(str, *kinds)) == names:
+        return _present(rows([tuple(value.values()) for value in values], len(names)))
+    found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
+    known = set(names)
+    fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
+    if len(names) + len(fresh) > _LINES:
+        _remark(series, "lines", f"the first {_LINES} lines are drawn")
+        fresh = fresh[: _LINES - len(names)]
+    if fresh:
+        names += fresh
+        series.data["ring"].widen(len(fresh))
+    return np.array([[value.get(name, np.nan) for value in found] for name in names]).reshape(len(names), len(values))
+
+
+def _present(found: Any) -> Any:
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
+    """Points where a number is NaN or infinite, at the height of the last that is neither."""
+    places, finite = np.flatnonzero(bad)[-_NAN:], np.isfinite(y)
+    before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
+    first = int(np.argmax(finite)) if finite.any() else -1
+    height = np.where(before >= 0, y[before], y[first] if first >= 0 else 0.0)
+    return Points(x[places], height, name=f"{name}: NaN or ±inf", color=color, opacity=0.6, side=series.side)
+
+
+def breaks_of(series: Series, columns: Floats) -> NDArray[np.intp]:
+    """The indices of the points before which values are missing, or with which another run begins."""
+    after = [seam.after for seam in series.stream.seams] + [gap.after for gap in series.stream.gaps]
+    return np.searchsorted(columns[NUMBER], after, side="right") if after else np.empty(0, np.intp)
+
+
+def broken(picked: NDArray[np.intp], breaks: NDArray[np.intp], x: Floats, *parts: Floats) -> list[Floats]:
+    """``x`` and the other coordinates of a line, with NaN in these before each break: it joins nothing across one."""
+    at = _places(picked, breaks)
+    return [np.insert(x, at, x[at]), *(np.insert(part, at, np.nan) for part in parts)] if len(at) else [x, *parts]
+
+
+def _alone(y: Floats) -> NDArray[np.bool_]:
+    """The points of a line that are joined to no other."""
+    there = np.r_[False, np.isfinite(y), False]
+    found: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
+    return found
+
+
+def moved(
+    notes: tuple[tuple[int, str], ...], picked: NDArray[np.intp], breaks: NDArray[np.intp]
+) -> tuple[tuple[int, str], ...]:
+    """Notes for a line of the points ``picked`` once it is `broken`."""
+    at = _places(picked, breaks)
+    return tuple((index + int(np.searchsorted(at, index, side="right")), text) for index, text in notes)
+
+
+def _places(picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where in the line of the points ``picked`` a gap is to be."""
+    at = np.unique(np.searchsorted(picked, breaks)).astype(np.intp, copy=False)
+    return at[(at > 0) & (at < len(picked))]
+
+
+def _remark(series: Series, about: str, text: str) -> None:
+    if text:
+        series.remarks[about] = text
+    else:
+        series.remarks.pop(about, None)

@@ -1,0 +1,82 @@
+"""Matrices: heat maps and confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import FRAME, Mode
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import Floats, describe, floats
+from looptap.visualizers.drawing.picture import Axis, Grid, Mark
+
+SIDE = 512
+"""Rows, and columns, of a matrix that are drawn; of larger ones neighbours are averaged."""
+WRITTEN = 20
+"""Classes up to which the counts are written into a confusion matrix."""
+
+
+class HeatMap(Chart):
+    """A matrix by colours, the first row on top."""
+
+    kind: ClassVar[str] = "heatmap"
+    family: ClassVar[str] = "mat"
+    mode: ClassVar[Mode] = FRAME
+    single: ClassVar[bool] = True
+
+    def frame(self, series: Series, value: Any) -> Floats:
+        """The matrix as float64, not finer than is drawn; an array of one dimension is a row."""
+        cells = floats(value)
+        if cells.ndim > 2:
+            raise TypeError(f"expected a matrix, got {describe(value)}")
+        cells = np.atleast_2d(cells)
+        if max(cells.shape) > SIDE:
+            rows, columns = cells.shape
+            series.remarks["side"] = f"{rows:,} × {columns:,} cells, averaged to at most {SIDE} × {SIDE}"
+        return coarser(coarser(np.where(np.isfinite(cells), cells, np.nan)).T).T
+
+    def named(self, series: Series) -> str:
+        """The name of the stream, unless it is written above the chart already."""
+        return "" if series.name == self.title else series.name
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The matrix that is shown."""
+        for cells in series.frames.shown[-1:]:
+            yield Grid(cells, name=self.named(series))
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """Columns and rows."""
+        return Axis("column"), Axis("row"), None
+
+
+class Confusion(HeatMap):
+    """Counts, targets by predictions, with the numbers written where there is room."""
+
+    kind: ClassVar[str] = "confusion"
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The matrix that is shown, with the numbers of the classes."""
+        for cells in series.frames.shown[-1:]:
+            whole = max(cells.shape) < SIDE
+            rows, columns = (tuple(map(str, range(size))) if whole else () for size in cells.shape)
+            yield Grid(cells, rows, columns, written=max(cells.shape) <= WRITTEN, name=self.named(series))
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """Predictions and targets, as the helper ``confusion`` counts them."""
+        return Axis("prediction"), Axis("target"), None
+
+
+def coarser(cells: Floats) -> Floats:
+    """At most `SIDE` rows: the mean of neighbours.
+
+    >>> coarser(np.arange(1024.0)[:, None])[:2, 0]
+    array([0.5, 2.5])
+    """
+    if len(cells) <= SIDE:
+        return cells
+    starts = np.linspace(0, len(cells), SIDE + 1).astype(np.intp)
+    found: Floats = np.add.reduceat(cells, starts[:-1], axis=0) / np.diff(starts)[:, None]
+    return found

@@ -1,0 +1,94 @@
+"""Scatters, in the plane and in space: of arrays (n, 2) and (n, 3) as whole pictures, of pairs as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.choice import FRAME, Mode
+from looptap.visualizers.charts.kinds.curves import fading
+from looptap.visualizers.charts.kinds.lines import Line
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import Floats, describe, floats
+from looptap.visualizers.drawing.picture import Axis, Mark, Points
+
+DRAWN = 5_000
+"""Points of a stream that are drawn; of more, evenly chosen ones."""
+_TRAIL = 3
+
+
+class Scatter(Line):
+    """Points in the plane; a third number colours them."""
+
+    kind: ClassVar[str] = "scatter"
+    mode: ClassVar[Mode] = FRAME
+    width: ClassVar[int] = 2
+
+    def frame(self, series: Series, value: Any) -> Floats:
+        """The points as (n, 2) or (n, 3)."""
+        found = floats(value)
+        if found.ndim != 2 or found.shape[1] not in (self.width, 3):
+            wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"
+            raise TypeError(f"expected an array {wanted}, got {describe(value)}")
+        return found
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The points of now, and fainter those of the frames before."""
+        if "ring" in series.data:
+            yield self._dots(series, self._parts(series), series.name, 0.8)
+            return
+        shown = series.frames.shown[-_TRAIL:]
+        for age, points in zip(reversed(range(len(shown))), shown, strict=True):
+            yield self._dots(series, points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
+
+    def _parts(self, series: Series) -> Floats:
+        """The columns to draw, of values that came one by one: x, y and what colours them or is their height."""
+        columns, names = series.data["ring"].columns, series.data["names"]
+        parts = columns[ABOUT:]
+        if self.width == 3:
+            return np.asarray(parts[:3])
+        axis = self.over(series, columns)
+        rest = [i for i in range(len(names)) if i != axis.part]
+        chosen = [i for i in rest if names[i] in series.y] or [i for i in rest if names[i] != series.by] or rest
+        third = [names.index(series.by)] if series.by in names else chosen[1:2]
+        return np.vstack([axis.x, parts[chosen[0]], *(parts[i] for i in third)])
+
+    def _dots(self, series: Series, parts: Floats, name: str, opacity: float) -> Points:
+        """A mark of columns (2 or 3, n)."""
+        parts = parts[:, np.isfinite(parts[:2]).all(axis=0)]
+        if parts.shape[1] > DRAWN:
+            series.remarks["drawn"] = f"{DRAWN:,} of {parts.shape[1]:,} points are drawn"
+            parts = parts[:, np.linspace(0, parts.shape[1] - 1, DRAWN).astype(np.intp)]
+        third = np.where(np.isfinite(parts[2]), parts[2], np.nan) if len(parts) > 2 else None
+        z, values = (third, None) if self.width == 3 else (None, third)
+        return Points(parts[0], parts[1], z, name, series.color, values, opacity, series.side)
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """The names of the parts, where there are any."""
+        mine = [one for one in self.series if one.layer is self]
+        if mine and "ring" in mine[0].data and self.width == 2:
+            return super().axes()
+        schema = mine[0].choice.schema if mine and len(mine[0].choice.schema) >= self.width else ("x", "y", "z")
+        return Axis(schema[0]), Axis(schema[1]), Axis(schema[2]) if self.width == 3 else None
+
+
+class Scatter3D(Scatter):
+    """Points in space."""
+
+    kind: ClassVar[str] = "scatter3d"
+    family: ClassVar[str] = "xyz"
+    width: ClassVar[int] = 3
+
+    def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
+        """The names of the three parts. Raises TypeError for another number of them."""
+        names, form = super().parts(series, value)
+        if len(names) < 3:
+            raise TypeError(f"expected (number, number, number), got {describe(value)}")
+        return names, form
+
+    def place(self, series: Series, what: str, at: float) -> float | None:
+        """None: no axis counts events."""
+        return None

@@ -1,0 +1,124 @@
+"""Tables: mixed dicts and lists as whole pictures, rows as they come; and the summary of numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.choice import APPEND, FRAME, Mode
+from looptap.visualizers.charts.kinds.lines import Line
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import is_array
+from looptap.visualizers.data.running_moments import Moments
+from looptap.visualizers.data.words import shown
+from looptap.visualizers.drawing.picture import Axis, Mark
+from looptap.visualizers.drawing.picture import Table as TableMark
+
+ROWS, WIDTH = 200, 30
+"""Rows and columns of a table that are shown."""
+
+
+class Table(Chart):
+    """A dict as names and values, a list of dicts or of tuples as rows; or values as rows, the newest last."""
+
+    kind: ClassVar[str] = "table"
+    family: ClassVar[str] = "text"
+    mode: ClassVar[Mode] = FRAME
+
+    def frame(self, series: Series, value: Any) -> TableMark:
+        """The table."""
+        titles, rows = _laid_out(value, series.choice.schema)
+        if len(rows) > ROWS or len(titles) > WIDTH:
+            series.remarks["rows"] = f"the first {ROWS} rows and {WIDTH} columns of {len(rows):,} × {len(titles):,}"
+        return TableMark(tuple(titles[:WIDTH]), tuple(tuple(row[:WIDTH]) for row in rows[:ROWS]))
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in values as rows."""
+        rows = series.data.setdefault("rows", deque(maxlen=ROWS))
+        rows.extend(zip(new.events[-ROWS:].tolist(), new.values[-ROWS:], strict=True))
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The table."""
+        if "rows" in series.data:
+            values = [list(value) if isinstance(value, tuple) else [value] for _, value in series.data["rows"]]
+            width = min(WIDTH, max(map(len, values), default=0))
+            names = series.choice.schema if len(series.choice.schema) == width else _numbered(width, series.name)
+            events = [str(event) for event, _ in series.data["rows"]]
+            rows = [(event, *_cells(row, width)) for event, row in zip(events, values, strict=True)]
+            yield TableMark((series.stream.on or "event", *names), tuple(rows))
+        yield from series.frames.shown[-1:]
+
+
+class Summary(Line):
+    """Count, mean, standard deviation, least, largest and newest of all numbers that came."""
+
+    kind: ClassVar[str] = "summary"
+    family: ClassVar[str] = "text"
+    mode: ClassVar[Mode] = APPEND
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in numbers, tuples or dicts of numbers."""
+        before = series.data["ring"].given_up + len(series.data["ring"]) if "ring" in series.data else 0
+        super().append(series, new)
+        ring = series.data["ring"]
+        count = min(len(ring), ring.given_up + len(ring) - before)
+        moments = series.data.setdefault("moments", [])
+        for index, part in enumerate(ring.columns[ABOUT:, len(ring) - count :]):
+            if index == len(moments):
+                moments.append(Moments())
+            moments[index].add(part)
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """A row for each part."""
+        rows = []
+        for name, moments in zip(series.data.get("names", ()), series.data.get("moments", ()), strict=False):
+            label = series.name if len(series.data["names"]) == 1 else f"{series.name} {name}"
+            rows.append((label, f"{moments.count:,}", *(shown(figure) for figure in moments.figures())))
+        yield TableMark(("", "count", "mean", "sd", "min", "max", "newest"), tuple(rows))
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """None that would need a title."""
+        return Axis(), Axis(), None
+
+    def place(self, series: Series, what: str, at: float) -> float | None:
+        """None: there is no axis."""
+        return None
+
+
+def _cells(row: Sequence[Any], width: int) -> list[str]:
+    return [*(shown(part) for part in row[:width]), *[""] * (width - len(row))]
+
+
+def _numbered(width: int, name: str) -> tuple[str, ...]:
+    return (name,) if width == 1 else tuple(f"v{index}" for index in range(width))
+
+
+def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The titles and the rows of a value; of rows one more than is shown, so that it is seen."""
+    if isinstance(value, Mapping):
+        items = list(value.items())
+        pairs = [[shown(name), shown(part)] for name, part in items[:ROWS]]
+        return ["name", "value"], pairs + [[]] * (len(items) - ROWS)
+    rows: list[Any] = value.tolist() if is_array(value) and isinstance(value, np.ndarray) else list(_listed(value))
+    more: list[list[str]] = [[]] * (len(rows) - ROWS)
+    rows = rows[:ROWS]
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        titles = list(dict.fromkeys(str(name) for row in rows for name in row))
+        plain = [{str(name): part for name, part in row.items()} for row in rows]
+        return titles, [[shown(row[name]) if name in row else "" for name in titles[:WIDTH]] for row in plain] + more
+    if rows and all(isinstance(row, tuple | list) for row in rows):
+        width = max(map(len, rows))
+        titles = list(schema) if len(schema) == width else list(_numbered(width, "value"))
+        return titles, [_cells(row, min(width, WIDTH)) for row in rows] + more
+    titles = ["", "value"]
+    return titles, [[str(index), shown(row)] for index, row in enumerate(rows)] + more
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]

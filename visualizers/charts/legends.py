@@ -1,0 +1,92 @@
+"""What a stream knows of the run that it comes from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.data.colors import DASHES
+
+
+class Legend(NamedTuple):
+    """What the legend calls a stream, and the dash of its lines."""
+
+    name: str
+    dash: str
+
+
+def run_of(stream: Stream) -> Any:
+    """The run of a live or stored stream, or of the stream that it is derived from; None if nobody knows.
+
+    >>> run_of(Stream("loss")) is None
+    True
+    """
+    seen: Any = stream
+    for _ in range(100):  # of streams derived from derived ones
+        run = getattr(seen, "run", None)
+        seen = getattr(seen, "source", None)
+        if run is not None or seen is None:
+            return run
+    return None
+
+
+def label_of(run: Any) -> str:
+    """What a legend calls a run: its name, and its id where there is no name."""
+    return str(getattr(run, "name", "") or getattr(run, "id", ""))
+
+
+def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
+    """The legend of each stream by its ``id()``: of streams of several runs the run and what differs.
+
+    Streams of one group share a chart. Nothing for streams of one run, whose own names will do.
+    """
+    streams = [stream for group in groups for stream in group]
+    runs: dict[int, Any] = {id(run): run for stream in streams if (run := run_of(stream)) is not None}
+    if len(runs) < 2:
+        return {}
+    names = _told_apart(list(runs.values()))
+    dashes = {key: DASHES[place % len(DASHES)] for place, key in enumerate(runs)}
+    found = {}
+    for group in groups:
+        several = len({stream.name for stream in group}) > 1
+        for stream in group:
+            key = id(run_of(stream))
+            if key in names:
+                found[id(stream)] = Legend(f"{names[key]} {stream.name}" if several else names[key], dashes[key])
+    return found
+
+
+def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
+    """The name of each run, and of those that have one name also what differs: commit, folder, host, start, id.
+
+    What only some of them tell is no difference: a live run does not say in which folder it is.
+    """
+    names = {id(run): label_of(run) for run in runs}
+    for facts in (("commit", "directory", "host"), ("started",), ("id",)):
+        told = {id(run): [_fact(run, fact) for fact in facts] for run in runs}
+        for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
+            alike = [key for key, known in names.items() if known == name]
+            differs = [at for at in range(len(facts)) if len({told[key][at] for key in alike} - {""}) > 1]
+            for key in alike:
+                names[key] = " ".join([name, *(told[key][at] for at in differs if told[key][at])])
+    return names
+
+
+def _fact(run: Any, fact: str) -> str:
+    """A fact of a stored or a live run, short enough for a legend; empty if it is not known."""
+    known = getattr(run, "metadata", None)
+    value = known.get(fact) if isinstance(known, dict) else getattr(getattr(run, "info", None), fact, None)
+    match fact:
+        case "commit":
+            return str(value or "")[:7]
+        case "directory":
+            return PurePath(str(value or "")).name
+        case "started":
+            known_time = isinstance(value, int | float) and 0 < value < 1e11
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if known_time else ""
+        case "id":
+            return str(getattr(run, "id", "")).removeprefix(label_of(run)).strip("-_ ")
+    return str(value or "")

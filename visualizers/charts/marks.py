@@ -1,0 +1,189 @@
+"""`Marks`: commands and restarts as vertical lines of a chart."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.drawing.picture import Rule
+
+if TYPE_CHECKING:
+    from looptap.visualizers.charts.series import Series
+
+MOST = 200
+"""Vertical lines that a chart shows; of more, the newest."""
+SETTLE = 1.0
+"""Seconds that a picture which is saved waits for the commands of its runs."""
+_LOOK = 1.0  # seconds between two questions for the commands of a run
+
+
+class Command(NamedTuple):
+    """What a vertical line says, and where it stands: at the event ``number`` of type ``event``, or at a time."""
+
+    text: str
+    event: str
+    number: int
+    wall: float
+    run: Any = None
+    """The run that it was for, if that is known: other runs have other events and times."""
+
+
+class Watched:
+    """The commands of one run, asked for at most once a second, without ever waiting for the answer."""
+
+    def __init__(self) -> None:
+        self.known: list[Command] = []
+        self._asked: Future[Any] | None = None
+        self._looked = -_LOOK
+
+    def look(self, run: Any) -> None:
+        """Take in the answer, if it is there, and ask again if it is time."""
+        answer = self._asked
+        if answer is not None and answer.done():
+            self._asked = None
+            if answer.exception() is None:
+                self.known = commands(answer.result())[-MOST:]
+        if self._asked is not None or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            if hasattr(run, "commands_soon"):
+                self._asked = asked = run.commands_soon()
+                if asked.done():
+                    self.look(run)
+            else:
+                self.known = commands(run.commands)[-MOST:]
+        except Exception:  # the run is gone or its file closed: what is known stays
+            return
+
+    def ask(self, run: Any) -> None:
+        """Ask anew: the answer to an earlier question does not know the newest."""
+        self._asked, self._looked = None, -_LOOK
+        self.look(run)
+
+    def wait(self, run: Any, seconds: float) -> None:
+        """Take in the answer when it comes, within so many seconds."""
+        asked = self._asked
+        if asked is not None:
+            wait([asked], max(0.0, seconds))
+            self.look(run)
+
+
+_watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()  # charts of a run ask it once
+
+
+class Marks:
+    """What is known of commands, from streams, lists and runs."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[Stream, int]] = {}
+        self._runs: list[tuple[Any, Watched]] = []
+        self._fixed: list[Command] = []
+        self._shown: list[Command] = []
+
+    def add(self, source: Any) -> None:
+        """Show the commands of a run, or those in a stream or a list of mappings."""
+        if isinstance(source, Stream):
+            self._streams.setdefault(id(source), (source, 0))
+        elif hasattr(type(source), "commands"):
+            if not any(run is source for run, _ in self._runs):
+                try:
+                    self._runs.append((source, _watched.setdefault(source, Watched())))
+                except TypeError:  # it cannot be a key
+                    self._runs.append((source, Watched()))
+        else:
+            self._fixed += commands(source)
+
+    def pull(self) -> bool:
+        """Look for new commands; whether there are any."""
+        for key, (stream, taken) in self._streams.items():
+            if stream.newest > taken:
+                self._streams[key] = (stream, stream.newest)
+                for record in stream.records_after(taken):
+                    for command in commands([record.value]):
+                        placed = command.number or command.wall
+                        here = command._replace(event=stream.on, number=record.event, wall=record.wall)
+                        self._fixed.append(command if placed else here)
+        del self._fixed[:-MOST]
+        known = list(self._fixed)
+        for run, watched in self._runs:
+            watched.look(run)
+            known += [command._replace(run=run) for command in watched.known]
+        changed, self._shown = known != self._shown, known
+        return changed
+
+    def rules(self, series: list[Series]) -> tuple[Rule, ...]:
+        """A vertical line for each command, and for each place where one run of a name gave way to the next."""
+        found = []
+        for command in self._shown:
+            at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
+            if at is not None:
+                found.append(Rule(at, command.text))
+        for one in series:
+            for seam in one.stream.seams:
+                at = one.layer.place(one, "number", seam.after + 1)
+                if at is not None:
+                    found.append(Rule(at, f"restart: {seam.new}"))
+        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
+
+
+def settle(several: Iterable[Marks], seconds: float = SETTLE) -> None:
+    """Wait, no longer than that, until all commands given by now are known; of a run that does not answer, what was."""
+    watched = {id(one): (run, one) for marks in several for run, one in marks._runs}
+    for run, one in watched.values():
+        one.ask(run)
+    deadline = time.monotonic() + seconds
+    for run, one in watched.values():
+        one.wait(run, deadline - time.monotonic())
+
+
+def _place(command: Command, series: list[Series]) -> float | None:
+    """Where a command stands on the axis x: by the number of its event if a stream is of that type, else by time."""
+    for one in series:
+        if command.number and command.event in ("", one.stream.on):
+            at = one.layer.place(one, "event", command.number)
+            if at is not None:
+                return at
+    for one in series:
+        if command.wall:
+            at = one.layer.place(one, "wall", command.wall)
+            if at is not None:
+                return at
+    return None
+
+
+def commands(source: Iterable[Any]) -> list[Command]:
+    """The commands in mappings, or in rows of a store; what is neither is left out, and so is what was refused.
+
+    >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
+    'lr 0.1 → 0.01'
+    """
+    found = []
+    for one in source:
+        if not isinstance(one, Mapping):
+            if not hasattr(one, "_asdict"):
+                continue
+            one = one._asdict()
+        get = one.get
+        what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
+        old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
+        if outcome.startswith("refused"):  # it changed nothing, and has no event
+            continue
+        change = f"{new!r:.20}" if old is None else f"{old!r:.20} → {new!r:.20}"
+        text = what if new is None else f"{what} {change}"
+        text = text if outcome == "done" else f"{text} ({outcome:.40})"
+        number, wall = get("number"), get("wall") or get("time") or get("start")
+        found.append(
+            Command(
+                text[:120],
+                str(get("event") or ""),
+                number if isinstance(number, int) else 0,
+                float(wall) if isinstance(wall, int | float) else 0.0,
+            )
+        )
+    return found

@@ -1,0 +1,178 @@
+"""`Series`: one stream on a chart: how far it has been taken in, what did not fit, what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from looptap.streams.stream.feed import FAILED
+from looptap.streams.stream.stream import Stream
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.choice import FRAME, Choice
+from looptap.visualizers.charts.frame_history import Frames
+from looptap.visualizers.data.sample_buffer import POINTS
+from looptap.visualizers.drawing.picture import Side
+
+if TYPE_CHECKING:
+    from looptap.visualizers.charts.chart import Chart
+
+_NOTES = 2
+
+
+@dataclass(eq=False)
+class Series:
+    """One stream on a chart, and how far it has been taken in.
+
+    ``data`` belongs to the chart: whatever it keeps of the values of this stream. ``layer`` is the chart of the kind
+    that the stream asks for: the chart it is on, unless that is of another kind.
+    """
+
+    stream: Stream
+    choice: Choice
+    color: str
+    side: Side = "left"
+    taken: int = 0
+    """The number of the newest value that was taken in."""
+    skipped: int = 0
+    complaint: str = ""
+    """Why the first of the skipped values did not fit."""
+    data: dict[str, Any] = field(default_factory=dict)
+    layer: Chart = field(default=None, repr=False)  # type: ignore[assignment]  # set by Chart.add
+    frames: Frames = field(default_factory=Frames)
+    dash: str = "solid"
+    label: str = ""
+    y: tuple[str, ...] = ()
+    """The fields that are drawn; none: all."""
+    by: str = ""
+    """The field that colours the points."""
+    points: int = POINTS
+    noted: tuple[str, ...] = ()
+    """Notes of the stream that are older than the chart."""
+    sample: Any = None
+    """The value by which the chart was chosen."""
+    forgotten: int = 0
+    """Values that the stream gave up before they were taken in."""
+    passed: int = 0
+    """Values that were older than what the chart keeps, and not read."""
+    remarks: dict[str, str] = field(default_factory=dict)
+    """Badges of the chart about this stream, by what they are about."""
+
+    @property
+    def name(self) -> str:
+        """What the legend calls this stream."""
+        return self.label or self.stream.name or "value"
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """What the badges depend on."""
+        stream = self.stream
+        losses = stream.dropped, len(stream.gaps), stream.withheld, stream.error_count, self.skipped, stream.thinned
+        return stream.name, stream.state, *losses, len(stream.notes)
+
+    def skip(self, count: int, complaint: str) -> None:
+        """Leave out ``count`` values that do not fit."""
+        self.skipped += count
+        self.complaint = self.complaint or complaint
+
+    # ------------------------------------------------------------ taking in
+
+    def take(self) -> bool:
+        """Take in what is new; whether there was anything."""
+        newest = self.stream.newest
+        if newest <= self.taken:
+            return False
+        framed = self.choice.mode == FRAME
+        after = max(self.taken, newest - (self.frames.keep if framed else self.points))
+        self.passed += after - self.taken
+        new = self.stream.columns(after, plain=self.layer.plain)
+        if not len(new.numbers):
+            self.taken = newest
+            return True
+        self._count_forgotten(after, int(new.numbers[0]))
+        self.taken = max(newest, int(new.numbers[-1]))
+        with np.errstate(all="ignore"):
+            if framed:
+                self._take_frames(new)
+            else:
+                self._append(new)
+        return True
+
+    def _count_forgotten(self, after: int, first: int) -> None:
+        if not self.stream.forgotten or first <= after + 1:
+            return
+        missing = sum(gap.missing or 0 for gap in self.stream.gaps if after <= gap.after < first)
+        self.forgotten += max(0, min(first - after - 1 - missing, self.stream.forgotten))
+
+    def _take_frames(self, new: Columns) -> None:
+        for place in range(max(0, len(new.values) - self.frames.keep), len(new.values)):
+            value = new.values[place]
+            if value is None:
+                continue
+            try:
+                kept = self.layer.frame(self, value)
+                self.frames.append(kept, int(new.events[place]), float(new.walls[place]))
+            except Exception as error:  # a value of anybody's, a chart of the user's: the next may fit
+                self.skip(1, complaint_of(error))
+
+    def _append(self, new: Columns) -> None:
+        """Take in all that fits: what the chart refuses as a whole is halved until the culprits stand alone."""
+        if type(None) in set(map(type, new.values)):
+            there: Any = [value is not None for value in new.values]
+            new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
+        if not new.values:
+            return
+        try:
+            self.layer.append(self, new)
+        except Exception as error:
+            half = len(new.values) // 2
+            if not half:
+                self.skip(1, complaint_of(error))
+                return
+            self._append(part_of(new, slice(None, half)))
+            self._append(part_of(new, slice(half, None)))
+
+    # ------------------------------------------------------------ what is missing
+
+    def badges(self) -> list[str]:
+        """Short sentences about what of this stream does not fit or is missing."""
+        stream, name = self.stream, self.name
+        found = []
+        if self.skipped:
+            found.append(f"{name}: {_count(self.skipped)} skipped: {self.complaint}")
+        if stream.state == FAILED:
+            found.append(f"{name} has failed: {stream.reason}")
+        if errors := stream.error_count:
+            last = (stream.traceback.strip().splitlines() or ["no traceback"])[-1]
+            found.append(f"{name}: the query has failed {errors:,} time{'s' * (errors != 1)}: {last:.200}")
+        if stream.dropped:
+            gaps = len(stream.gaps)
+            found.append(f"{name}: {_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
+        elif any(gap.missing is None for gap in stream.gaps):
+            found.append(f"{name}: values are missing, and nobody knows how many")
+        if stream.withheld:
+            found.append(f"{name}: the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
+        if self.forgotten:
+            found.append(f"{name}: {_count(self.forgotten)} forgotten by the stream before they were drawn (buffer=)")
+        found += [f"{name}: {remark}" for remark in self.remarks.values()]
+        if stream.thinned and not stream.limits:
+            found.append(f"{name}: for a while evaluated at fewer events, to stay within the budget (budget=)")
+        later = [note for note in stream.notes if note not in self.noted]
+        return found + [f"{name}: {note:.200}" for note in later[:_NOTES]]
+
+
+def complaint_of(error: Exception) -> str:
+    """What a badge says of an error."""
+    plain = isinstance(error, TypeError | ValueError)
+    return f"{error}" if plain else f"{type(error).__name__}: {error}"
+
+
+def _count(count: int) -> str:
+    return f"{count:,} value{'s' * (count != 1)}"
+
+
+def part_of(columns: Columns, part: slice) -> Columns:
+    """Some of the rows of a table of values."""
+    return Columns._make(column[part] for column in columns)

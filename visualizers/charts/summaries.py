@@ -1,0 +1,128 @@
+"""`Summary`: the final and the best values of streams, as a table that rich, pandas and a notebook can show."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.charts.legends import label_of, run_of
+from looptap.visualizers.data.numbers import Floats, number
+from looptap.visualizers.data.words import shown
+
+if TYPE_CHECKING:
+    import pandas
+
+_LARGEST = re.compile(
+    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
+)
+"""Words of a name whose largest number is the best one; of others it is the smallest."""
+
+
+class Summary(list[dict[str, Any]]):
+    """A row for each line: run, stream, values, final, best, at (the step of the best), best_is (min or max).
+
+    ``pandas.DataFrame(summary)`` makes a table of it, and so does rich.
+    """
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a DataFrame. Raises ImportError if pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(list(self))
+
+    def __rich__(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*self._titles())
+        for row in self._texts():
+            table.add_row(*map(Text, row))
+        return table
+
+    def _repr_html_(self) -> str:
+        def line(tag: str, cells: Sequence[str]) -> str:
+            return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+        return f"<table>{line('th', self._titles())}{''.join(line('td', row) for row in self._texts())}</table>"
+
+    def __repr__(self) -> str:
+        lines = [self._titles(), *self._texts()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = (zip(line, widths, strict=True) for line in lines)
+        return "\n".join("  ".join(text.ljust(width) for text, width in line).rstrip() for line in padded)
+
+    def _titles(self) -> list[str]:
+        return list(self[0]) if self else ["nothing to summarize"]
+
+    def _texts(self) -> Iterator[list[str]]:
+        for row in self:
+            yield ["" if cell is None else shown(cell) for cell in row.values()]
+
+
+def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
+    """The table for these streams, ``names`` being the legends of some by ``id()``; those without numbers have no row.
+
+    >>> from looptap.streams.stream.stream import stream_of
+    >>> summary([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])
+    run  stream  values  final  best  at  best_is
+         train   3       0.3    0.25  2   min
+    """
+    found = Summary()
+    for stream in streams:
+        run = run_of(stream)
+        label = (names or {}).get(id(stream), "").removesuffix(stream.name).strip() or (label_of(run) if run else "")
+        for name, at, values in _lines(stream):
+            finite = np.flatnonzero(np.isfinite(values))
+            if not len(finite):
+                continue
+            largest = any(map(_LARGEST.fullmatch, re.split(r"[^a-z0-9]+", name.lower())))
+            best = finite[np.argmax(values[finite]) if largest else np.argmin(values[finite])]
+            found.append(
+                {
+                    "run": label,
+                    "stream": name,
+                    "values": len(values),
+                    "final": float(values[finite[-1]]),
+                    "best": float(values[best]),
+                    "at": _whole(float(at[best])),
+                    "best_is": "max" if largest else "min",
+                }
+            )
+    return found
+
+
+def _whole(at: float) -> float | int:
+    return int(at) if at.is_integer() else at
+
+
+def _lines(stream: Stream) -> Iterator[tuple[str, Floats, Floats]]:
+    """Each line of a stream of numbers: its name, where its points are, and the numbers."""
+    columns = stream.columns()
+    events = columns.events.astype(np.float64)
+    first = stream.first()
+    if isinstance(first, tuple | list | Mapping):
+        names = schemas.names_of(first, stream.fields or (), stream.text)
+        width = len(first)
+        keys: list[Any] = list(first) if isinstance(first, Mapping) else list(range(width))
+        parts = {place: np.array([_part(value, key) for value in columns.values]) for place, key in enumerate(keys)}
+        x = 0 if width == 2 and not isinstance(first, Mapping) else schemas.x_of(names)
+        drawn = [place for place in parts if place != x]
+        for place in drawn:
+            own = names[place] if names else f"v{place}"
+            name = f"{stream.name} {own}".strip() if len(drawn) > 1 else stream.name or own
+            yield name, events if x is None else parts[x], parts[place]
+    else:
+        yield stream.name, events, np.array([_part(value, None) for value in columns.values])
+
+
+def _part(value: Any, key: Any) -> float:
+    try:
+        return number(value if key is None else value[key])
+    except (TypeError, KeyError, IndexError, ValueError):
+        return np.nan

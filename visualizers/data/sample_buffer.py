@@ -1,0 +1,105 @@
+"""`Ring`: columns of numbers, the newest of which are kept, and `thinned`, which of them a line of a picture needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.visualizers.data.numbers import Floats
+
+POINTS = 200_000
+"""Points of a line that are kept."""
+DRAWN = 2_000
+"""Points of a line that are drawn."""
+RING_BYTES = 64_000_000
+"""Bytes that a ring may take, whatever its points."""
+_GAPS = 500  # NaN that keep their place in a thinned line
+
+
+class Ring:
+    """At most ``points`` rows of ``width`` numbers; the oldest give way. Memory grows as rows come.
+
+    >>> ring = Ring(2, points=3)
+    >>> ring.append(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]))
+    >>> ring.columns.tolist()
+    [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]]
+    """
+
+    def __init__(self, width: int, points: int = POINTS) -> None:
+        self.points = max(1, min(points, RING_BYTES // (16 * max(1, width))))
+        self._data = np.empty((width, min(256, 2 * self.points)))
+        self._start = self._end = 0
+        self.given_up = 0
+        """How many rows gave way."""
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @property
+    def columns(self) -> Floats:
+        """The rows that are kept as columns (width, n): a view that later rows overwrite."""
+        return self._data[:, self._start : self._end]
+
+    def append(self, block: NDArray[Any]) -> None:
+        """Take in rows as columns (width, n)."""
+        count = block.shape[1]
+        if count > self.points:
+            self.given_up += count - self.points
+            block, count = block[:, -self.points :], self.points
+        surplus = max(0, len(self) + count - self.points)
+        self._start += surplus
+        self.given_up += surplus
+        if self._end + count > self._data.shape[1]:
+            self._make_room(count)
+        self._data[:, self._end : self._end + count] = block
+        self._end += count
+
+    def widen(self, more: int) -> None:
+        """Add columns, which were NaN so far."""
+        width, points = self._data.shape[0] + more, self.points
+        held = self.columns
+        self.points = max(1, min(points, RING_BYTES // (16 * width)))
+        self._data = np.full((width, max(256, len(self))), np.nan)
+        self._data[: held.shape[0], : held.shape[1]] = held
+        self._start, self._end = 0, held.shape[1]
+
+    def _make_room(self, count: int) -> None:
+        """Move what is kept to the front, of an array twice as long while it is small: each row moves seldom."""
+        held, size = self.columns, len(self)
+        room = self._data.shape[1]
+        while room < 2 * self.points and room < 2 * (size + count):
+            room = min(2 * room, 2 * self.points)
+        if room != self._data.shape[1]:
+            data = np.empty((self._data.shape[0], room))
+            data[:, :size] = held
+            self._data = data
+        else:
+            self._data[:, :size] = held.copy()
+        self._start, self._end = 0, size
+
+
+def thinned(y: Floats, drawn: int = DRAWN) -> NDArray[np.intp]:
+    """Indices of at most about ``drawn`` points that keep the look of a line, its gaps (NaN, inf) included.
+
+    By the number of a point and not by its x: MinMaxLTTB of tsdownsample panics where all x are equal.
+    """
+    if len(y) <= drawn:
+        return np.arange(len(y))
+    finite = np.isfinite(y)
+    if finite.all():
+        return _chosen(y, drawn)
+    places = np.flatnonzero(finite)
+    kept = places[_chosen(y[places], drawn)] if len(places) > drawn else places
+    gaps = np.flatnonzero(~finite & np.r_[True, finite[:-1]])
+    if len(gaps) > _GAPS:
+        gaps = gaps[np.linspace(0, len(gaps) - 1, _GAPS).astype(np.intp)]
+    return np.union1d(kept, gaps).astype(np.intp, copy=False)
+
+
+def _chosen(y: Floats, drawn: int) -> NDArray[np.intp]:
+    from tsdownsample import MinMaxLTTBDownsampler
+
+    found: NDArray[np.intp] = MinMaxLTTBDownsampler().downsample(np.ascontiguousarray(y), n_out=drawn).astype(np.intp)
+    return found

@@ -1,0 +1,38 @@
+"""Values as short texts: for tables and logs. No value makes them fail, and none makes them long."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from looptap.visualizers.data.numbers import describe, is_array, is_number, number
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 200
+_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = 12
+_short.maxlevel = 4
+_short.maxlong = 60
+
+
+def shown(value: Any, letters: int = 200) -> str:
+    """A value as text of at most ``letters`` letters.
+
+    >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None])
+    ('0.123457', 'aaaa…', '[1, None]')
+    """
+    try:
+        text = _text(value, letters)
+    except Exception as error:  # a repr of anybody's
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def _text(value: Any, letters: int) -> str:
+    if isinstance(value, str):
+        return value[: letters + 1]
+    if is_number(value):
+        plain = value if isinstance(value, bool | int | float | complex) else value.item()
+        if isinstance(plain, float):
+            return f"{plain:.6g}"
+        return str(plain) if isinstance(plain, bool | complex) or abs(plain) < 10**15 else f"{number(plain):.6g}"
+    return describe(value) if is_array(value) and value.size != 1 else _short.repr(value)

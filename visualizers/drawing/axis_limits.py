@@ -1,0 +1,66 @@
+"""The limits of an axis: held while the data stays inside, moved with room to grow when it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from looptap.visualizers.drawing.picture import Axis, Numbers
+
+Limits = tuple[float, float]
+
+PAD = 0.04
+"""The share of the data's span that stays free on both sides."""
+ROOM = 0.2
+"""The share that is added where the data grew beyond the limits, so that they hold for the next frames."""
+FILLED = 0.5
+"""The limits come closer when the data fills less than this share of them."""
+
+
+def span(columns: Iterable[Numbers]) -> Limits | None:
+    """The smallest and the largest number of all columns; None if there is no finite one."""
+    ends = [(c.min(), c.max()) for column in columns if (c := column[np.isfinite(column)]).size]
+    return (float(min(low for low, _ in ends)), float(max(high for _, high in ends))) if ends else None
+
+
+def apart(low: float, high: float) -> bool:
+    """Whether two ends are far enough from each other that numbers between them can be told apart."""
+    return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
+
+
+def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -> Limits:
+    """The limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the same object as ``now`` where they hold.
+
+    >>> held = fit(None, (0, 100), Axis(), pad=0.1)
+    >>> held, fit(held, (0, 105), Axis()) is held, fit(held, (0, 120), Axis(), pad=0.1)
+    ((-10.0, 110.0), True, (-12.0, 156.0))
+    """
+    if data is None:
+        data = (1.0, 10.0) if axis.log else (0.0, 1.0)
+        if now is not None and axis.low is None and axis.high is None:
+            return now
+    low, high = _scaled(data, axis)
+    if now is not None and axis.low is None and axis.high is None:
+        held_low, held_high = _scaled(now, axis)
+        if held_low <= low and high <= held_high and high - low >= FILLED * (held_high - held_low):
+            return now
+        grown_low, grown_high = low < held_low, high > held_high
+    else:
+        grown_low = grown_high = False
+    width = high - low
+    if not apart(low, high):  # one number: some room around it, in its own order of magnitude
+        middle = 30.0 if axis.time else max(abs(low), abs(high)) * 0.1 or 0.5
+        low, high, width = low - middle, high + middle, 0.0
+    new = (low - (pad + ROOM * (grown_low and not grown_high)) * width, high + (pad + ROOM * grown_high) * width)
+    new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
+    low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
+    if not apart(low, high):  # one end is given, and the data lies on its other side
+        low, high = (low, low + (abs(low) or 1.0)) if axis.low is not None else (high - (abs(high) or 1.0), high)
+        low, high = (high / 10, high) if axis.log and low <= 0 else (low, high)
+    return now if now == (low, high) else (low, high)
+
+
+def _scaled(limits: Limits, axis: Axis) -> Limits:
+    return (math.log10(limits[0]), math.log10(limits[1])) if axis.log else limits

@@ -1,0 +1,1 @@
+"""Pictures drawn by matplotlib, by plotly and as text."""

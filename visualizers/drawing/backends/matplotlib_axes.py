@@ -1,0 +1,232 @@
+"""The panels of a picture with axes, on matplotlib: a plane and space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from matplotlib import dates, ticker
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Patch
+
+from looptap.visualizers.drawing.axis_limits import Limits, fit, span
+from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    PLAIN,
+    SMALL,
+    BandArtist,
+    BarsArtist,
+    LineArtist,
+    PointsArtist,
+    bar_floor,
+    placed,
+    shown,
+    words,
+)
+from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, named, ticks
+from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Picture, Points
+
+Change: TypeAlias = Literal["data", "limits", "structure"]
+"""What an update did: set data (blit what moves), moved limits as well, or drew anew (both: draw the whole canvas)."""
+
+Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, float, float]]
+"""From margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
+
+_LEGEND = 12
+_GREY = {"color": "#cccccc", "linewidth": 0.5}
+
+
+class PlaneView:
+    """Lines, bands, points and bars over an x axis, with a second y axis where one is asked for."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.right = self.axes.twinx() if picture.right else None
+        if self.right is not None:
+            self.right.set_xlim(self.axes.get_xlim())
+        self.labels = bar_labels(panel.marks)
+        for axes, y in self._sides(picture):
+            _scales(axes, picture.x, y)
+            axes.set_ylabel(shown(y.title), fontsize=SMALL, **PLAIN)
+            axes.tick_params(labelsize=SMALL)
+        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL, **PLAIN)
+        self.axes.grid(**_GREY)
+        self.axes.set_axisbelow(True)
+        if self.labels:
+            at = ticks(self.labels, 20)
+            long = len(at) * max(len(text) for _, text in at) > 60
+            self.axes.set_xticks(
+                [i for i, _ in at], [shown(text) for _, text in at], rotation=30 if long else 0,
+                ha="right" if long else "center", **PLAIN,
+            )  # fmt: skip
+        self.margins = (0.62, 0.42 + (0.5 if self.labels else 0), 0.55 if picture.right else 0.15, 0.1)
+        self.bounds: dict[Any, Limits | None] = {}
+        self.rules = LineCollection([], colors="#555555", linewidths=0.8, linestyles="dashed")
+        self.axes.add_collection(self.rules, autolim=False)
+        upright = {"rotation": 90, "va": "top", "ha": "right", "clip_on": True}
+        self.words = [words(self.axes, 0, 1, "", **upright) for _ in picture.rules]
+        self.marks: list[Any] = [self._artist(mark, panel, picture) for mark in panel.marks]
+        self.legend = _legend(self.right or self.axes, panel, picture)
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves while limits hold, in the order in which it is drawn."""
+        legend = [] if self.legend is None else [self.legend]
+        return [*(one for mark in self.marks for one in mark.artists), self.rules, *self.words, *legend]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        for axes in filter(None, (self.axes, self.right)):
+            axes.set_position(place(*self.margins))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel; it has the structure of the one before."""
+        for artist, mark in zip(self.marks, panel.marks, strict=True):
+            artist.show(mark, panel.marks) if isinstance(mark, Bars) else artist.set(mark)
+        at = placed(np.array([rule.x for rule in picture.rules]), picture.x)
+        self.rules.set_segments([[(x, 0), (x, 1)] for x in at])
+        self.rules.set_transform(self.axes.get_xaxis_transform())
+        moved = self._fit(panel, picture)
+        for artist in self.marks:
+            if isinstance(artist, LineArtist):
+                artist.settle()
+        low, high = self.axes.get_xlim()
+        across = self.axes.get_xaxis_transform()
+        free: list[float] = []  # where words stand, in pixels; the newest command is said first
+        for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
+            stands = float(across.transform((np.clip(x, low, high), 0))[0])
+            tall = 1.2 * text.get_fontsize() * self.axes.figure.dpi / 72
+            said = low <= x <= high and all(abs(stands - other) >= tall for other in free)
+            if said:
+                free.append(stands)
+            text.set_text(shown(rule.text) if said else "")
+            text.set_transform(across)
+            text.set_position((np.clip(x, low, high), 0.99))
+        return "limits" if moved else "data"
+
+    def _sides(self, picture: Picture) -> list[tuple[Any, Axis]]:
+        return [(self.axes, picture.y), *([(self.right, picture.right)] if picture.right else [])]
+
+    def _artist(self, mark: Mark, panel: Panel, picture: Picture) -> Any:
+        axes, y = self._sides(picture)[1 if _on_the_right(mark) and self.right else 0]
+        match mark:
+            case Line():
+                return LineArtist(axes, mark, picture.x, y)
+            case Band():
+                return BandArtist(axes, mark, picture.x, y)
+            case Bars():
+                return BarsArtist(axes, mark, picture.x, y, panel.marks)
+        assert isinstance(mark, Points)
+        return PointsArtist(axes, mark, picture.x, y)
+
+    def _fit(self, panel: Panel, picture: Picture) -> bool:
+        """Move the limits if they no longer suit; whether they were moved."""
+        across = [column for mark in panel.marks for column in _extent(mark, panel, picture.y)[0]]
+        moved = self._bound("x", self.axes.set_xlim, across, picture.x, 0.02)
+        for axes, y in self._sides(picture):
+            mine = [m for m in panel.marks if axes is (self.right if _on_the_right(m) and self.right else self.axes)]
+            up = [column for mark in mine for column in _extent(mark, panel, y)[1]]
+            moved |= self._bound(axes, axes.set_ylim, up, y, 0.05)
+        return moved
+
+    def _bound(self, key: Any, put: Callable[..., Any], columns: list[Any], axis: Axis, pad: float) -> bool:
+        now = self.bounds.get(key)
+        self.bounds[key] = new = fit(now, span(columns), axis, pad)
+        if new is not now:
+            put(*placed(np.array(new), axis))
+        return new is not now
+
+
+class SpaceView:
+    """Lines and points in space."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), projection="3d")
+        self.axis = (picture.x, picture.y, picture.z or Axis())
+        for name, axis in zip("xyz", self.axis, strict=True):
+            getattr(self.axes, f"set_{name}label")(shown(axis.title), fontsize=SMALL, **PLAIN)
+        self.axes.tick_params(labelsize=SMALL - 1)
+        self.bounds: list[Limits | None] = [None, None, None]
+        plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
+        self.marks: list[Any] = [
+            (LineArtist(self.axes, mark, plain, plain) if isinstance(mark, Line) else
+             PointsArtist(self.axes, mark, plain, plain))
+            for mark in panel.marks if isinstance(mark, Line | Points)
+        ]  # fmt: skip
+        self.legend = _legend(self.axes, panel, picture)
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves while limits hold, in the order in which it is drawn."""
+        return [*(one for mark in self.marks for one in mark.artists), *filter(None, [self.legend])]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        self.axes.set_position(place(0.1, 0.15, 0.35, 0.05))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel; it has the structure of the one before."""
+        moved = False
+        for artist, mark in zip(self.marks, panel.marks, strict=True):
+            artist.set(mark)
+        for i, name in enumerate("xyz"):
+            data = span(getattr(mark, name) for mark in panel.marks)
+            shape = Axis(low=self.axis[i].low, high=self.axis[i].high)
+            new = fit(self.bounds[i], data, shape, 0.02)
+            if new is not self.bounds[i]:
+                self.bounds[i], moved = new, True
+                getattr(self.axes, f"set_{name}lim")(*new)
+        for artist in self.marks:
+            for note in getattr(artist, "notes", ()):
+                at = note.get_position_3d()
+                note.set_visible(all(low <= n <= high for n, (low, high) in zip(at, self.bounds, strict=True)))  # type: ignore[misc]
+        return "limits" if moved else "data"
+
+
+def _on_the_right(mark: Mark) -> bool:
+    return getattr(mark, "side", "left") == "right"
+
+
+def _extent(mark: Mark, panel: Panel, y: Axis) -> tuple[list[Any], list[Any]]:
+    """The columns of a mark that its axes have to show."""
+    match mark:
+        case Line() if mark.filled is not None and not (y.log and mark.filled <= 0):
+            return [mark.x], [mark.y, np.array([mark.filled])]
+        case Line() | Points():
+            return [mark.x], [mark.y]
+        case Band():
+            return [mark.x], [mark.low, mark.high]
+        case Bars():
+            return list(bar_sides(mark, panel.marks)), [mark.heights, np.array([bar_floor(mark.heights, y)])]
+    raise TypeError(f"{type(mark).__name__} has no axes.")
+
+
+def _scales(axes: Any, x: Axis, y: Axis) -> None:
+    for axis, put, mine in ((x, axes.set_xscale, axes.xaxis), (y, axes.set_yscale, axes.yaxis)):
+        if axis.log:
+            put("log", nonpositive="mask")
+            mine.set_minor_formatter(ticker.NullFormatter())
+        elif axis.time:
+            locator = dates.AutoDateLocator()
+            mine.set_major_locator(locator)
+            mine.set_major_formatter(dates.ConciseDateFormatter(locator))
+
+
+def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
+    """A legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
+    marks = named(panel.marks, picture)
+    if not marks:
+        return None
+    handles = [
+        Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=" " + shown(mark.name)) for mark in marks[:_LEGEND]
+    ]
+    if len(marks) > _LEGEND:
+        handles.append(Patch(alpha=0, label=f" … {len(marks) - _LEGEND} more"))
+    legend = axes.legend(handles=handles, loc="upper right", fontsize=SMALL, framealpha=0.8, handlelength=1)
+    for text in legend.get_texts():
+        text.set(**PLAIN)
+    return legend

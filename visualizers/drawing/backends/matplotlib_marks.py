@@ -1,0 +1,205 @@
+"""Lines, bands, points and bars as matplotlib artists whose data can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib import font_manager, rcParams
+from matplotlib.collections import PolyCollection
+
+from looptap.visualizers.drawing.backends.quick_lines import QuickLine
+from looptap.visualizers.drawing.label_placement import beside
+from looptap.visualizers.drawing.layouts import bar_sides, polygons, scale
+from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
+
+SMALL, LARGE = 7.5, 9.5
+"""Sizes of letters in points."""
+PLAIN = {"parse_math": False, "usetex": False}
+"""No text of a job is a formula, whatever dollars stand in it."""
+_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+_DAY = 86400.0
+
+
+def shown(text: str, family: str = "", weight: str = "normal") -> str:
+    """The text with ▯ for what the font cannot show, about which matplotlib would warn at every drawing."""
+    families = (family,) if family else tuple(rcParams["font.family"])
+    known = _glyphs(families, weight, tuple(rcParams["font.sans-serif"]))
+    return text if known.issuperset(text) else "".join(c if c in known else "▯" for c in text)
+
+
+def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
+    """A text that is no formula, on axes or on a figure."""
+    return holder.text(x, y, shown(text), **{"fontsize": SMALL, **PLAIN, **how})
+
+
+def placed(values: Numbers, axis: Axis) -> Numbers:
+    """Numbers as matplotlib's axis counts them: a time in days."""
+    return values / _DAY if axis.time else values
+
+
+class LineArtist:
+    """A line in the plane or in space, the area below it, and its notes."""
+
+    def __init__(self, axes: Any, mark: Line, x: Axis, y: Axis) -> None:
+        self.axes, self.x, self.y = axes, x, y
+        style: dict[str, Any] = {"color": mark.color, "ls": _DASHES[mark.dash], "alpha": mark.opacity, "lw": 1.4}
+        flat = mark.z is None
+        self.line = axes.add_line(QuickLine([], [], **style)) if flat else axes.plot([], [], [], **style)[0]
+        self.area = None if mark.filled is None else _area(axes, mark.color, 0.6 * mark.opacity)
+        self.notes: list[Any] = []
+        self.places: list[int] = []
+        self.set(mark)
+
+    @property
+    def artists(self) -> list[Any]:
+        """In the order in which they are drawn."""
+        return [*([] if self.area is None else [self.area]), self.line, *self.notes]
+
+    def set(self, mark: Line) -> None:
+        """Show this mark; it has the structure of the one before."""
+        x, y = placed(mark.x, self.x), placed(mark.y, self.y)
+        if mark.z is None:
+            self.line.set_data(x, y)
+        else:
+            self.line.set_data_3d(x, y, mark.z)
+        self.line.set_marker("o" if _lonely(y) else "")
+        self.line.set_markersize(3)
+        if self.area is not None and mark.filled is not None:
+            floor = placed(np.full(len(x), mark.filled), self.y)
+            self.area.set_verts(polygons(x, floor, y))
+        self._note(mark, x, y)
+
+    def settle(self) -> None:
+        """Put the notes beside the line, once the limits of its axes are known."""
+        shown = [(one, place) for one, place in zip(self.notes, self.places, strict=False) if one.get_text()]
+        if not shown or not isinstance(self.line, QuickLine):
+            return
+        figure = self.axes.get_figure(root=True)
+        points = figure.dpi / 72
+        x, y = self.line.get_transform().transform(self.line.get_xydata()).T
+        wide = [0.58 * SMALL * points * len(one.get_text()) for one, _ in shown]
+        stands = beside(x, y, [place for _, place in shown], wide, 1.2 * SMALL * points, self.axes.bbox.extents)
+        for (one, _), (align, right, up) in zip(shown, stands, strict=True):
+            one.xyann = (right / points, up / points)
+            one.set_ha(align)
+
+    def _note(self, mark: Line, x: Numbers, y: Numbers) -> None:
+        known = np.isfinite(np.stack([x, y] if mark.z is None else [x, y, mark.z]))
+        notes = [(i, text) for i, text in mark.notes if known[:, i].all()]
+        self.places = [i for i, _ in notes]
+        while len(self.notes) < len(notes):
+            self.notes.append(self._empty(mark))
+        for artist, (i, text) in zip(self.notes, notes, strict=False):
+            artist.set_text(shown(text))
+            if mark.z is None:
+                artist.xy = (x[i], y[i])
+            else:
+                artist.set_position_3d((x[i], y[i], mark.z[i]))
+        for artist in self.notes[len(notes) :]:
+            artist.set_text("")
+
+    def _empty(self, mark: Line) -> Any:
+        if mark.z is not None:
+            return self.axes.text(0, 0, 0, "", fontsize=SMALL, **PLAIN)
+        return self.axes.annotate(
+            "", (0, 0), xytext=(3, 3), textcoords="offset points", fontsize=SMALL, annotation_clip=True, **PLAIN
+        )
+
+
+class BandArtist:
+    """The area between two curves."""
+
+    def __init__(self, axes: Any, mark: Band, x: Axis, y: Axis) -> None:
+        self.x, self.y = x, y
+        self.area = _area(axes, mark.color, mark.opacity, mark.name)
+        self.set(mark)
+
+    @property
+    def artists(self) -> list[Any]:
+        """In the order in which they are drawn."""
+        return [self.area]
+
+    def set(self, mark: Band) -> None:
+        """Show this mark; it has the structure of the one before."""
+        self.area.set_verts(polygons(placed(mark.x, self.x), placed(mark.low, self.y), placed(mark.high, self.y)))
+
+
+class PointsArtist:
+    """Points in the plane or in space, of one colour or each by its value."""
+
+    def __init__(self, axes: Any, mark: Points, x: Axis, y: Axis) -> None:
+        self.x, self.y = x, y
+        colors = {"color": mark.color} if mark.values is None else {"c": [], "cmap": "viridis"}
+        nowhere: list[list[float]] = [[]] * (2 if mark.z is None else 3)
+        self.points = axes.scatter(*nowhere, s=12, alpha=mark.opacity, label=mark.name, **colors)
+        self.set(mark)
+
+    @property
+    def artists(self) -> list[Any]:
+        """In the order in which they are drawn."""
+        return [self.points]
+
+    def set(self, mark: Points) -> None:
+        """Show this mark; it has the structure of the one before."""
+        columns = [placed(mark.x, self.x), placed(mark.y, self.y), *([] if mark.z is None else [mark.z])]
+        known = np.isfinite(columns).all(axis=0)
+        if mark.z is None:
+            self.points.set_offsets(np.column_stack(columns)[known])
+        else:
+            self.points._offsets3d = tuple(column[known] for column in columns)  # the only way that matplotlib has
+        if mark.values is not None:
+            self.points.set_array(mark.values[known])
+            self.points.set_clim(*scale(mark.values))
+
+
+class BarsArtist:
+    """Bars on labels, or of a histogram."""
+
+    def __init__(self, axes: Any, mark: Bars, x: Axis, y: Axis, all_marks: Sequence[Mark]) -> None:
+        self.x, self.y = x, y
+        self.area = _area(axes, mark.color, mark.opacity, mark.name)
+        self.show(mark, all_marks)
+
+    @property
+    def artists(self) -> list[Any]:
+        """In the order in which they are drawn."""
+        return [self.area]
+
+    def show(self, mark: Bars, all_marks: Sequence[Mark]) -> None:
+        """Show this mark; it has the structure of the one before."""
+        left, right = (placed(side, self.x) if mark.edges is not None else side for side in bar_sides(mark, all_marks))
+        heights = placed(mark.heights, self.y)
+        known = np.isfinite([left, right, heights]).all(axis=0)
+        left, right, heights = left[known], right[known], heights[known]
+        floor = np.full(len(left), bar_floor(mark.heights, self.y))
+        corners = [(left, floor), (left, heights), (right, heights), (right, floor)]
+        self.area.set_verts(np.stack([np.column_stack(corner) for corner in corners], axis=1))
+
+
+def bar_floor(heights: Numbers, y: Axis) -> float:
+    """Where bars begin: at zero, which a logarithmic axis does not have."""
+    known = heights[np.isfinite(heights)]
+    return (float(known.min()) / 2 if known.size else 1.0) if y.log else 0.0
+
+
+def _area(axes: Any, color: str, opacity: float, name: str = "") -> Any:
+    area = PolyCollection([], facecolor=color, edgecolor=color, alpha=opacity, linewidth=0.5, label=name)
+    axes.add_collection(area, autolim=False)
+    return area
+
+
+def _lonely(y: Numbers) -> bool:
+    """Whether no two points are joined, so that a line would show nothing."""
+    known = np.isfinite(y)
+    return not (known[1:] & known[:-1]).any()
+
+
+@lru_cache(maxsize=8)
+def _glyphs(families: tuple[str, ...], weight: str, sans: tuple[str, ...]) -> frozenset[str]:
+    """What the fonts can show; ``sans``, the fonts behind the name sans-serif, is here for the cache's sake."""
+    wanted = (font_manager.FontProperties(family=[family], weight=weight) for family in families)
+    found = (font_manager.findfont(font) for font in wanted)
+    return frozenset(chr(code) for path in found for code in font_manager.get_font(path).get_charmap())

@@ -1,0 +1,244 @@
+"""The panels of a picture that need no limits, on matplotlib: a matrix, images, a pie, lines of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.patches import Wedge
+
+from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
+from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL, shown, words
+from looptap.visualizers.drawing.layouts import Panel, arrange, scale, ticks, written
+from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
+
+_MONO = "DejaVu Sans Mono"
+_WRITTEN = 900  # cells whose numbers can be read
+
+
+class GridView:
+    """A matrix as coloured cells, the first row on top, with a scale or with the numbers in the cells."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        grid = _single(panel, Grid)
+        rows, columns = grid.cells.shape
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.cells = self.axes.imshow(
+            np.zeros((rows, columns)), aspect="auto", interpolation="nearest",
+            cmap="Blues" if grid.written else "viridis",
+        )  # fmt: skip
+        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL, **PLAIN)
+        self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL, **PLAIN)
+        self.axes.tick_params(labelsize=SMALL)
+        for put, labels, most in ((self.axes.set_yticks, grid.rows, 30), (self.axes.set_xticks, grid.columns, 20)):
+            if labels:
+                at = ticks(labels, most)
+                put([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
+        longest = max(map(len, grid.columns), default=1)
+        if longest * min(len(grid.columns), 20) > 50:
+            self.axes.tick_params(axis="x", labelrotation=60)
+        self.margins = (
+            0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if longest > 2 else 0),
+            0.15 if grid.written else 0.85, 0.25 if grid.name else 0.1,
+        )  # fmt: skip
+        self.axes.set_title(shown(grid.name), fontsize=SMALL, **PLAIN)
+        self.bar = None if grid.written else figure.add_axes((0.9, 0.1, 0.02, 0.8))
+        self.numbers = [
+            words(self.axes, j, i, "", ha="center", va="center")
+            for i in range(rows) for j in range(columns) if grid.written and rows * columns <= _WRITTEN
+        ]  # fmt: skip
+        if self.bar is not None:
+            figure.colorbar(self.cells, cax=self.bar)
+            self.bar.tick_params(labelsize=SMALL)
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves while the scale holds, in the order in which it is drawn."""
+        return [self.cells, *self.numbers]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        left, bottom, width, height = place(*self.margins)
+        self.axes.set_position((left, bottom, width, height))
+        if self.bar is not None:
+            self.bar.set_position((left + 1.03 * width, bottom, 0.03 * width, height))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel; it has the structure of the one before."""
+        cells = _single(panel, Grid).cells
+        self.cells.set_data(cells)
+        old, (low, high) = self.cells.get_clim(), scale(cells)
+        held = old[0] <= low and high <= old[1] and high - low >= 0.5 * (old[1] - old[0])
+        if not held:
+            self.cells.set_clim(low, high)
+        low, high = self.cells.get_clim()
+        for text, cell in zip(self.numbers, cells.ravel(), strict=False):
+            text.set_text(written(cell))
+            text.set_color("white" if cell > (low + high) / 2 else "black")
+        return "data" if held else "limits"
+
+
+class ImagesView:
+    """Images in rows, each with its caption below."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        mark = _single(panel, Images)
+        count = len(mark.images)
+        tall, wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
+        rows, columns = arrange(count, -(-count // mark.columns) if mark.columns else None, wide / tall)
+        columns = mark.columns or columns
+        gap = (0.35 if mark.captions else 0.1) * max(tall, wide)
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.axes.set_axis_off()
+        self.images, self.captions = [], []
+        for i, image in enumerate(mark.images):
+            left, top = (i % columns) * 1.1 * wide, (i // columns) * (tall + gap)
+            height, width = image.shape[:2]
+            extent = (left, left + width, top + height, top)
+            self.images.append(self.axes.imshow(image, extent=extent, interpolation="nearest"))
+            if mark.captions:
+                at = left + wide / 2, top + 1.02 * tall
+                self.captions.append(words(self.axes, *at, "", ha="center", va="top"))
+        self.axes.set_aspect("equal")
+        self.axes.set_xlim(0, columns * 1.1 * wide)
+        self.axes.set_ylim(rows * (tall + gap), 0)
+        self.letters = 60 // columns
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves, in the order in which it is drawn."""
+        return [*self.images, *self.captions]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        self.axes.set_position(place(0.1, 0.1, 0.1, 0.1))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel; it has the structure of the one before."""
+        mark = _single(panel, Images)
+        for artist, image in zip(self.images, mark.images, strict=True):
+            artist.set_data(image)
+        for text, caption in zip(self.captions, mark.captions, strict=False):
+            short = caption if len(caption) <= max(4, self.letters) else caption[: max(3, self.letters - 1)] + "…"
+            text.set_text(shown(short))
+        return "data"
+
+
+class PieView:
+    """Shares of a whole, clockwise from the top, each with its label and its percentage."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.axes.set_axis_off()
+        self.axes.set_aspect("equal")
+        self.axes.set_xlim(-1.7, 1.7)
+        self.axes.set_ylim(-1.25, 1.25)
+        count = len(_single(panel, Pie).shares)
+        self.wedges = [Wedge((0, 0), 1, 0, 0, color=COLORS[i % len(COLORS)], ec="white") for i in range(count)]
+        self.labels = [words(self.axes, 0, 0, "", va="center") for _ in range(count)]
+        for wedge in self.wedges:
+            self.axes.add_patch(wedge)
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves, in the order in which it is drawn."""
+        return [*self.wedges, *self.labels]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        self.axes.set_position(place(0.1, 0.1, 0.1, 0.1))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel; it has the structure of the one before."""
+        mark = _single(panel, Pie)
+        ends = 90 - 360 * np.concatenate([[0], np.cumsum(mark.shares)])
+        for i, (wedge, text) in enumerate(zip(self.wedges, self.labels, strict=True)):
+            wedge.set_theta1(ends[i + 1])
+            wedge.set_theta2(ends[i])
+            middle = np.deg2rad((ends[i] + ends[i + 1]) / 2)
+            text.set_position((1.08 * np.cos(middle), 1.08 * np.sin(middle)))
+            text.set_ha("left" if np.cos(middle) >= 0 else "right")
+            seen = mark.shares[i] >= 0.02  # the labels of slivers would lie on each other
+            text.set_text(shown(f"{mark.labels[i]} {100 * mark.shares[i]:.1f} %") if seen else "")
+        return "data"
+
+
+class LettersView:
+    """A table or lines of text, in letters of one width; what does not fit the height is told, not drawn."""
+
+    def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.axes.set_axis_off()
+        self.text = words(self.axes, 0, 1, "", va="top", fontfamily=_MONO, clip_on=True)
+        self.place(place)
+        self.set(panel, picture)
+
+    @property
+    def artists(self) -> list[Any]:
+        """What moves, in the order in which it is drawn."""
+        return [self.text]
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        self.axes.set_position(place(0.2, 0.1, 0.1, 0.1))
+
+    def set(self, panel: Panel, picture: Picture) -> Change:
+        """Show this panel."""
+        box, figure = self.axes.get_position(), self.axes.get_figure(root=True)
+        inches = figure.get_size_inches() * (box.width, box.height) * self._share()
+        width, height = max(8, int(inches[0] * 72 / (0.61 * SMALL))), max(2, int(inches[1] * 72 / (1.25 * SMALL)))
+        mark = panel.marks[0]
+        if isinstance(mark, Table):
+            lines = table_lines(mark, width)
+            if len(lines) > height:
+                lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more rows"]
+        else:
+            lines = [_cut(line, width) for line in _single(panel, Text).lines[-height:]]
+        self.text.set_text("\n".join(shown(line, _MONO) for line in lines))
+        return "data"
+
+    def _share(self) -> Any:
+        """How much of the whole figure the part has that these axes are on."""
+        part, whole = self.axes.figure.bbox, self.axes.get_figure(root=True).bbox
+        return np.array([part.width / whole.width, part.height / whole.height])
+
+
+def table_lines(table: Table, width: int) -> list[str]:
+    """The lines of a table of at most ``width`` letters; columns of numbers are set to the right."""
+    if not table.titles:
+        return []
+    columns = list(zip(table.titles, *table.rows, strict=True))
+    right = [bool(column[1:]) and all(_is_number(cell) for cell in column[1:]) for column in columns]
+    most = max(4, width // len(columns) - 2) if sum(max(map(len, c)) + 2 for c in columns) > width else width
+    sizes = [min(most, max(map(len, column))) for column in columns]
+    lines = []
+    for row in (table.titles, *table.rows):
+        cells = [_cut(cell, size) for cell, size in zip(row, sizes, strict=True)]
+        padded = [cell.rjust(s) if r else cell.ljust(s) for cell, s, r in zip(cells, sizes, right, strict=True)]
+        lines.append(_cut("  ".join(padded).rstrip(), width))
+    return [lines[0], "─" * min(width, sum(sizes) + 2 * len(sizes) - 2), *lines[1:]]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or "0")
+    except ValueError:
+        return False
+    return True
+
+
+def _single(panel: Panel, sort: type[Any]) -> Any:
+    (mark,) = panel.marks
+    assert isinstance(mark, sort)
+    return mark

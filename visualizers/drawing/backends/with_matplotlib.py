@@ -1,0 +1,165 @@
+"""Draw pictures with matplotlib: `draw` makes the artists once, `Drawing.update` sets their data."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, PlaneView, SpaceView
+from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE, SMALL, shown, words
+from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
+from looptap.visualizers.drawing.layouts import Kind, arrange, frame_words, panels, structure
+from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.drawing.sanitize import tidy
+
+VIEWS: dict[Kind, Any] = {
+    "plane": PlaneView, "space": SpaceView, "grid": GridView, "images": ImagesView, "pie": PieView,
+    "table": LettersView, "text": LettersView,
+}  # fmt: skip
+
+_LINE = 0.16  # inches that a line of small letters takes
+_BADGES = 3
+
+
+def draw(picture: Picture, target: Any) -> Drawing:
+    """Draw a picture on a figure or a part of one, or in the place of axes, which go.
+
+    Of pyplot nothing is used or changed. Axes must come from `subplots` or `add_subplot`, else ValueError is raised.
+
+    >>> from looptap.visualizers.drawing.picture import Line, Picture
+    >>> drawing = draw(Picture((Line([0, 1], [2, 3], name="loss"),)), new_figure())
+    >>> drawing.update(Picture((Line([0, 1], [2, 3.05], name="loss"),)))
+    'data'
+    """
+    if isinstance(target, Axes):
+        spot = target.get_subplotspec()
+        if spot is None:
+            raise ValueError("These axes stand in no grid; hand over their figure, or axes that subplots() made.")
+        figure = target.figure
+        target.remove()
+        target = figure.add_subfigure(spot)
+    return Drawing(target, picture)
+
+
+def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) -> list[Drawing]:
+    """Draw several pictures on a figure, in ``rows`` rows or in as many as suit its shape."""
+    if len(pictures) == 1:
+        return [draw(pictures[0], figure)]
+    width, height = figure.get_size_inches()
+    down, across = arrange(max(1, len(pictures)), rows, 1.5 * 1.5 * height / width)
+    parts = figure.subfigures(down, across, squeeze=False).ravel()
+    return [Drawing(part, picture) for part, picture in zip(parts, pictures, strict=False)]
+
+
+def new_figure(width: float = 6.4, height: float = 4.2, dpi: float = 100) -> Figure:
+    """A figure of its own, in inches, with a canvas that renders to memory; pyplot does not know it."""
+    figure = Figure(figsize=(width, height), dpi=dpi)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+class Drawing:
+    """A picture on a figure or on a part of one. Methods belong to the thread that owns the figure."""
+
+    def __init__(self, figure: Any, picture: Picture) -> None:
+        self.figure = figure
+        self.views: list[Any] = []
+        self._build(tidy(picture))
+
+    @property
+    def artists(self) -> list[Any]:
+        """What an update that says "data" has changed, in the order in which it is drawn: what a window blits."""
+        return [*(artist for view in self.views for artist in view.artists), self._frame, *self._notices]
+
+    def update(self, picture: Picture) -> Change:
+        """Show the next picture, and say what it took.
+
+        "data": only data was set, `artists` are to be drawn again. "limits": data was set and limits moved, the whole
+        canvas is to be drawn again. "structure": the marks are others, everything was made anew.
+        """
+        picture = tidy(picture)
+        if structure(picture) != self._structure or len(picture.badges) > len(self._notices):
+            self._build(picture)
+            return "structure"
+        changes = {view.set(panel, picture) for view, panel in zip(self.views, panels(picture), strict=True)}
+        self._say(picture)
+        return "limits" if "limits" in changes else "data"
+
+    def layout(self) -> None:
+        """Put everything in its place again, after the figure was resized."""
+        for i, view in enumerate(self.views):
+            view.place(self._placing(i, len(self.views)))
+            view.set(self._panels[i], self._picture)
+        self._say(self._picture)
+
+    def _build(self, picture: Picture) -> None:
+        self.figure.clear()
+        self._structure: Hashable = structure(picture)
+        found = panels(picture)
+        lines = bool(picture.title or picture.frame), bool(picture.guess)
+        self._header = 0.05 + _LINE * 1.4 * lines[0] + _LINE * lines[1]
+        count = min(_BADGES, len(picture.badges))
+        self._footer = _LINE * count + 0.04 * bool(count)
+        self._title = words(self.figure, 0, 0, "", fontsize=LARGE, fontweight="bold", va="top")
+        self._guess = words(self.figure, 0, 0, "", color="#666666", va="top")
+        self._frame = words(self.figure, 0, 0, "", color="#666666", va="top", ha="right")
+        self._notices = [words(self.figure, 0, 0, "", color="#a04000", va="bottom") for _ in picture.badges]
+        places = [self._placing(i, len(found)) for i in range(len(found))]
+        self.views = [
+            VIEWS[panel.kind](self.figure, place, panel, picture) for panel, place in zip(found, places, strict=True)
+        ]
+        self._say(picture)
+
+    def _inches(self) -> tuple[float, float]:
+        """Width and height of the figure, or of the part of it that is drawn on."""
+        root = self.figure.get_figure(root=True)
+        width, height = root.get_size_inches()
+        return (
+            max(0.5, float(width * self.figure.bbox.width / max(1.0, root.bbox.width))),
+            max(0.5, float(height * self.figure.bbox.height / max(1.0, root.bbox.height))),
+        )
+
+    def _placing(self, index: int, count: int) -> Place:
+        """Where the index-th panel stands: from its margins in inches to parts of the figure."""
+        width, height = self._inches()
+        rows, columns = arrange(count, None, 1.5 * 1.5 * height / width)
+        row, column = divmod(index, columns)
+        wide, tall = width / columns, max(0.3, height - self._header - self._footer) / rows
+
+        def place(left: float, bottom: float, right: float, top: float) -> tuple[float, float, float, float]:
+            across, up = min(left + right, 0.7 * wide), min(bottom + top, 0.7 * tall)
+            share, above = left / (left + right or 1), bottom / (bottom + top or 1)
+            return (
+                (column * wide + across * share) / width,
+                (self._footer + (rows - 1 - row) * tall + up * above) / height,
+                (wide - across) / width,
+                (tall - up) / height,
+            )
+
+        return place
+
+    def _say(self, picture: Picture) -> None:
+        """The title, the guess, the frame and the badges, each cut to what the width shows."""
+        self._picture, self._panels = picture, panels(picture)
+        width, height = self._inches()
+        letters = int(width * 72 / (0.55 * SMALL))
+        self._frame.set(position=(1 - 0.08 / width, 1 - 0.07 / height), text=frame_words(picture))
+        room = int(letters * SMALL / LARGE * 0.95) - (len(frame_words(picture)) + 2 if picture.frame else 0)
+        title = _cut(shown(picture.title, weight="bold"), room)
+        self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
+        top = 1 - (self._header - _LINE) / height
+        self._guess.set(position=(0.08 / width, top), text=_cut(shown(picture.guess), letters))
+        told = list(picture.badges)
+        if len(told) > _BADGES:
+            told = [*told[: _BADGES - 1], f"… and {len(told) - _BADGES + 1} more: {told[_BADGES - 1]}"]
+        for i, text in enumerate(self._notices):
+            line = _cut(shown("⚠ " + told[i]), letters) if i < len(told) else ""
+            text.set(position=(0.08 / width, (self._footer - 0.02 - _LINE * (i + 1)) / height), text=line)
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"

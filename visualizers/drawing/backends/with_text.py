@@ -1,0 +1,379 @@
+"""Draw pictures as text for terminals and logs: curves by plotext, tables by rich, matrices and images in blocks."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.drawing.axis_limits import apart, span
+from looptap.visualizers.drawing.backends.blocks import bar, beside, half_blocks, shaded
+from looptap.visualizers.drawing.layouts import (
+    Panel,
+    arrange,
+    bar_labels,
+    bar_sides,
+    frame_words,
+    named,
+    panels,
+    scale,
+    thin,
+    ticks,
+    time_words,
+    written,
+)
+from looptap.visualizers.drawing.picture import (
+    Axis,
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Numbers,
+    Picture,
+    Pie,
+    Points,
+    Table,
+    Text,
+)
+from looptap.visualizers.drawing.sanitize import tidy
+
+_LOCK = threading.Lock()  # plotext keeps one figure for the whole process
+_SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # what tells curves apart where there are no colours
+_NARROW, _LOW = 24, 8
+
+
+def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
+    """A picture as at most ``height`` lines of ``width`` cells; without ``color`` there is no escape sequence in it.
+
+    What the job wrote can neither move the cursor nor change colours: control characters are shown as �.
+
+    >>> from looptap.visualizers.drawing.picture import Pie, Picture
+    >>> print(draw(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
+    cats  ████████████████  75.0 %
+    dogs  █████▍            25.0 %
+    """
+    return "\n".join(_lines(tidy(picture), max(_NARROW, width), max(_LOW, height), color))
+
+
+def draw_all(
+    pictures: Sequence[Picture], width: int = 80, height: int = 24, color: bool = True, rows: int | None = None
+) -> str:
+    """Several pictures in ``rows`` rows, or below each other where that leaves each less than 40 cells."""
+    across = arrange(max(1, len(pictures)), rows)[1] if rows else max(1, min(len(pictures), width // 60))
+    each = (width - 3 * (across - 1)) // across
+    blocks = [draw(picture, each, height, color).split("\n") for picture in pictures]
+    if across == 1:
+        return "\n\n".join("\n".join(block) for block in blocks)
+    found = []
+    for i in range(0, len(blocks), across):
+        row = [[_filled(line, each) for line in block] for block in blocks[i : i + across]]
+        found.append("\n".join(line.rstrip() for line in beside(row, each, gap=3)))
+    return "\n\n".join(found)
+
+
+def _lines(picture: Picture, width: int, height: int, color: bool) -> list[str]:
+    head = [text for text in (picture.title, frame_words(picture), picture.guess) if text]
+    if picture.title and picture.frame:
+        head = [f"{picture.title}  ({frame_words(picture)})", *head[2:]]
+    words = [*(_cut(text, width) for text in head)]
+    notices = [_cut("! " + badge, width) for badge in picture.badges]
+    rules = [f"| {_number(rule.x, picture.x)}: {rule.text}" for rule in picture.rules[-5:]]
+    notices = [*(_cut(text, width) for text in rules), *notices][: max(1, height // 4)]
+    found = panels(picture)
+    room = max(5, (height - len(words) - len(notices)) // len(found))
+    body = [line for panel in found for line in _panel(panel, picture, width, room, color)]
+    return [*words, *body, *notices]
+
+
+def _panel(panel: Panel, picture: Picture, width: int, height: int, color: bool) -> list[str]:
+    mark = panel.marks[0] if panel.marks else None
+    match mark:
+        case Grid():
+            return _grid(mark, picture, width, height, color)
+        case Images():
+            return _images(mark, width, height, color)
+        case Pie():
+            return _labelled(mark.labels, mark.shares, width, float(mark.shares.max()), color)[:height]
+        case Table():
+            return _table(mark, width, height, color)
+        case Text():
+            return [_cut(line, width) for line in mark.lines[-height:]]
+    bars = [mark for mark in panel.marks if isinstance(mark, Bars) and mark.edges is None]
+    if len(bars) == len(panel.marks) and bars and len(bar_labels(bars)) * len(bars) <= height:
+        return _bars(bars, width, color)
+    return _plot(panel, picture, width, height, color)
+
+
+def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) -> list[str]:
+    """Lines, bands, points and bars, by plotext."""
+    import plotext as plt
+
+    found = ((*one, mark) for mark in panel.marks for one in _curves(mark, panel, picture, width))
+    curves: list[Any] = [one for one in found if one[0].size]
+    if not curves:
+        return [*[""] * (height // 2), "no values yet".center(width).rstrip()]
+    ends = {"x": _ends([x for x, *_ in curves], picture.x if panel.kind == "plane" else Axis())}
+    for side, axis in (("left", picture.y), ("right", picture.right)):
+        mine = [(y, kind) for _, y, kind, at, _ in curves if at == side]
+        floor = np.zeros(0 if axis and axis.log else 1)
+        columns = [y for y, _ in mine] + [floor for _, kind in mine if kind == "bars"]
+        ends[side] = _ends(columns, axis if axis and panel.kind == "plane" else Axis())
+    told = named(panel.marks, picture)
+    signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(told)}
+    legend = [_painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
+              for mark in told]  # fmt: skip
+    with _LOCK:
+        plt.clear_figure()
+        plt.theme("clear")
+        plt.plot_size(width, max(4, height - bool(legend)))
+        for x, y, kind, side, mark in curves:
+            how: dict[str, Any] = {"color": _rgb(mark.color), "marker": signs.get(id(mark), "braille"), "yside": side}
+            if kind == "bars":
+                how["fillx"] = float(_between(np.zeros(1), ends[side])[0])
+            paint = plt.scatter if kind == "points" else plt.plot
+            paint(_between(x, ends["x"]).tolist(), _between(y, ends[side]).tolist(), **how)
+        _axes(plt, picture, panel, ends, width, {side for *_, side, _ in curves})
+        drawn = plt.build()
+        plt.clear_figure()
+        lines = (drawn if color else plt.uncolorize(drawn)).split("\n")
+    return [*_legend(legend, width), *(line for line in lines if line.strip())][:height]
+
+
+def _legend(names: Sequence[str], width: int) -> list[str]:
+    """One line of names, as many as fit; they may have colours."""
+    line, used = [], 0
+    for name in names:
+        used += cell_len(RichText.from_ansi(name).plain) + 3
+        if used > width:
+            break
+        line.append(name)
+    return ["   ".join(line)] if line else []
+
+
+def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str]]:
+    """What is joined, dotted or filled: (x, y, kind, side), logarithms taken, a curve for each gapless stretch."""
+    side = getattr(mark, "side", "left") if picture.right else "left"
+    x_axis, y_axis = picture.x, (side == "right" and picture.right) or picture.y
+    kind = "points" if isinstance(mark, Points) else "bars" if isinstance(mark, Bars) else "line"
+    if isinstance(mark, Bars):
+        left, right = bar_sides(mark, panel.marks)
+        pairs = [(np.column_stack([left, right]).ravel(), np.repeat(mark.heights, 2))]
+    elif isinstance(mark, Band):
+        pairs = [(mark.x, mark.low), (mark.x, mark.high)]
+    elif mark.z is not None:  # seen from the front and a little from above
+        x, y, z = (_between(column, scale(column)) for column in (mark.x, mark.y, mark.z))
+        pairs, x_axis, y_axis = [(x - 0.5 * y, z - 0.3 * x - 0.3 * y)], Axis(), Axis()
+    else:
+        pairs = [(mark.x, mark.y)]
+    found = []
+    for x, y in pairs:
+        x, y = (np.log10(column) if axis.log else column for column, axis in ((x, x_axis), (y, y_axis)))
+        known = np.isfinite(np.stack([x, y])).all(axis=0)
+        if kind == "points":
+            found.append((x[known], y[known], kind, side))
+            continue
+        starts = np.flatnonzero(np.diff(np.r_[False, known, False].astype(np.int8)))
+        for a, b in list(zip(starts[::2], starts[1::2], strict=True))[-200:]:
+            found.append((*thin(x[a:b], y[a:b], 8 * width), kind if b - a > 1 else "points", side))
+    return found
+
+
+def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width: int, sides: set[str]) -> None:
+    """Limits, ticks and titles. All is drawn between 0 and 1: plotext computes without end for a line far outside."""
+    plt.xlim(0, 1)
+    plt.xlabel(_single(picture.x.title, width // 3) or None)
+    for side, axis in (("left", picture.y), ("right", picture.right)):
+        if side in sides and axis is not None:
+            plt.ylim(0, 1, yside=side)
+            plt.ylabel(_single(axis.title, width // 4) or None, yside=side)
+    if panel.kind == "space":
+        names = [axis.title if axis else "" for axis in (picture.x, picture.y, picture.z)]
+        plt.xlabel(_single(" × ".join(name or letter for name, letter in zip(names, "xyz", strict=True)), width // 2))
+        plt.ylabel(None, yside="left")
+        plt.xticks([], [])
+        plt.yticks([], [])
+        return
+    labels = bar_labels(panel.marks)
+    for key, axis in (("x", picture.x), ("left", picture.y), ("right", picture.right)):
+        if axis is None or key not in {"x", *sides}:
+            continue
+        places = np.linspace(0, 1, max(2, width // 12) if key == "x" else 5)
+        at = ends[key][0] + places * (ends[key][1] - ends[key][0])
+        words = [_number(10.0**n if axis.log else n, axis) for n in at]
+        if axis.time:
+            words = [word[-8:] if at[-1] - at[0] < 86400 else word[:10] for word in words]
+        if key != "x":
+            plt.yticks(places.tolist(), words, yside=key)
+            continue
+        if labels:
+            few = ticks(labels, max(1, width // 12))
+            places = _between(np.array([i for i, _ in few], float), ends["x"])
+            words = [_single(label, 10) for _, label in few]
+        plt.xticks(places.tolist(), words)
+
+
+def _ends(columns: list[Numbers], axis: Axis) -> tuple[float, float]:
+    low, high = span(columns) or (0.0, 1.0)
+    given = [end if end is None or not axis.log else float(np.log10(end)) for end in (axis.low, axis.high)]
+    low, high = low if given[0] is None else given[0], high if given[1] is None else given[1]
+    return (low, high) if apart(low, high) else (low - (abs(low) * 0.1 or 0.5), low + (abs(low) * 0.1 or 0.5))
+
+
+def _between(column: Numbers, ends: tuple[float, float]) -> Numbers:
+    """Numbers in units of the limits; those far outside come nearer."""
+    low, width = ends[0], ends[1] - ends[0]
+    return (np.clip(column, low - 0.2 * width, low + 1.2 * width) - low) / width
+
+
+def _bars(marks: Sequence[Bars], width: int, color: bool) -> list[str]:
+    """Labelled bars, lying; those of several marks on one label below each other."""
+    many = len(marks) > 1
+    found = []
+    largest = max((abs(end) for end in span(mark.heights for mark in marks) or ()), default=0.0)
+    for label in bar_labels(marks):
+        for mark in marks:
+            if label in mark.labels:
+                height = float(mark.heights[mark.labels.index(label)])
+                found.append((f"{label} {mark.name}" if many else label, height, mark.color))
+    names, heights, paints = zip(*found, strict=True) if found else ((), (), ())
+    return _labelled(names, np.array(heights, float), width, largest, color, paints)
+
+
+def _labelled(
+    labels: Sequence[str], numbers: Numbers, width: int, largest: float, color: bool, paints: Sequence[str] = ()
+) -> list[str]:
+    """A line for each label: its name, its bar, its number; without ``paints`` the numbers are shares of a whole."""
+    texts = [written(n) or "nan" if paints else f"{100 * n:.1f} %" for n in numbers]
+    tail, head = max(map(len, texts), default=0), min(max(map(cell_len, labels), default=0), width // 3)
+    room = max(1, width - head - tail - 4)
+    paints = paints or [COLORS[i % len(COLORS)] for i in range(len(labels))]
+    found = []
+    for label, number, text, paint in zip(labels, numbers, texts, paints, strict=True):
+        drawn = bar(abs(float(number)), largest, room)
+        rest = " " * (room - len(drawn))
+        found.append(f"{set_cell_size(label, head)}  {_painted(drawn, paint, color)}{rest}  {text.rjust(tail)}")
+    return found
+
+
+def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) -> list[str]:
+    rows, columns = mark.cells.shape
+    letters = max(len(written(cell)) for cell in mark.cells[:height].ravel()) if mark.written else 0
+    names = mark.rows or tuple(map(str, range(rows)))
+    head = min(max(map(cell_len, names)), 16)
+    room = width - head - 1
+    if letters and columns * (letters + 1) <= room and rows + 1 <= height:
+        titles = mark.columns or tuple(map(str, range(columns)))
+        lines = [" " * head + "".join(" " + _cut(title, letters).rjust(letters) for title in titles)]
+        low, high = scale(mark.cells)
+        for name, row in zip(names, mark.cells, strict=True):
+            cells = (_shade(written(cell).rjust(letters), cell, low, high, color) for cell in row)
+            lines.append(set_cell_size(_cut(name, head), head) + "".join(" " + cell for cell in cells))
+        return lines
+    each = 2 if 2 * columns <= room else 1
+    small = _shrunk(mark.cells, max(1, height - 2), max(1, room // each))
+    places = np.linspace(0, rows - 1, len(small)).round().astype(int)
+    low, high = scale(mark.cells)
+    body = shaded((small - low) / (high - low), each)
+    kept = [set_cell_size(_cut(names[i], head), head) + " " + line for i, line in zip(places, body, strict=True)]
+    about = f"{mark.name}  " if mark.name else ""
+    return [*kept, _cut(f"{about}{rows} × {columns}, blank {low:.4g} to full {high:.4g}, × is NaN", width)]
+
+
+def _images(mark: Images, width: int, height: int, color: bool) -> list[str]:
+    count = len(mark.images)
+    wide = max(image.shape[1] for image in mark.images)
+    each = max(8, min(wide if color else 2 * wide, 32 if count > 1 else width, width))
+    across = min(mark.columns or count, max(1, (width + 2) // (each + 2)), count)
+    down = max(4, height // max(1, min(-(-count // across), max(1, height // 8))) - 1)
+    found: list[str] = []
+    drawn = 0
+    for i in range(0, count, across):
+        blocks = []
+        for j in range(i, min(i + across, count)):
+            lines = half_blocks(mark.images[j], each, down) if color else _grey(mark.images[j], each, down)
+            caption = [set_cell_size(_cut(mark.captions[j], each), each)] if j < len(mark.captions) else []
+            blocks.append([*lines, *caption])
+        row = beside(blocks, each, gap=2)
+        if found and len(found) + len(row) > height:
+            break
+        found += row
+        drawn += len(blocks)
+    if drawn < count:
+        found.append(_cut(f"… and {count - drawn} more images", width))
+    return found
+
+
+def _grey(image: Numbers, width: int, height: int) -> list[str]:
+    grey = image[..., :3].mean(axis=2) / 255
+    each = 2 if 2 * image.shape[1] <= width else 1
+    small = _shrunk(grey, height, width // each)
+    return [line + " " * (width - len(line)) for line in shaded(small, each)]
+
+
+def _table(mark: Table, width: int, height: int, color: bool) -> list[str]:
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in mark.titles:
+        table.add_column(RichText(title), overflow="ellipsis", no_wrap=True)
+    room = max(1, height - 2)
+    rows = mark.rows if len(mark.rows) <= room else mark.rows[: max(1, room - 1)]
+    for row in rows:
+        table.add_row(*map(RichText, row))
+    file = io.StringIO()
+    Console(
+        file=file, width=width, force_terminal=color, color_system="truecolor" if color else None, no_color=not color,
+        legacy_windows=False, highlight=False, force_jupyter=False,
+    ).print(table)  # fmt: skip
+    lines = [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
+    return [*lines, *([f"… and {len(mark.rows) - len(rows)} more rows"] if len(rows) < len(mark.rows) else [])]
+
+
+def _shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
+    """At most so many rows and columns, picked evenly."""
+    down, across = (np.linspace(0, n - 1, min(n, most)).round().astype(int)
+                    for n, most in zip(cells.shape, (rows, columns), strict=True))  # fmt: skip
+    picked: Numbers = cells[np.ix_(down, across)]
+    return picked
+
+
+def _shade(text: str, cell: float, low: float, high: float, color: bool) -> str:
+    if not color or cell != cell:
+        return text
+    share = (cell - low) / (high - low)
+    red, green, blue = (round(a + (b - a) * share) for a, b in ((247, 8), (251, 48), (255, 107)))
+    return f"\x1b[48;2;{red};{green};{blue};38;5;{16 if share < 0.5 else 231}m{text}\x1b[0m"
+
+
+def _painted(text: str, color: str, colored: bool) -> str:
+    red, green, blue = _rgb(color)
+    return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m" if colored and text else text
+
+
+def _rgb(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def _number(number: float, axis: Axis) -> str:
+    return time_words(number) if axis.time else f"{number:.4g}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def _single(text: str, width: int) -> str:
+    """Text of characters that are one cell wide: plotext counts no others."""
+    return _cut("".join(c if cell_len(c) == 1 else "▯" for c in text), width)
+
+
+def _filled(line: str, width: int) -> str:
+    """A line with as many spaces as it lacks, its colours not counted."""
+    return line + " " * max(0, width - cell_len(RichText.from_ansi(line).plain))

@@ -1,0 +1,98 @@
+"""`beside`: where a text at a point of a line stands so that it does not lie on the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from looptap.visualizers.data.numbers import Floats
+from looptap.visualizers.drawing.axis_limits import span
+from looptap.visualizers.drawing.picture import Axis, Line, Numbers
+
+Align: TypeAlias = Literal["left", "center", "right"]
+Box: TypeAlias = tuple[float, float, float, float]
+_ALIGNED: tuple[tuple[Align, float, float], ...] = (
+    ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
+)  # fmt: skip
+"""The end of a text that is at its point, how much of the text is left of that, and whether it is moved aside."""
+_OUTSIDE = 1e6  # more than any way off the line
+_TALL, _WIDE = 14.0, 6.0  # pixels of a letter on a page
+_ROOM = 0.05  # of the size of a plot on a page, around all of its lines
+
+
+class Beside(NamedTuple):
+    """``align`` is the end of the text that is at its point, moved by ``right``; its lower edge is ``up`` above it."""
+
+    align: Align
+    right: float
+    up: float
+
+
+def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], tall: float, box: Box) -> list[Beside]:
+    """Where each text stands; all is in pixels, ``y`` upwards, ``box`` is left, bottom, right, top of what is seen.
+
+    A text of so many pixels begins, ends or has its middle at its point, over or under all of the line that is below or
+    above it, or is moved beside the point: where that is nearest, inside, and clear of the texts before it.
+
+    >>> rising = np.arange(100.0)
+    >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
+    [Beside(align='right', right=0.0, up=4.0)]
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    joined = known[1:] & known[:-1]
+    ends = np.stack([x[:-1][joined], x[1:][joined]]), np.stack([y[:-1][joined], y[1:][joined]])
+    order = np.argsort(ends[0], axis=0)
+    (x0, x1), (y0, y1) = (np.take_along_axis(one, order, axis=0) for one in ends)
+    steep = np.divide(y1 - y0, x1 - x0, out=np.zeros_like(x0), where=x1 > x0)
+    gap, (left, bottom, right, top) = 0.4 * tall, box
+    found: list[Beside] = []
+    taken: list[Box] = []
+    for place, width in zip(places, wide, strict=True):
+        best, cost = Beside("left", 0.0, gap), np.inf
+        for align, share, moved in _ALIGNED:
+            aside = 2 * gap * moved
+            start = x[place] + share * width + aside
+            over = (x1 >= start) & (x0 <= start + width)
+            first = (y0 + (np.maximum(start, x0) - x0) * steep)[over] - y[place]
+            last = (y1 - (x1 - np.minimum(start + width, x1)) * steep)[over] - y[place]
+            own = [] if moved else [0.0]
+            above = max(np.r_[own, first, last].max(initial=-np.inf) + gap, -tall / 2)
+            below = min(np.r_[own, first, last].min(initial=np.inf) - gap, tall / 2) - tall
+            for up, more in ((above, 0.0), (below, gap)):
+                out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
+                foot = y[place] + up
+                meets = any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken)
+                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE * out + 4 * tall * meets
+                if price < cost:
+                    best, cost = Beside(align, aside, float(up)), price
+                    spot = start, foot, start + width, foot + tall
+        found.append(best)
+        if cost < np.inf:
+            taken.append(spot)
+    return found
+
+
+def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str]]:
+    """Where the notes of a line stand in a plot of so many pixels that shows all of it.
+
+    Points of the axes over which their lower edges are, and on which side of those, as in "top right".
+    """
+    places = [place for place, _ in line.notes]
+    (across, back), (up, down) = _pixels(line.x, x.log, size[0]), _pixels(line.y, y.log, size[1])
+    (wide, high), room = size, _ROOM
+    box = -room * wide, -room * high, (1 + room) * wide, (1 + room) * high
+    found = beside(across, up, places, [_WIDE * len(text) for _, text in line.notes], _TALL, box)
+    sides = {"left": "right", "right": "left", "center": "center"}
+    moved = np.array([(one.right, one.up) for one in found]).reshape(-1, 2)
+    columns = back(across[places] + moved[:, 0]), down(up[places] + moved[:, 1])
+    return *columns, [f"top {sides[one.align]}" for one in found]
+
+
+def _pixels(numbers: Numbers, log: bool, size: float) -> tuple[Floats, Callable[[Floats], Floats]]:
+    """Numbers of an axis as pixels, and the way back."""
+    seen = np.log10(numbers) if log else numbers
+    low, high = span([seen]) or (0.0, 1.0)
+    scale = (high - low) / size or 1.0
+    return (seen - low) / scale, lambda pixels: 10 ** (low + scale * pixels) if log else low + scale * pixels

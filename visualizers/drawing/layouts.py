@@ -1,0 +1,188 @@
+"""What surfaces share: the panels of a picture, their structure, where bars stand, how panels are arranged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from looptap.visualizers.drawing.picture import (
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Line,
+    Mark,
+    Numbers,
+    Picture,
+    Pie,
+    Points,
+    Table,
+)
+
+Kind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "text"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """Marks that share axes: all in the plane, all in space, or a single one of another sort."""
+
+    kind: Kind
+    marks: tuple[Mark, ...]
+
+
+def panels(picture: Picture) -> tuple[Panel, ...]:
+    """The panels of a picture, in the order of their first marks; a picture without marks is an empty plane."""
+    found: list[tuple[Kind, list[Mark]]] = []
+    for mark in picture.marks:
+        kind = _kind(mark)
+        shared = next((marks for known, marks in found if known == kind and kind in ("plane", "space")), None)
+        if shared is None:
+            found.append((kind, [mark]))
+        else:
+            shared.append(mark)
+    return tuple(Panel(kind, tuple(marks)) for kind, marks in found) or (Panel("plane", ()),)
+
+
+def structure(picture: Picture) -> Hashable:
+    """What stays the same while only data changes: two pictures that agree in it are drawn by the same artists."""
+    axes = tuple(
+        None if axis is None else (axis.title, axis.log, axis.time, axis.low, axis.high)
+        for axis in (picture.x, picture.y, picture.z, picture.right)
+    )
+    return axes, picture.title, len(picture.rules), bool(picture.guess), tuple(map(_build, picture.marks))
+
+
+def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int, int]:
+    """Rows and columns for ``count`` panels; without ``rows`` about as many as suits panels ``wide`` times as wide.
+
+    >>> arrange(4), arrange(3, rows=1)
+    ((2, 2), (1, 3))
+    """
+    if rows is None:
+        columns = max(1, min(count, round(math.sqrt(count * 1.5 / wide) + 0.1)))
+        return math.ceil(count / columns), columns
+    rows = max(1, min(rows, count))
+    return rows, math.ceil(count / rows)
+
+
+def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
+    """The labels of all bars that have labels, each once, in their order: the label's index is the bar's place."""
+    return tuple(dict.fromkeys(label for mark in marks if isinstance(mark, Bars) for label in mark.labels))
+
+
+def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
+    """The left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
+    if mark.edges is not None:
+        return np.minimum(mark.edges[:-1], mark.edges[1:]), np.maximum(mark.edges[:-1], mark.edges[1:])
+    labelled = [other for other in marks if isinstance(other, Bars) and other.edges is None]
+    place = {label: i for i, label in enumerate(bar_labels(marks))}
+    width = 0.8 / len(labelled)
+    left = np.array([place[label] for label in mark.labels], float) - 0.4 + labelled.index(mark) * width
+    return left, left + width
+
+
+def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
+    """The outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
+    known = np.isfinite([x, low, high]).all(axis=0)
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    return [
+        np.column_stack([np.r_[x[a:b], x[a:b][::-1]], np.r_[low[a:b], high[a:b][::-1]]])
+        for a, b in list(pairwise(ends))[::2]
+    ]
+
+
+def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
+    """At most ``most`` points that keep the lowest and the highest of each stretch, for lines that came undecimated."""
+    if len(y) <= most:
+        return x, y
+    stretch = -(-len(y) * 2 // (most - 2))
+    whole = len(y) // stretch * stretch
+    known = np.nan_to_num(y[:whole]).reshape(-1, stretch)
+    start = np.arange(0, whole, stretch)
+    picked = np.unique(np.r_[start + known.argmin(1), start + known.argmax(1), whole - 1, len(y) - 1])
+    return x[picked], y[picked]
+
+
+def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:
+    """At most ``most`` of the labels with their places, evenly spread."""
+    step = max(1, math.ceil(len(labels) / max(1, most)))
+    return [(i, labels[i]) for i in range(0, len(labels), step)]
+
+
+def scale(values: Numbers) -> tuple[float, float]:
+    """The smallest and the largest finite number, apart from each other; (0, 1) if there is none."""
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return low, high
+    return low - 0.5 - abs(low), high + 0.5 + abs(high)
+
+
+def written(cell: float) -> str:
+    """A number as it stands in a cell.
+
+    >>> written(12.0), written(0.12345), written(float("nan"))
+    ('12', '0.123', '')
+    """
+    if cell != cell:
+        return ""
+    return f"{cell:.0f}" if cell == round(cell) and abs(cell) < 1e6 else f"{cell:.3g}"
+
+
+def frame_words(picture: Picture) -> str:
+    """Which of the kept frames is shown, counted from one."""
+    return f"frame {picture.frame[0] + 1} of {picture.frame[1]}" if picture.frame else ""
+
+
+def time_words(seconds: float) -> str:
+    """A moment of the wall clock, to the second."""
+    return str(np.datetime64(int(seconds), "s")).replace("T", " ")
+
+
+def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
+    """The marks for a legend, each name once; none where one name is all and a title says what is drawn."""
+    found: dict[str, Line | Band | Points | Bars] = {}
+    for mark in marks:
+        if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):
+            found[mark.name] = mark
+    titled = picture.title or any(axis and axis.title in found for axis in (picture.y, picture.z, picture.right))
+    return [] if len(found) == 1 and titled else list(found.values())
+
+
+def _kind(mark: Mark) -> Kind:
+    if isinstance(mark, Line | Points):
+        return "plane" if mark.z is None else "space"
+    if isinstance(mark, Grid):
+        return "grid"
+    if isinstance(mark, Images):
+        return "images"
+    if isinstance(mark, Pie):
+        return "pie"
+    if isinstance(mark, Table):
+        return "table"
+    return "plane" if isinstance(mark, Band | Bars) else "text"
+
+
+def _build(mark: Mark) -> Hashable:
+    common = (type(mark).__name__, *(getattr(mark, field, None) for field in ("name", "color", "opacity", "side")))
+    match mark:
+        case Line():
+            return *common, mark.z is None, mark.dash, mark.filled is None
+        case Points():
+            return *common, mark.z is None, mark.values is None
+        case Bars():
+            return *common, mark.edges is None, mark.labels
+        case Grid():
+            return *common, mark.cells.shape, mark.rows, mark.columns, mark.written
+        case Images():
+            return *common, tuple(image.shape for image in mark.images), bool(mark.captions), mark.columns
+        case Pie():
+            return *common, len(mark.shares)
+        case Table():
+            return *common, len(mark.titles)
+    return common

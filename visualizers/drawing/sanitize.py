@@ -1,0 +1,256 @@
+"""`tidy`: a picture that no library chokes on. Its numbers are finite or NaN, its texts one line without controls."""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.drawing.axis_limits import apart
+from looptap.visualizers.drawing.picture import (
+    Axis,
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Line,
+    Mark,
+    Numbers,
+    Picture,
+    Pie,
+    Points,
+    Rule,
+    Table,
+    Text,
+)
+
+LARGEST = 1e100
+"""Larger numbers are drawn as this one: beyond it the libraries' own arithmetic overflows."""
+NOTES = 100
+IMAGES = 400
+BARS = 500
+ROWS = 200
+COLUMNS = 30
+LINES = 1000
+RULES = 100
+"""How many of each a surface draws; a badge tells of the rest."""
+
+_NAMED = {
+    "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
+    "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
+    "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
+}  # fmt: skip
+_YEARS = (-8.5e9, 10.5e9)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
+
+
+@lru_cache(maxsize=8192)
+def clean(text: str, most: int = 120) -> str:
+    """Text on one line, of at most ``most`` characters; what is neither printed nor a space is shown as �.
+
+    >>> clean("a\\x1b[31m\\tb")
+    'a�[31m b'
+    """
+    text = text[: 4 * most]
+    shown = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+    shown = "".join(c for i, c in enumerate(shown) if i < 8 or not _piled(shown, i))
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def color_of(color: str, index: int) -> str:
+    """A colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
+    known = color if re.fullmatch(r"#[0-9a-fA-F]{6}", color) else _NAMED.get(color)
+    return known or COLORS[index % len(COLORS)]
+
+
+def flat(values: Any) -> Numbers:
+    """One dimension of float64, infinities as NaN, nothing beyond `LARGEST`."""
+    numbers: Numbers = np.array(values, dtype=np.float64).ravel()
+    numbers[np.isinf(numbers)] = np.nan
+    np.clip(numbers, -LARGEST, LARGEST, out=numbers)
+    return numbers
+
+
+def local(seconds: Numbers) -> Numbers:
+    """Seconds since the epoch as the clock on the wall counts them: a library that shows UTC then shows local time."""
+    known = seconds[np.isfinite(seconds)]
+    newest = float(np.clip(known.max(), *_YEARS)) if known.size else 0.0
+    shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    return shifted
+
+
+def tidy(picture: Picture) -> Picture:
+    """The same picture with numbers, texts and colours that can be drawn; badges tell of what is left out.
+
+    Seconds on a time axis become those of the wall clock (`local`), so a picture is tidied once. What is empty
+    becomes a `Text` that says so.
+    """
+    notices: list[str] = []
+    x, y = _axis(picture.x), _axis(picture.y)
+    if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
+        x = Axis(x.title)  # labels stand at 0, 1, 2, ...
+    right = _axis(picture.right) if picture.right else None
+    space = _axis(picture.z) if picture.z else Axis()
+    marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
+    if right is None and any(getattr(mark, "side", "left") == "right" for mark in marks):
+        right = Axis()
+    rules = [Rule(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size]
+    rules = [rule for rule in rules if rule.x == rule.x]
+    _tell(notices, len(rules), RULES, "newest rules")
+    badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]
+    return Picture(
+        marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, right=right,
+        rules=tuple(rules[-RULES:]), badges=tuple(badges), guess=clean(picture.guess, 300), frame=picture.frame,
+    )  # fmt: skip
+
+
+def _mark(mark: Mark, index: int, x: Axis, y: Axis, right: Axis, space: Axis, notices: list[str]) -> Mark:
+    match mark:
+        case Line() | Points() | Band() | Bars():
+            up = right if mark.side == "right" else y
+            named = replace(mark, name=clean(mark.name, 60), color=color_of(mark.color, index))
+            named = replace(named, opacity=_opacity(mark.opacity))
+            return _drawn(named, x, up, space, notices)
+        case Grid():
+            return _grid(mark)
+        case Images():
+            return _images(mark, notices)
+        case Pie():
+            shares = np.maximum(np.nan_to_num(flat(mark.shares)), 0.0)
+            _tell(notices, len(shares), COLUMNS, "first shares")
+            shares = shares[:COLUMNS]
+            if not shares.sum() > 0:
+                return Text(("There is nothing to share out yet.",))
+            return Pie(shares / shares.sum(), _padded(mark.labels, len(shares), 40))
+        case Table():
+            _tell(notices, len(mark.rows), ROWS, "first rows")
+            width = max([len(mark.titles), *map(len, mark.rows)], default=0)
+            _tell(notices, width, COLUMNS, "first columns")
+            width = min(width, COLUMNS)
+            return Table(_cells(mark.titles, width), tuple(_cells(row, width) for row in mark.rows[:ROWS]))
+        case Text():
+            _tell(notices, len(mark.lines), LINES, "newest lines")
+            return Text(tuple(clean(line, 400) for line in mark.lines[-LINES:]))
+    raise TypeError(
+        f"A picture is made of marks, and {type(mark).__name__} is none; see looptap.visualizers.drawing.picture."
+    )
+
+
+def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices: list[str]) -> Mark:
+    """A mark on axes, its columns equally long."""
+    if isinstance(mark, Bars):
+        return _bars(mark, x, y, notices)
+    if isinstance(mark, Band):
+        across, low, high = _even(_along(mark.x, x), _along(mark.low, y), _along(mark.high, y))
+        return replace(mark, x=across, low=low, high=high)
+    columns = [_along(mark.x, x), _along(mark.y, y), *([] if mark.z is None else [_along(mark.z, z)])]
+    if isinstance(mark, Points) and mark.values is not None:
+        *columns, values = _even(*columns, flat(mark.values))
+        mark = replace(mark, values=values)
+    across, up, *deep = _even(*columns)
+    if isinstance(mark, Points):
+        return replace(mark, x=across, y=up, z=deep[0] if deep else None)
+    notes = [(i, clean(text, 60)) for i, text in mark.notes if 0 <= i < len(across)]
+    _tell(notices, len(notes), NOTES, "newest notes")
+    floor = mark.filled
+    if floor is not None:
+        floor = float(_along([floor], y)[0])
+        floor = None if floor != floor or deep else floor
+    dash = mark.dash if mark.dash in ("solid", "dash", "dot", "dashdot") else "solid"
+    return replace(
+        mark, x=across, y=up, z=deep[0] if deep else None, notes=tuple(notes[-NOTES:]), filled=floor, dash=dash
+    )
+
+
+def _bars(mark: Bars, x: Axis, y: Axis, notices: list[str]) -> Bars:
+    heights = _along(mark.heights, y)
+    if mark.edges is not None:
+        edges = _along(mark.edges, x)
+        count = max(0, min(len(heights), len(edges) - 1))
+        return replace(mark, heights=heights[:count], edges=edges[: count + 1], labels=())
+    _tell(notices, len(heights), BARS, "first bars")
+    heights = heights[:BARS]
+    labels = _padded(mark.labels, len(heights), 40) if mark.labels else tuple(map(str, range(len(heights))))
+    return replace(mark, heights=heights, labels=labels)
+
+
+def _grid(mark: Grid) -> Mark:
+    cells = np.asarray(mark.cells)
+    if cells.ndim != 2:
+        cells = np.atleast_2d(cells.squeeze()) if cells.squeeze().ndim < 2 else cells.reshape(len(cells), -1)
+    if not cells.size:
+        return Text(("The matrix has no cells yet.",))
+    rows, columns = cells.shape
+    return Grid(
+        flat(cells).reshape(rows, columns),
+        _padded(mark.rows, rows, 24) if mark.rows else (),
+        _padded(mark.columns, columns, 24) if mark.columns else (),
+        mark.written, clean(mark.name, 60),
+    )  # fmt: skip
+
+
+def _images(mark: Images, notices: list[str]) -> Mark:
+    _tell(notices, len(mark.images), IMAGES, "first images")
+    images = tuple(_image(image) for image in mark.images[:IMAGES])
+    if not images:
+        return Text(("There is no image yet.",))
+    captions = _padded(mark.captions, len(images), 40) if mark.captions else ()
+    return Images(images, captions, max(0, mark.columns))
+
+
+def _image(image: Any) -> Numbers:
+    pixels = np.asarray(image)
+    if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or not pixels.size:
+        return np.full((1, 1, 3), 127, np.uint8)
+    return pixels if pixels.dtype == np.uint8 else np.clip(np.nan_to_num(pixels), 0, 255).astype(np.uint8)
+
+
+def _along(values: Any, axis: Axis) -> Numbers:
+    """Numbers as their axis can show them: no zero on a logarithmic one, the local time on one of time."""
+    numbers = flat(values)
+    if axis.log:
+        numbers[~(numbers > 1 / LARGEST)] = np.nan
+    return local(numbers) if axis.time else numbers
+
+
+def _axis(axis: Axis) -> Axis:
+    axis = replace(axis, title=clean(axis.title, 40), log=axis.log and not axis.time)
+    low, high = (
+        None if end is None or np.isnan(number := _along([end], axis)[0]) else float(number)
+        for end in (axis.low, axis.high)
+    )
+    if low is not None and high is not None and not apart(low, high):
+        low = high = None
+    return replace(axis, low=low, high=high)
+
+
+def _even(*columns: Numbers) -> list[Numbers]:
+    shortest = min(map(len, columns))
+    return [column[:shortest] for column in columns]
+
+
+def _opacity(opacity: float) -> float:
+    return min(1.0, max(0.0, opacity)) if opacity == opacity else 1.0
+
+
+def _padded(texts: tuple[str, ...], count: int, most: int) -> tuple[str, ...]:
+    return tuple(clean(text, most) for text in texts[:count]) + tuple(map(str, range(len(texts), count)))
+
+
+def _cells(row: tuple[str, ...], width: int) -> tuple[str, ...]:
+    return tuple(clean(cell, 80) for cell in row[:width]) + ("",) * (width - len(row))
+
+
+def _tell(notices: list[str], count: int, most: int, what: str) -> None:
+    if count > most:
+        notices.append(f"Only the {most} {what} of {count} are drawn.")
+
+
+def _piled(text: str, i: int) -> bool:
+    """Whether a character is one of a pile of accents, which would grow over its neighbours."""
+    return all(unicodedata.combining(c) for c in text[i - 3 : i + 1])

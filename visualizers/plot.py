@@ -1,0 +1,253 @@
+"""`Plot`: charts beside each other, each chosen when the first value comes. It draws nothing: surfaces do.
+
+`looptap.plot` makes one, in a notebook its view. A surface calls `pull` when it is ready for the next frame and then
+draws the `pictures`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from looptap.streams.errors import LooptapError
+from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.cells import Cell
+from looptap.visualizers.charts.choice import kind_named
+from looptap.visualizers.charts.frame_history import KEEP
+from looptap.visualizers.charts.legends import label_of, legends
+from looptap.visualizers.charts.marks import settle
+from looptap.visualizers.charts.summaries import Summary, summary
+from looptap.visualizers.data.colors import Palette
+from looptap.visualizers.drawing.picture import Picture
+
+Streams: TypeAlias = Stream | Sequence[Stream]
+"""One stream, or several that share a chart."""
+
+
+class Plot:
+    """Charts of streams, in ``rows`` rows. A tuple or a list of streams shares one chart.
+
+    ``chart`` is the kind for all of them, chosen by the first values if it is not given; ``x`` is what is drawn over:
+    "step", "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields
+    that are drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back
+    at. Raises ValueError for an unknown ``chart``, IncompatibleStreams for streams that do not share axes.
+
+    >>> from looptap.streams.stream.stream import stream_of
+    >>> plot = Plot(stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss")))
+    >>> plot.pull(), plot.cells[0].chart.kind, plot.pictures()[0].x.title
+    (True, 'line', 'step')
+    """
+
+    def __init__(
+        self,
+        *streams: Streams,
+        chart: str = "",
+        rows: int = 0,
+        x: str = "",
+        y: str | Sequence[str] = (),
+        color: str = "",
+        title: str = "",
+        keep: int = KEEP,
+    ) -> None:
+        if chart:
+            kind_named(chart)
+        self.rows = rows
+        self.palette = Palette()
+        self._options = {"x": x, "title": title, "keep": keep, "palette": self.palette}
+        self._how = {"chart": chart, "y": (y,) if isinstance(y, str) else tuple(y), "color": color}
+        groups = [_group(group) for group in streams]
+        self._legends = legends(groups)
+        self.cells: list[Cell] = [self._cell(group) for group in groups]
+
+    def _cell(self, streams: Sequence[Stream]) -> Cell:
+        return Cell(streams, self._options, self._how, self._legends)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the charts: as asked for, else about square with at most three columns."""
+        count = max(1, len(self.cells))
+        rows = self.rows if self.rows > 0 else math.ceil(count / min(3, math.ceil(math.sqrt(count))))
+        return min(rows, count), math.ceil(count / min(rows, count))
+
+    # ------------------------------------------------------------ what is on it
+
+    def add(self, *streams: Streams, to: int | None = None, **how: Any) -> None:
+        """Give each stream a chart of its own, or draw it on the chart ``to``, counted from 0.
+
+        ``how`` is what `Chart.add` takes: ``axis="right"``, ``color``, ``dash``, ``name``, ``y``. Raises
+        IncompatibleStreams.
+        """
+        for group in streams:
+            if to is None:
+                cell = Cell((), self._options, {**self._how, **how}, self._legends)
+                for stream in _group(group):
+                    cell.add(stream)
+                self.cells.append(cell)
+            else:
+                for stream in _group(group):
+                    self.cells[to].add(stream, **how)
+
+    def remove(self, *streams: Streams) -> None:
+        """Draw these streams no more; a chart without streams goes."""
+        for group in streams:
+            for stream in _group(group):
+                for cell in self.cells:
+                    cell.remove(stream)
+        self.cells[:] = [cell for cell in self.cells if cell.streams]
+
+    def marks(self, source: Any) -> None:
+        """Draw a vertical line for each command of ``source`` on all charts. Those of the streams' runs are there."""
+        for cell in self.cells:
+            cell.marks(source)
+
+    def pause(self) -> None:
+        """Let all pictures stand; the streams go on."""
+        for cell in self.cells:
+            cell.pause()
+
+    def resume(self) -> None:
+        """Let all pictures move again."""
+        for cell in self.cells:
+            cell.resume()
+
+    # ------------------------------------------------------------ what a surface calls
+
+    def pull(self) -> bool:
+        """Take in what has arrived; whether any picture has changed."""
+        return any([cell.pull() for cell in self.cells])
+
+    def pictures(self) -> list[Picture]:
+        """The pictures of now, one of each chart."""
+        return [cell.draw() for cell in self.cells]
+
+    @property
+    def live(self) -> bool:
+        """Whether any stream may still yield something."""
+        return any(stream.state == LIVE for cell in self.cells for stream in cell.streams)
+
+    # ------------------------------------------------------------ outside a notebook
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the pictures of now to a file, whose suffix says how: .png, .svg, .pdf, .html, .txt.
+
+        A .gif shows the kept frames of a chart, one after the other: of that with the most. Raises ValueError for a
+        suffix that is not known, ImportError where the library for it is missing. The commands of a live run are asked
+        for before, for a second at most.
+        """
+        saving = import_module("looptap.visualizers.surfaces.saving")
+        self.pull()
+        charts = [cell.chart for cell in self.cells if cell.chart is not None]
+        settle(chart.commands for chart in charts)
+        self.pull()
+        if os.fspath(path).lower().endswith(".gif"):
+            pictures = max(charts, key=lambda chart: chart.frames).film() if charts else self.pictures()
+        else:
+            pictures = self.pictures()
+        saving.save(pictures, path, self.rows or None)
+
+    def summary(self) -> Summary:
+        """The final and the best value of each stream of numbers, with the run that it is of."""
+        names = {key: legend.name for key, legend in self._legends.items()}
+        return summary([stream for cell in self.cells for stream in cell.streams], names)
+
+    def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
+        """Show it in a window, on a page in the browser or in the terminal, where it can be seen from here.
+
+        ``place`` is "window", "browser" or "terminal"; without ``block`` a script waits until it is closed.
+        """
+        return import_module("looptap.visualizers.surfaces.showing").show(self, place=place, block=block, title=title)
+
+    def __repr__(self) -> str:
+        charts = ", ".join(
+            f"{cell.title!r} as {cell.chart.kind if cell.chart else 'nothing yet'}" for cell in self.cells
+        )
+        return f"<Plot of {charts or 'nothing'}>"
+
+
+def _group(streams: Streams) -> list[Stream]:
+    found = [streams] if isinstance(streams, Stream) else list(streams) if isinstance(streams, Iterable) else [streams]
+    for stream in found:
+        if not isinstance(stream, Stream):
+            raise TypeError(
+                f"A plot is of streams, not of {type(stream).__name__}: looptap.plot(run.stream('step, loss')), or "
+                "looptap.stream_of(values) for values at hand."
+            )
+    return found
+
+
+def plot(
+    *streams: Streams,
+    chart: str = "",
+    rows: int = 0,
+    x: str = "",
+    y: str | Sequence[str] = (),
+    color: str = "",
+    title: str = "",
+    keep: int = KEEP,
+) -> Any:
+    """Draw streams, each by the chart that its first value asks for; a tuple or list of streams shares one.
+
+    The arguments are those of `Plot`, which is what is returned: `Plot.save` writes it to a file. Raises TypeError for
+    what is no stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams that do not share axes.
+
+    >>> import looptap
+    >>> looptap.plot(looptap.stream_of([3, 1, 2], name="loss"))
+    <Plot of 'loss' as line>
+    """
+    return Plot(*streams, chart=chart, rows=rows, x=x, y=y, color=color, title=title, keep=keep)
+
+
+def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
+    """Streams of several runs on shared axes, over ``x``: live and stored runs, and the names of their streams.
+
+    ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run; streams may
+    stand in place of runs and names, and then share one chart. ``x`` is "step", "epoch", "time" (seconds since the
+    start of each run), "wall" or a field; ``how`` is what `plot` takes besides. `Plot.summary` is the table of final
+    and best values. A run without a stream of that name is left out, with a note on the chart; an error is raised if
+    none has it.
+
+    >>> import looptap
+    >>> one, two = (looptap.stream_of([0.5, rest], name="loss") for rest in (0.25, 0.125))
+    >>> looptap.compare(one, two).summary()[1]["final"]
+    0.125
+    """
+    names = [one for one in sources if isinstance(one, str)]
+    streams = [one for one in sources if isinstance(one, Stream)]
+    runs = [one for one in sources if not isinstance(one, str | Stream)]
+    for run in runs:
+        if not hasattr(run, "stream"):
+            raise TypeError(
+                f"looptap.compare takes runs, names of their streams, and streams, not {type(run).__name__}: "
+                "looptap.open(path) opens a stored run."
+            )
+    if bool(names) != bool(runs):
+        raise ValueError("looptap.compare takes runs and names of their streams: looptap.compare(old, new, 'loss').")
+    groups: list[list[Stream]] = [streams] if streams else []
+    missing: list[dict[str, str]] = [{}] if streams else []
+    for name in names:
+        found, without = _of_runs(runs, name)
+        groups.append(found)
+        missing.append(without)
+    made = Plot(*groups, x=x, **how)
+    for cell, without in zip(made.cells, missing, strict=True):
+        cell.refused.update(without)
+    return made
+
+
+def _of_runs(runs: Sequence[Any], name: str) -> tuple[list[Stream], dict[str, str]]:
+    """The stream of that name of each run; and for those that have none why. Raises that if it is so for all."""
+    found: list[Stream] = []
+    without: dict[str, str] = {}
+    for run in runs:
+        try:
+            found.append(run.stream(name))
+        except LooptapError as error:
+            without[label_of(run)] = f"{label_of(run)} is left out: {error}"
+            failed = error
+    if not found:
+        raise failed
+    return found, without

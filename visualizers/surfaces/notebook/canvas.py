@@ -1,0 +1,126 @@
+"""`Canvas`: the widget that shows pictures of two dimensions as they change, drawn by uPlot and a few marks of ours.
+
+The code of the page is held once, by a model of its own; a canvas carries some lines that load it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from looptap.visualizers.surfaces.notebook.browser_pages import Pages
+from looptap.visualizers.surfaces.notebook.frames import Frame, Sent
+from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
+
+STATIC = Path(__file__).parent / "static"
+_CODE = ("uPlot.iife.min.js", "columns.js", "paint.js", "plane.js", "panels.js", "chart.js")
+
+
+class Library(anywidget.AnyWidget):
+    """The code of the page, as a model without a view."""
+
+    _esm = "export default {};"
+    code = traitlets.Unicode().tag(sync=True)
+
+
+@cache
+def library() -> Library:
+    """The one of this process."""
+    style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
+    parts = [(STATIC / name).read_text() for name in _CODE]
+    return Library(code="\n".join([f"const STYLE = {_text(style)};", *parts]))
+
+
+def _text(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+class Canvas(anywidget.AnyWidget):
+    """Shows the frames that it is given by `offer`, as fast as the pages that look at it can draw them.
+
+    ``on_ask(message)`` is called with what else a page asks for: to seek a frame, to play. ``still`` names the picture
+    that stands below it in the saved notebook, and is not seen beside it.
+    """
+
+    _esm = (STATIC / "stub.js").read_text()
+    library = traitlets.Unicode().tag(sync=True)
+    identity = traitlets.Unicode().tag(sync=True)
+    still = traitlets.Unicode().tag(sync=True)
+    height = traitlets.Int(300).tag(sync=True)
+
+    def __init__(
+        self, on_ask: Callable[[dict[str, Any]], None] = lambda message: None, *, height: int = 300, still: str = ""
+    ) -> None:
+        code = f"IPY_MODEL_{library().model_id}"
+        super().__init__(library=code, identity=uuid.uuid4().hex, still=still, height=height)
+        self._guard = threading.Lock()
+        self._pages, self._sent = Pages(), Sent()
+        self._number = 0
+        self._full = True
+        self._on_ask = on_ask
+        self.on_msg(self._message)
+        answer_anywhere(self)
+        quietly(self)
+
+    # ------------------------------------------------------------ what pages say
+
+    def _message(self, widget: Any, message: Any, buffers: Any) -> None:
+        pulse.hear()
+        kind, page = message.get("t"), str(message.get("page", ""))[:40]
+        now = time.monotonic()
+        with self._guard:
+            if kind == "ready":
+                self._pages.heard(page, self._number, now)
+                self._full = True
+            elif kind == "ack" and isinstance(number := message.get("n"), int):
+                self._pages.heard(page, min(number, self._number), now, bool(message.get("hidden")))
+            elif kind == "left":
+                self._pages.left(page)
+        if kind not in ("ready", "ack", "left"):
+            self._on_ask(message)
+
+    # ------------------------------------------------------------ what they get
+
+    def watched(self, now: float) -> bool:
+        """Whether there is a page that draws what it gets."""
+        with self._guard:
+            return self._pages.there(self._number, now, deaf=pulse.deaf(now))
+
+    def ready(self) -> bool:
+        """Whether the pages can take another frame."""
+        with self._guard:
+            return self._pages.ready(self._number)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether no page has it in sight."""
+        return self._pages.hidden
+
+    @property
+    def behind(self) -> bool:
+        """Whether a page has to be told everything anew."""
+        return self._full
+
+    def made(self, frame: Frame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
+        """What pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
+
+        ``blind`` is a short form of all, for whoever may be there.
+        """
+        with self._guard:
+            full = self._full or blind
+            self._full = False
+            self._number += 1
+            ask = self._pages.sent(self._number, time.monotonic())
+            message, buffers = self._sent.update(frame, full=full, coarse=blind)
+            message |= {"t": "frame", "n": self._number, "time": made, "ask": ask}
+        return message, buffers

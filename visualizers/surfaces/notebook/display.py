@@ -1,0 +1,98 @@
+"""A plot in a notebook: its charts side by side, live, and the still that is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.cells import Cell
+from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.notebook.driver import driver
+from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
+from looptap.visualizers.surfaces.notebook.live_canvas import Live
+from looptap.visualizers.surfaces.notebook.stills import Still
+
+_GAP, _LEAST = 8, 240  # pixels between charts, and those of a chart: where a row has fewer, it has fewer charts
+_LOOK = 0.2  # seconds between looks at which charts a plot has
+_shown: dict[str, tuple[str, list[PlotView]]] = {}  # by the notebook's cell: its execution, and what that showed
+
+
+class PlotView:
+    """Shows a plot, and follows as charts are added to it and taken away."""
+
+    def __init__(self, plot: Plot) -> None:
+        self.plot = plot
+        self.still = Still(self._pictures, lambda: plot.live)
+        self.box = ipywidgets.GridBox(layout=ipywidgets.Layout(width="100%", grid_gap=f"{_GAP}px"))
+        self._lives: dict[Cell, Live] = {}
+        self._shape = (0, 0)
+        self.closed = False
+        self._arrange()
+
+    def display(self) -> None:
+        """Put it into the output of the cell that runs."""
+        from IPython.display import display
+
+        display(self.box)
+        if Still.wanted():
+            self.still.display()
+        self.start()
+
+    def start(self) -> None:
+        """Follow the plot; `box` is shown by somebody else."""
+        driver.add(self)
+
+    def close(self) -> None:
+        """Show nothing more; the streams go on."""
+        self.closed = True
+        self.still.close()
+        for live in self._lives.values():
+            live.close()
+        self.box.close()
+
+    def step(self, now: float) -> float | None:
+        """Follow what was added and removed."""
+        if self.closed:
+            return None
+        self._arrange()
+        return _LOOK
+
+    def _arrange(self) -> None:
+        cells = list(self.plot.cells)
+        if cells == list(self._lives) and self._shape == self.plot.shape:
+            return
+        self._shape = rows, columns = self.plot.shape
+        for cell in [cell for cell in self._lives if cell not in cells]:
+            self._lives.pop(cell).close()
+        height = 300 if rows * columns == 1 else 240
+        lives = {cell: self._lives.get(cell) or Live(cell, height=height, still=self.still.name) for cell in cells}
+        fresh = [live for cell, live in lives.items() if cell not in self._lives]
+        self._lives = lives
+        self.box.children = [live.canvas for live in lives.values()]
+        share = f"(100% - {_GAP * (columns - 1)}px) / {columns}"
+        self.box.layout.grid_template_columns = f"repeat(auto-fill, minmax(min(100%, max({_LEAST}px, {share})), 1fr))"
+        answer_anywhere(self.box)
+        for live in fresh:
+            live.start()
+
+    def _pictures(self) -> tuple[list[Picture], int]:
+        return self.plot.pictures(), self.plot.shape[0]
+
+
+def show(what: Plot | Stream) -> None:
+    """Show a plot, or a stream as one, in the cell that runs; what the same cell showed before is let go."""
+    view = PlotView(what if isinstance(what, Plot) else Plot(what))
+    parent: dict[str, Any] = getattr(shell(), "parent_header", None) or {}
+    cell = str((parent.get("metadata") or {}).get("cellId") or "")
+    execution = str((parent.get("header") or {}).get("msg_id") or "")
+    if cell:
+        before, views = _shown.get(cell, ("", []))
+        if before != execution:
+            for old in views:
+                old.close()
+            views = []
+        _shown[cell] = execution, [*views, view]
+    view.display()

@@ -1,0 +1,83 @@
+"""The thread that moves the charts of a notebook: each is visited when it asked to be, also while a cell runs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from looptap.visualizers.surfaces.notebook.kernels import pulse
+
+log = logging.getLogger("looptap")
+
+_AGAIN = 5.0  # seconds after which what failed is tried again
+_IDLE = 60.0  # seconds without any chart after which the thread ends
+
+
+class Moved(Protocol):
+    """Something that is visited: it says after how many seconds again; None: never."""
+
+    def step(self, now: float) -> float | None:
+        """Do what there is to do."""
+
+
+class Driver:
+    """Visits each of those that were given to `add`, on one thread, until they want no more."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, Moved]] = []
+        self._count = itertools.count()
+        self._running = False
+        self._failed: weakref.WeakSet[Moved] = weakref.WeakSet()
+
+    def add(self, moved: Moved, pause: float = 0.0) -> None:
+        """Visit it after ``pause`` seconds, and then as it says; one that is there already is visited then, too."""
+        with self._changed:
+            self._waiting = [entry for entry in self._waiting if entry[2] is not moved]
+            self._waiting.append((time.monotonic() + pause, next(self._count), moved))
+            heapq.heapify(self._waiting)
+            self._changed.notify()
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            due, moved = found
+            begun = time.monotonic()
+            try:
+                pause = moved.step(begun)
+            except Exception:
+                if moved not in self._failed:
+                    self._failed.add(moved)
+                    log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
+                pause = _AGAIN
+            if pause is not None:
+                again = max(due, begun - pause) + pause  # a visit that came late makes no other come late
+                with self._changed:
+                    if not any(entry[2] is moved for entry in self._waiting):
+                        heapq.heappush(self._waiting, (again, next(self._count), moved))
+
+    def _next(self) -> tuple[float, Moved] | None:
+        """Whose turn it is, once it is, and since when."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiting, _IDLE):
+                self._running = False
+                return None
+            while True:
+                now = time.monotonic()
+                due = self._waiting[0][0]
+                if due <= now:
+                    pulse.beat(now)
+                    return due, heapq.heappop(self._waiting)[2]
+                self._changed.wait(due - now)
+
+
+driver = Driver("looptap-charts")
+"""That of this process."""

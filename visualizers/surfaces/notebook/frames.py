@@ -1,0 +1,141 @@
+"""From a `Picture` to what a page of a notebook needs: a layout as plain data, and columns of numbers beside it.
+
+A column that only grows is sent from where the page has it; any other is sent anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, panels
+from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, Numbers, Picture
+from looptap.visualizers.drawing.sanitize import tidy
+
+COARSE = 4_000
+"""Numbers of a column in a frame that nobody may be there to receive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Numbers, and how many there have been in all where the older ones only slide away; None: all may be new."""
+
+    numbers: Numbers
+    total: int | None = None
+    most: int = 0
+    """How many a page keeps of those that slide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """The points of a line that slide by; ``key`` is the same as long as they are the same."""
+
+    key: str
+    x: Column
+    y: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A picture as a page gets it: ``layout`` is plain data, its marks name ``columns`` by their keys."""
+
+    layout: dict[str, Any]
+    columns: dict[str, Column]
+
+
+def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> Frame:
+    """The frame of a picture. ``growing`` has the points of lines, by the place of their marks, that slide by."""
+    found = tidy(picture)
+    sliding = {id(found.marks[place]): column for place, column in (growing or {}).items()}
+    columns: dict[str, Column] = {}
+    told = [_panel(panel, f"{i}", sliding, columns) for i, panel in enumerate(panels(found))]
+    layout = {
+        "title": found.title,
+        "x": _axis(found.x),
+        "y": _axis(found.y),
+        "z": _axis(found.z),
+        "right": _axis(found.right),
+        "panels": told,
+        "rules": [(rule.x, rule.text) for rule in found.rules],
+        "badges": found.badges,
+        "guess": found.guess,
+        "frame": found.frame,
+    }
+    return Frame(layout, columns)
+
+
+def _panel(panel: Panel, key: str, sliding: Mapping[int, Growing], columns: dict[str, Column]) -> dict[str, Any]:
+    marks = [_mark(mark, f"{key}.{i}", panel, sliding.get(id(mark)), columns) for i, mark in enumerate(panel.marks)]
+    return {"kind": panel.kind, "marks": marks, "labels": bar_labels(panel.marks)}
+
+
+def _mark(mark: Mark, key: str, panel: Panel, slides: Growing | None, columns: dict[str, Column]) -> dict[str, Any]:
+    about: dict[str, Any] = {"m": type(mark).__name__.lower()}
+    arrays: dict[str, Column] = {}
+    for field in fields(mark):
+        value = getattr(mark, field.name)
+        if slides is not None and field.name in ("x", "y"):
+            about[field.name] = f"{slides.key}.{field.name}"
+            columns[about[field.name]] = getattr(slides, field.name)
+        elif isinstance(value, np.ndarray):
+            arrays[field.name] = Column(np.ascontiguousarray(value, np.float64).ravel())
+        else:
+            about[field.name] = value
+    if isinstance(mark, Grid):
+        about["shape"] = mark.cells.shape
+    elif isinstance(mark, Bars):
+        left, right = bar_sides(mark, panel.marks)
+        arrays |= {"left": Column(left), "right": Column(right)}
+    elif isinstance(mark, Images):
+        about["images"] = [image.shape for image in mark.images]
+        arrays = {f"image{i}": Column(np.ascontiguousarray(image)) for i, image in enumerate(mark.images)}
+    for name, column in arrays.items():
+        about.setdefault(name, f"{key}.{name}")
+        columns[f"{key}.{name}"] = column
+    if isinstance(mark, Images):
+        about["key"] = key
+    return about
+
+
+def _axis(axis: Axis | None) -> dict[str, Any] | None:
+    if axis is None:
+        return None
+    return {"title": axis.title, "low": axis.low, "high": axis.high, "log": axis.log, "time": axis.time}
+
+
+class Sent:
+    """What the pages of a chart have; `update` tells what they lack."""
+
+    def __init__(self) -> None:
+        self._layout: dict[str, Any] | None = None
+        self._totals: dict[str, int] = {}
+
+    def update(self, frame: Frame, *, full: bool, coarse: bool = False) -> tuple[dict[str, Any], list[memoryview]]:
+        """The message and the buffers that bring all pages up to ``frame``; ``full`` says everything.
+
+        ``coarse`` reduces what it says, for pages that may not be there: the next frame to them says it in full.
+        """
+        message: dict[str, Any] = {"full": full}
+        if full or frame.layout != self._layout:
+            message["layout"] = frame.layout
+        self._layout = None if coarse else frame.layout
+        data: list[tuple[str, bool, int, bool]] = []
+        buffers = []
+        for key, column in frame.columns.items():
+            numbers, fresh = column.numbers, True
+            had = self._totals.get(key)
+            if column.total is not None and had is not None and not full:
+                new = column.total - had
+                if 0 <= new <= len(numbers):
+                    numbers, fresh = numbers[len(numbers) - new :], False
+            if coarse and column.total is not None:
+                numbers = numbers[:: max(1, len(numbers) // COARSE)]
+            pixels = numbers.dtype == np.uint8
+            data.append((key, fresh, max(column.most, numbers.size), pixels))
+            # A copy: it is sent by another thread.
+            buffers.append(memoryview(numbers.tobytes() if pixels else np.array(numbers, np.float64).tobytes()))
+        self._totals = {} if coarse else {k: c.total for k, c in frame.columns.items() if c.total is not None}
+        return message | {"data": data}, buffers

@@ -1,0 +1,103 @@
+"""`Live`: keeps a canvas showing what a chart holds: as fast as the pages draw, and as slowly as they must."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from looptap.visualizers.cells import Cell
+from looptap.visualizers.surfaces.notebook.canvas import Canvas
+from looptap.visualizers.surfaces.notebook.driver import driver
+from looptap.visualizers.surfaces.notebook.frames import frame_of
+from looptap.visualizers.surfaces.notebook.growing import growing
+from looptap.visualizers.surfaces.notebook.kernels import pulse
+
+FASTEST = 1 / 60
+"""Seconds between two frames, at least."""
+_SOON, _STILL = 0.004, 0.05  # seconds until the next look at a chart that has nothing new, at first and later
+_BLIND = 0.5  # seconds between frames for pages that cannot tell whether they are there
+_HIDDEN = 1.0
+_ALONE = 10.0  # seconds between looks at a chart that no page shows
+_TRIES = 10  # frames for a page that is only now being made
+
+
+class Live:
+    """A chart of a plot and the canvas that shows it, moved by the driver's thread from `start` to `close`."""
+
+    def __init__(self, cell: Cell, *, height: int = 300, still: str = "") -> None:
+        self.cell = cell
+        self.canvas = Canvas(self._asked, height=height, still=still)
+        self.closed = False
+        self._tries = 0
+        self._pause = _SOON
+        self._dirty = True
+        self._made = time.time()
+
+    def start(self) -> None:
+        """Show what there is, and go on."""
+        self._tries = 0
+        driver.add(self)
+
+    def close(self) -> None:
+        """Show nothing more, and free what it took."""
+        self.closed = True
+        self.canvas.close()
+
+    def step(self, now: float) -> float | None:
+        """Send a frame if there is something new and somebody can take it; the seconds until the next look."""
+        if self.closed:
+            return None
+        canvas = self.canvas
+        if not canvas.watched(now):
+            return self._blindly(now)
+        self._tries = 0
+        if not canvas.ready():
+            return 0.01
+        if not (self._pull() or canvas.behind):
+            self._pause = min(_STILL, self._pause * 1.5)
+            return self._pause
+        self._show()
+        self._pause = _SOON
+        return _HIDDEN if canvas.hidden else FASTEST
+
+    def _blindly(self, now: float) -> float:
+        """Nobody is known to look: a page may be on its way, or cannot speak while a cell runs."""
+        deaf = pulse.deaf(now)
+        if not deaf and self._tries >= _TRIES:
+            self._pull()
+            return _ALONE
+        self._tries += 1
+        if self._pull() or self._tries < _TRIES:
+            self._show(blind=True)
+        return _BLIND
+
+    def _pull(self) -> bool:
+        if self.cell.pull():
+            self._dirty, self._made = True, time.time()
+        return self._dirty
+
+    def _show(self, *, blind: bool = False) -> None:
+        self._dirty = False
+        with self.cell.lock:
+            chart = self.cell.chart
+            with contextlib.nullcontext() if chart is None else chart.lock:  # what grows is a view of what it writes to
+                picture = self.cell.draw()
+                frame = frame_of(picture, {} if chart is None else growing(chart, picture))
+                frame.layout["playing"] = not self.cell.paused
+                message = self.canvas.made(frame, blind=blind, made=self._made)
+        self.canvas.send(*message)
+
+    def _asked(self, message: dict[str, Any]) -> None:
+        """A page asks for another frame, or to hold the one it has."""
+        kind, chart = message.get("t"), self.cell.chart
+        if kind == "seek" and isinstance(index := message.get("frame"), int) and chart is not None:
+            chart.show(index)
+        elif kind == "play" and message.get("on"):
+            if chart is not None:
+                chart.show(None)
+            self.cell.resume()
+        elif kind == "play":
+            self.cell.pause()
+        self._dirty = True
+        driver.add(self)

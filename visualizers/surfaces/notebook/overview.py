@@ -1,0 +1,203 @@
+"""`overview`: what a run does, what looptap costs it, who changed what: a dashboard in a notebook or in Voilà."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ipywidgets
+
+from looptap.client.run import Run
+from looptap.client.session.vitals import moving
+from looptap.client.streams.estimates import Estimates, over_by_now, said
+from looptap.streams.errors import LooptapError
+from looptap.visualizers.charts import schemas
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.notebook.display import PlotView
+from looptap.visualizers.surfaces.notebook.driver import Driver
+from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere
+
+EVERY = 1.0
+"""Seconds between two looks at the run."""
+_CHARTS = 6
+_COMMANDS = 8
+_ROWS = 30
+_STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0 12px"
+_BAR = "display:flex;height:12px;max-width:600px;margin:8px 0 4px;background:#8883;border-radius:2px;overflow:hidden"
+_CELL = "text-align:left;padding:1px 12px 1px 0;border-bottom:1px solid #8883"
+
+looks = Driver("looptap-overviews")
+"""The thread that asks for what all overviews show."""
+
+
+class Overview(ipywidgets.VBox):  # type: ignore[misc]
+    """Facts and charts of a run, renewed each second until `close` or the end of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.closed = False
+        self._facts = ipywidgets.HTML()
+        self._charts = ipywidgets.VBox()
+        self._view: PlotView | None = None
+        self._drawn: set[str] = set()
+        self._before: tuple[float, dict[str, int]] = (0.0, {})
+        self._estimates = Estimates(run)
+        super().__init__([self._facts, self._charts])
+        self.step(time.monotonic())
+        looks.add(self, EVERY)
+
+    def close(self) -> None:
+        """Show nothing more; the run goes on."""
+        self.closed = True
+        if self._view is not None:
+            self._view.close()
+        super().close()
+
+    def step(self, now: float) -> float | None:
+        """Ask the run how it is, and show that."""
+        if self.closed:
+            return None
+        parts = [_head(self.run)]
+        if (report := self._estimates.told()) is not None:
+            parts.append(_estimate(report))
+        for part in (self._cost, self._streams, self._commands):
+            try:
+                parts += part() if self.run.alive else []
+            except (LooptapError, TimeoutError) as error:
+                parts.append(f"<p>{html.escape(str(error))}</p>")
+        self._facts.value = "".join(parts)
+        return EVERY if self.run.state not in ("ended", "failed") else None
+
+    def _rates(self, stats: dict[str, Any]) -> str:
+        (then, before), now = self._before, time.monotonic()
+        events = {str(name): int(count) for name, count in stats.get("events", {}).items()}
+        self._before = now, events
+        rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / (now - then):,.1f}") for name, n in events.items()]
+        return table("Events", ("event", "so far", "per second"), rows)
+
+    def _cost(self) -> list[str]:
+        stats = self.run.stats()
+        queries = [one for one in stats.get("queries", []) if isinstance(one, dict)]
+        streams = [one for one in stats.get("streams", []) if isinstance(one, dict)]
+        share = sum(float(one.get("share_of_time", 0.0)) for one in [*queries, *streams])
+        facts = [
+            ("queries and standing streams", f"{share:.2%} of the loop's time"),
+            ("looptap's thread", f"{float(stats.get('io_share', 0.0)):.2%}"),
+            ("budget", f"{float(stats.get('budget', 0.0)):.0%}" if stats.get("budget") != float("inf") else "none"),
+            ("clients", str(len(stats.get("clients", [])))),
+            ("dropped values", f"{int(stats.get('dropped', 0)):,}"),
+        ]
+        rows = [
+            (
+                str(one.get("name", "")),
+                str(one.get("on", "")),
+                _time(float(one.get("nanoseconds_per_event", 0))),
+                f"{float(one.get('share_of_time', 0)):.2%}",
+                str(one.get("limitation", "")),
+            )
+            for one in queries
+        ]
+        return [
+            self._rates(stats),
+            table("What looptap costs", ("", ""), facts),
+            table("Queries", ("query", "on", "per event", "share", "limited"), rows),
+        ]
+
+    def _streams(self) -> list[str]:
+        found = self.run.streams
+        rows = [
+            (
+                one.name,
+                one.query,
+                one.on,
+                f"{one.values:,}",
+                f"{one.rate:,.3g}",
+                str(one.readers),
+                one.reason or one.state,
+            )
+            for one in found
+        ]
+        self._draw([one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)])
+        titles = ("stream", "query", "on", "values", "per second", "readers", "state")
+        return [table("Standing streams", titles, rows)]
+
+    def _draw(self, names: Sequence[str]) -> None:
+        """Charts of the first standing streams, those with a band before the others: progress and its estimate."""
+        fresh = [name for name in names[:_CHARTS] if name not in self._drawn][: _CHARTS - len(self._drawn)]
+        if not fresh:
+            return
+        self._drawn |= set(fresh)
+        streams = [self.run.stream(name) for name in fresh]
+        if self._view is None:
+            self._view = PlotView(Plot(*streams))
+            self._charts.children = [self._view.box]
+            self._view.start()
+            answer_anywhere(self)
+        else:
+            self._view.plot.add(*streams)
+
+    def _commands(self) -> list[str]:
+        rows = [
+            (
+                time.strftime("%H:%M:%S", time.localtime(float(one.get("time") or 0))),
+                f"{one.get('what', '')} {one.get('name', '') or ''}",
+                f"{one.get('old')!r:.40} → {one.get('new')!r:.40}" if one.get("what") == "set" else "",
+                str(one.get("client", "")),
+                str(one.get("outcome", "")),
+            )
+            for one in reversed(list(self.run.commands)[-_COMMANDS:])
+        ]
+        return [table("Last commands", ("at", "what", "change", "by", "outcome"), rows)]
+
+
+def _head(run: Run) -> str:
+    info, state = run.info, f"{run.state}: {run.reason}" if run.reason else run.state
+    facts = [f"rank {info.rank} of {info.ranks}", f"{info.host}, pid {info.pid}", state]
+    if run.paused:
+        facts.append(f"paused for {run.paused:.0f} s")
+    elif run.alive:
+        facts.append(moving(run.events(), run.ages(), run.idle))
+        if run.inside:
+            facts.append(f"inside {run.inside}")
+    return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
+
+
+def _time(nanoseconds: float) -> str:
+    """Three digits, in µs or ms.
+
+    >>> _time(35_400), _time(28_600_000)
+    ('35.4 µs', '28.6 ms')
+    """
+    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
+
+
+def _estimate(report: Mapping[str, Any]) -> str:
+    """What remains, as a bar, full where it is over for sure and shaded where perhaps, and in words."""
+    sure, perhaps = over_by_now(report)
+    parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
+                    for share, color in ((sure, "#1f77b4"), (perhaps - sure, "#1f77b466")))  # fmt: skip
+    lines = "".join(f"<p style='margin:0'>{html.escape(line)}</p>" for line in said(report))
+    return f'<div style="{_BAR}">{parts}</div><div style="margin:0 0 12px">{lines}</div>'
+
+
+def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table, all texts escaped; nothing if there are no rows."""
+    if not rows:
+        return ""
+    body = [
+        f"<tr>{''.join(f'<{tag} style={_CELL!r}>{html.escape(cell[:200])}</{tag}>' for cell in row)}</tr>"
+        for tag, row in [("th", titles), *(("td", row) for row in rows[:_ROWS])]
+        if any(row)
+    ]
+    more = f"<p>and {len(rows) - _ROWS:,} more</p>" if len(rows) > _ROWS else ""
+    return f"<b>{html.escape(title)}</b><table style={_STYLE!r}>{''.join(body)}</table>{more}"
+
+
+def overview(run: Run) -> Overview:
+    """A dashboard of a run: rates, what looptap costs, ranks, standing streams with charts, the last commands.
+
+    A widget that ends a cell to be shown. In a notebook that Voilà serves it is a page of its own.
+    """
+    return Overview(run)

@@ -1,0 +1,246 @@
+"""`panel`: the controls of a run as sliders, switches, choices and buttons, in a notebook.
+
+It follows what others change, says beside each control what came of a change, and asks the run on threads of its own:
+a cell that runs, or a loop that stands still, blocks nothing but the change itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets
+
+from looptap.client.control.controls import ControlInfo
+from looptap.client.run import Run
+from looptap.streams.errors import LooptapError
+from looptap.visualizers.surfaces.notebook import kernels
+from looptap.visualizers.surfaces.notebook.driver import Driver
+
+EVERY = 1.0
+"""Seconds between two looks at what others have changed."""
+_WIDE = 100.0  # a positive range whose ends differ by more than this factor has a slider of powers
+_OPERATOR = "operator"  # the role that may change a job
+_WIDTHS = {"label": "180px", "input": "320px"}
+
+looks = Driver("looptap-panels")
+"""The thread that looks at the controls of all panels."""
+
+
+class Row:
+    """One control, or one command: its widget, and what came of its last use."""
+
+    def __init__(self, name: str, widget: Any, doc: str, unit: str = "") -> None:
+        self.name, self.widget = name, widget
+        self.shown: Any = getattr(widget, "value", None)
+        self.waiting: list[Any] = []
+        self.busy = False
+        label = ipywidgets.Label(f"{name} [{unit}]" if unit else name, layout=_width("label"))
+        label.tooltip = widget.tooltip = doc or name
+        self.outcome = ipywidgets.HTML(layout=ipywidgets.Layout(margin="0 0 0 12px"))
+        self.box = ipywidgets.HBox([label, widget, self.outcome])
+
+    def say(self, text: str, *, failed: bool = False) -> None:
+        """What came of it, beside the control."""
+        color = "#b00020" if failed else "inherit"
+        self.outcome.value = f'<span style="color:{color}">{html.escape(text)}</span>'
+
+
+class Panel(ipywidgets.VBox):  # type: ignore[misc]
+    """The controls, triggers and commands of ``run`` as widgets, until `close` or the end of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: dict[str, Row] = {}
+        self.closed = False
+        self._guard = threading.Lock()
+        self._head, self._foot = ipywidgets.HTML(), ipywidgets.HTML()
+        super().__init__([self._head, self._foot])
+        kernels.answer_anywhere(self)
+        self.step(0.0)
+        looks.add(self, EVERY)
+
+    def close(self) -> None:
+        """Follow the run no more; the run goes on."""
+        self.closed = True
+        super().close()
+
+    # ------------------------------------------------------------ following the run
+
+    def step(self, now: float) -> float | None:
+        """Show the controls as they are now."""
+        if self.closed:
+            return None
+        run, reason = self.run, ""
+        try:
+            if run.role != _OPERATOR:
+                reason = "You are a viewer of this run: only an operator can change it."
+            told = run._told_controls() if run.alive and not reason else {}
+            infos = run.controls.look() if told else {}
+        except (LooptapError, TimeoutError) as error:
+            told, infos, reason = {}, {}, str(error)
+        if not run.alive:
+            reason = f"The run is {run.state}{f': {run.reason}' if run.reason else ''}."
+        fresh = [self._row(info) for name, info in infos.items() if name not in self.rows]
+        fresh += [row for row in self._commands(told) if row.name not in self.rows]
+        self.rows |= {row.name: row for row in fresh}
+        if fresh:
+            self.children = [self._head, *(row.box for row in self.rows.values()), self._foot]
+            kernels.answer_anywhere(self)
+        for name, info in infos.items():
+            self._follow(self.rows[name], info)
+        for row in self.rows.values():
+            row.widget.disabled = bool(reason) or (bool(told) and not self._is_there(row, infos, told))
+        nothing = "This run has declared nothing that can be changed." if not self.rows and not reason else ""
+        self._head.value = f"<b>{html.escape(run.name)}</b> {html.escape(reason or nothing)}"
+        self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
+        return EVERY if run.state not in ("ended", "failed") else None
+
+    def _is_there(self, row: Row, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
+        return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, told))
+
+    def _follow(self, row: Row, info: ControlInfo) -> None:
+        """Show a value that somebody else has set."""
+        if row.busy or row.waiting or info.value == row.shown:
+            return
+        row.shown = info.value
+        with contextlib.suppress(Exception):  # a value outside of the declared bounds cannot be shown by a slider
+            row.widget.value = info.value
+        row.say(f"now {info.value!r:.60}")
+        if info.problem:
+            row.say(info.problem, failed=True)
+
+    # ------------------------------------------------------------ widgets
+
+    def _row(self, info: ControlInfo) -> Row:
+        doc = "; ".join(filter(None, [info.doc, f"driven by {info.driven}" if info.driven else ""]))
+        row = Row(info.name, _widget(info), doc, info.unit)
+        if info.driven:
+            row.say(f"driven by {info.driven}")
+
+        def changed(change: dict[str, Any]) -> None:
+            kernels.pulse.hear()
+            if change["new"] != row.shown:
+                self._ask(row, change["new"], lambda value: self._set(info, value))
+
+        row.widget.observe(changed, "value")
+        return row
+
+    def _set(self, info: ControlInfo, value: Any) -> Any:
+        return self.run.set(info.name, value, schedule="scale" if info.driven else "")
+
+    def _commands(self, told: dict[str, Any]) -> list[Row]:
+        rows = []
+        for name, doc, call in _offers(self.run, told):
+            button = ipywidgets.Button(description=name, layout=_width("input"))
+            row = Row(name, button, doc)
+
+            def pressed(_: Any, row: Row = row, call: Callable[[], Any] = call) -> None:
+                kernels.pulse.hear()
+                self._ask(row, None, lambda value: call())
+
+            button.on_click(pressed)
+            rows.append(row)
+        return rows
+
+    # ------------------------------------------------------------ asking
+
+    def _ask(self, row: Row, value: Any, call: Callable[[Any], Any]) -> None:
+        """Have it done on a thread of its own; of what is asked meanwhile, only the newest."""
+        with self._guard:
+            row.waiting[:] = [value]
+            if row.busy:
+                return
+            row.busy = True
+        row.say("…")
+        threading.Thread(target=self._work, args=(row, call), name="looptap-panel", daemon=True).start()
+
+    def _work(self, row: Row, call: Callable[[Any], Any]) -> None:
+        while True:
+            with self._guard:
+                if not row.waiting:
+                    row.busy = False
+                    return
+                value = row.waiting.pop()
+            try:
+                outcome = call(value)
+            except Exception as error:  # whatever the job, the link or the value is to blame for: said beside it
+                row.say(str(error), failed=True)
+                row.shown = _NOTHING  # the next look shows what it is
+            else:
+                if getattr(outcome, "what", "") == "set":
+                    row.shown = outcome.new
+                row.say(str(outcome))
+
+
+_NOTHING = object()
+
+
+def _offers(run: Run, told: dict[str, Any]) -> list[tuple[str, str, Callable[[], Any]]]:
+    """The commands that a run offers: name, meaning, and what asks for it."""
+    found: list[tuple[str, str, Callable[[], Any]]] = []
+    if not told:
+        return found
+    triggers = told.get("triggers")
+    for name, doc in (triggers if isinstance(triggers, dict) else {}).items():
+        found.append((f"trigger {name}", str(doc), lambda name=str(name): run.trigger(name)))  # type: ignore[misc]
+    if told.get("checkpoint"):
+        found.append(("checkpoint", "have the job make a checkpoint", run.checkpoint))
+    if told.get("may_pause"):
+        found.append(("pause", f"have the loop wait, for {told['may_pause']} s at most", run.pause))
+        found.append(("resume", "end a pause", run.resume))
+    return [*found, ("stop", "ask the job to stop at its next event", run.stop)]
+
+
+def _width(which: str) -> Any:
+    return ipywidgets.Layout(width=_WIDTHS[which])
+
+
+def _widget(info: ControlInfo) -> Any:
+    """The widget that fits a control: what it admits is what can be chosen."""
+    value, low, high = info.value, info.minimum, info.maximum
+    how: dict[str, Any] = {"layout": _width("input")}
+    if info.choices:
+        return ipywidgets.Dropdown(options=list(info.choices), value=value if value in info.choices else None, **how)
+    if info.type == "bool":
+        return ipywidgets.Checkbox(bool(value), indent=False, **how)
+    if info.type == "str":
+        return ipywidgets.Text(str(value), continuous_update=False, **how)
+    if not isinstance(value, int | float):
+        return ipywidgets.Text(repr(value), continuous_update=False, **how)
+    if low is not None and high is not None and low <= value <= high:
+        if info.type == "int":
+            return ipywidgets.IntSlider(int(value), int(low), int(high), continuous_update=False, **how)
+        if low > 0 and high / low > _WIDE:
+            ends = {"min": math.log10(low), "max": math.log10(high), "readout_format": ".3g"}
+            return ipywidgets.FloatLogSlider(float(value), **ends, continuous_update=False, **how)
+        step = _round_below((high - low) / 100) if high > low else 0.1
+        return ipywidgets.FloatSlider(
+            float(value), min=low, max=high, step=step, readout_format=".3g", continuous_update=False, **how
+        )
+    kind = ipywidgets.IntText if info.type == "int" else ipywidgets.FloatText
+    return kind(value, continuous_update=False, **how)
+
+
+def _round_below(step: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten that is no more: what a person would count in.
+
+    >>> _round_below(0.63), _round_below(0.02)
+    (0.5, 0.02)
+    """
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((n * power for n in (5, 2) if n * power <= step), power)
+
+
+def panel(run: Run) -> Panel:
+    """The controls of a run, to be turned in a notebook: a widget that ends a cell to be shown.
+
+    Sliders, switches and choices keep to the bounds that the job has declared; buttons ask for its triggers, a
+    checkpoint, a pause, a stop. What came of each is said beside it, and what others change is followed within about a
+    second. For a viewer all are disabled.
+    """
+    return Panel(run)

@@ -1,0 +1,70 @@
+"""Charts as a page in the browser: one file without scripts, written anew while the streams live."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
+from looptap.visualizers.plot import Plot
+
+AGAIN = 2.0
+"""Seconds after which the page loads itself anew."""
+
+
+def page(plot: Plot, title: str, again: float | None) -> str:
+    """The page of now; without ``again`` it stays as it is. What the job says is in the picture, or escaped."""
+    down, across = plot.shape
+    figure = new_figure(min(16.0, 3 + 4 * across), min(40.0, 1 + 3.2 * down))
+    draw_all(plot.pictures(), figure, down)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    data = base64.b64encode(picture.getvalue()).decode()
+    refresh = "" if again is None else f'<meta http-equiv="refresh" content="{again:g}">'
+    return (
+        f'<!doctype html><html><head><meta charset="utf-8">{refresh}<title>{html.escape(title)}</title>'
+        "<style>body { margin: 1em; text-align: center } img { max-width: 100% }</style></head>"
+        f'<body><img alt="{html.escape(title)}" src="data:image/png;base64,{data}"></body></html>\n'
+    )
+
+
+def write(plot: Plot, title: str, path: Path, again: float | None) -> None:
+    """Put the page of now at ``path`` at once, so that a browser never sees half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(page(plot, title, again), encoding="utf-8")
+    os.replace(new, path)
+
+
+def show_page(
+    plot: Plot,
+    title: str,
+    status: Callable[[], str] = lambda: "",
+    *,
+    open_page: Callable[[str], object] | None = None,
+    ended: Callable[[], bool] = lambda: False,
+) -> Path:
+    """Open the page, and write it anew until no stream lives any more or ``ended``; the last one stays.
+
+    It lies in a directory that only this user can read. Returns its path.
+    """
+    import webbrowser
+
+    path = Path(tempfile.mkdtemp(prefix="looptap-")) / "plot.html"
+    plot.pull()
+    write(plot, title, path, AGAIN)
+    (open_page or webbrowser.open)(path.as_uri())
+    try:
+        while plot.live and not ended():
+            if plot.pull():
+                write(plot, " – ".join(filter(None, (title, status()))), path, AGAIN)
+            time.sleep(AGAIN / 2)
+    finally:
+        plot.pull()
+        write(plot, " – ".join(filter(None, (title, status()))), path, None)
+    return path

@@ -1,0 +1,93 @@
+"""Pictures to files: `save` draws with matplotlib, plotly or as text, as the file's name says."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from looptap.visualizers.drawing.layouts import arrange
+from looptap.visualizers.drawing.picture import Picture
+
+WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
+"""What `save` writes; in a .gif the pictures follow each other."""
+_EXTRAS = {".html": "html", ".txt": "terminal"}
+"""What of looptap's optional packages draws them, where it is not "window"."""
+
+
+def save(
+    pictures: Picture | Sequence[Picture],
+    path: str | os.PathLike[str],
+    rows: int | None = None,
+    *,
+    script: Literal["inline", "cdn"] = "inline",
+    seconds: float = 0.2,
+) -> Path:
+    """Write one picture or several on one page, by the suffix of ``path``, and return the path.
+
+    .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page by plotly
+    that opens offline (4.8 MB; with ``script="cdn"`` some kB, and the browser loads plotly from its makers). In a .gif
+    each picture is a frame of ``seconds``. ``rows`` says in how many rows several pictures stand. Raises ValueError for
+    any other suffix and for no pictures, FileNotFoundError where the directory is missing, ImportError where the
+    library that draws is.
+    """
+    path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
+    suffix = path.suffix.lower()
+    if suffix not in WRITTEN:
+        raise ValueError(f"{path.name!r} does not say what to write; end it with one of {', '.join(WRITTEN)}.")
+    if not several:
+        raise ValueError(f"There is no picture to write to {path}; a chart has one after its first value.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
+    try:
+        _write(several, path, suffix, rows, script, seconds)
+    except ModuleNotFoundError as error:
+        package, extra = str(error.name).partition(".")[0], _EXTRAS.get(suffix, "window")
+        raise ImportError(f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'", name=package) from None
+    return path
+
+
+def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, script: str, seconds: float) -> None:
+    if suffix == ".txt":
+        from looptap.visualizers.drawing.backends.with_text import draw_all as text_of_all
+
+        text = text_of_all(several, width=100, color=False, rows=rows)
+        path.write_text(text + "\n", encoding="utf-8")
+    elif suffix == ".html":
+        from looptap.visualizers.drawing.backends.with_plotly import figure_of_all
+
+        figure = figure_of_all(several, rows)
+        figure.write_html(path, include_plotlyjs=True if script == "inline" else "cdn", include_mathjax=False)
+    elif suffix == ".gif":
+        _animate(several, path, seconds)
+    else:
+        _print(several, path, rows)
+
+
+def _print(pictures: list[Picture], path: Path, rows: int | None) -> None:
+    from matplotlib import rc_context
+
+    from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
+
+    down, across = arrange(len(pictures), rows)
+    figure = new_figure(6.0 * across if across > 1 else 6.4, 3.8 * down if down > 1 else 4.2)
+    draw_all(pictures, figure, down)
+    with rc_context({"svg.fonttype": "path"}):
+        figure.savefig(path)
+
+
+def _animate(pictures: list[Picture], path: Path, seconds: float) -> None:
+    from PIL import Image
+
+    from looptap.visualizers.drawing.backends.with_matplotlib import draw, new_figure
+
+    figure = new_figure()
+    drawing, frames = draw(pictures[0], figure), []
+    for picture in pictures:
+        drawing.update(picture)
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+        frames.append(Image.open(file).convert("P"))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 * seconds), loop=0)

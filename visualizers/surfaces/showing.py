@@ -1,0 +1,85 @@
+"""`show`: a plot where it can be seen from here: in a window, on a page in the browser, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from looptap.streams.stream.feed import LIVE
+from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.capabilities import Place, choose
+
+
+def show(
+    plot: Plot,
+    *,
+    place: str = "",
+    block: bool | None = None,
+    title: str = "",
+    told: Callable[[str], object] | None = None,
+) -> Any:
+    """Show a plot; returns the `Window` if it is one. ``told`` is told where and what was saved, by default stderr.
+
+    A window waits until it is closed if ``block``, by default as ``pyplot.show()`` does: in a script it waits, after
+    ``pyplot.ion()`` it does not, and then moves while ``pyplot.pause`` or another loop of the toolkit runs. Elsewhere
+    it waits, unless ``block`` is False, until no stream lives any more. Raises NoPlace and ValueError as `choose`.
+    """
+    tell = told or (lambda text: print(f"looptap: {text}", file=sys.stderr, flush=True))
+    found = choose(place)
+    name = title or title_of(plot)
+    if found.obstacles or told:
+        tell(f"{name} in {found}.")
+    if found.backend:
+        window = _window(plot, found, name, tell)
+        window.show(block)
+        return window
+
+    def elsewhere() -> None:
+        if found.name == "browser":
+            from looptap.visualizers.surfaces.page import show_page
+
+            show_page(plot, name, lambda: status_of(plot))
+        else:
+            from looptap.visualizers.surfaces.terminal import show_terminal
+
+            show_terminal(plot, name, lambda: status_of(plot))
+
+    if block is False:
+        threading.Thread(target=elsewhere, name="looptap-plot", daemon=True).start()
+    else:
+        elsewhere()
+    return None
+
+
+def _window(plot: Plot, place: Place, title: str, tell: Callable[[str], object]) -> Any:
+    from matplotlib import get_backend, pyplot
+
+    if place.name != "window" and get_backend(auto_select=False) != place.backend:
+        pyplot.switch_backend(place.backend)
+    from looptap.visualizers.surfaces.window import HELP, Window
+
+    window = Window(plot, title=title, status=lambda: status_of(plot), say=tell)
+    tell(f"in the window: {HELP}")
+    return window
+
+
+def title_of(plot: Plot) -> str:
+    """The runs that the streams are from, else their names."""
+    streams = [stream for cell in plot.cells for stream in cell.streams]
+    runs = dict.fromkeys(str(getattr(run_of(stream), "id", "")) for stream in streams)
+    names = [name for name in runs if name] or list(dict.fromkeys(stream.name for stream in streams))
+    return ", ".join(names)[:200] or "looptap"
+
+
+def status_of(plot: Plot) -> str:
+    """What is to be said of the runs: that one is lost, has ended; empty while all are well."""
+    said: dict[str, None] = {}
+    for cell in plot.cells:
+        for stream in cell.streams:
+            run = run_of(stream)
+            if run is not None and getattr(run, "state", LIVE) != LIVE:
+                said[f"{run.state}: {run.reason}" if run.reason else str(run.state)] = None
+    return "; ".join(said)

@@ -1,0 +1,60 @@
+"""Charts in a terminal, drawn anew while the streams live; once and without colours where it is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from looptap.visualizers.drawing.backends.with_text import draw_all
+from looptap.visualizers.plot import Plot
+
+FRAME = 0.1
+"""Seconds between two frames, at least."""
+WAIT = 5.0
+"""Seconds for which values are gathered where they are printed once."""
+
+
+def show_terminal(plot: Plot, title: str, status: Callable[[], str] = lambda: "", *, wait: float = WAIT) -> None:
+    """Draw a plot in the terminal until no stream lives any more; the last frame stays.
+
+    Where stdout is no terminal, what came within ``wait`` seconds is printed once.
+    """
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        deadline = time.monotonic() + wait
+        while plot.live and time.monotonic() < deadline:
+            time.sleep(FRAME)
+        plot.pull()
+        print(drawn(plot, console.width, 20 * plot.shape[0], title, status(), color=False).plain)
+        return
+
+    def frame() -> Text:
+        rows = max(1, -(-len(plot.cells) // max(1, min(len(plot.cells), console.width // 60))))
+        height = max(8, (console.height - 3) // rows - 1)
+        return drawn(plot, console.width - 1, height, title, status(), color=True)
+
+    plot.pull()
+    with Live(frame(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        size: Any = console.size
+        while True:
+            alive, start = plot.live, time.monotonic()  # before the look: what came before the end is seen
+            if plot.pull() or console.size != size or not alive:
+                size = console.size
+                live.update(frame(), refresh=True)
+            if not alive:
+                return
+            time.sleep(max(FRAME, 2 * (time.monotonic() - start)))
+
+
+def drawn(plot: Plot, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
+    """The charts under a line that says of which run they are; each at most ``height`` lines."""
+    head = "".join(c for c in f"{title}  {status}".rstrip() if c.isprintable())
+    text = draw_all(plot.pictures(), width, height, color)
+    return Text.assemble((head[: max(1, width)], "bold"), "\n", Text.from_ansi(text, no_wrap=True))

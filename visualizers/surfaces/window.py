@@ -1,0 +1,385 @@
+"""`Window`: charts in a window of matplotlib's, drawn anew 30 times a second at most.
+
+Everything here runs on the thread of the window's toolkit, which owns matplotlib. A timer has the charts take in what
+is new; while the limits of the axes hold, only the lines are drawn, over the picture of the rest. A turn that takes
+long makes the next come later, so that the window always answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.framebar import FrameBar
+from looptap.visualizers.surfaces.window_part import Part
+
+FRAME = 0.03
+"""Seconds from one frame to the next, at least."""
+_PLAY = 0.1  # seconds between two frames that are played back
+_STATUS = 0.5  # seconds between two looks at what the title says
+_BAR = 0.07  # of the height, for the bar of frames
+HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
+
+
+class Window:
+    """A plot on a figure of pyplot's, with keys and a bar for earlier frames.
+
+    ``status`` is asked for what the title says of the run, and ``say`` is told what was done. The window is there when
+    it is made; `show` waits until the user closes it.
+    """
+
+    def __init__(
+        self,
+        plot: Plot,
+        *,
+        title: str = "looptap",
+        status: Callable[[], str] = lambda: "",
+        say: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        from matplotlib import pyplot
+
+        self._pyplot, self.plot = pyplot, plot
+        self.title, self._status, self._say = title, status, say
+        self.closed = self.paused = self._interrupted = self._turning = False
+        self.frames = self.redrawn = 0
+        """How many frames were shown, and for how many of them everything was drawn anew."""
+        down, across = plot.shape
+        self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
+        self.canvas: Any = self.figure.canvas
+        self.manager: Any = self.canvas.manager
+        self.parts: list[Part] = []
+        self.bar: FrameBar | None = None
+        self._background: Any = None  # the picture of all that stands
+        self._standing: list[Any] = []  # the texts in it
+        self._stamps: dict[Any, Any] = {}  # pictures of legends
+        self._saving = False
+        self._playing = 0.0
+        self._told = ""
+        self._looked = 0.0
+        self._connect()
+        self._arrange()
+        self._call_it()
+        self.timer = self.canvas.new_timer(interval=round(1000 * FRAME))
+        self.timer.add_callback(self.turn)
+        self.timer.start()
+
+    def _connect(self) -> None:
+        if (default := getattr(self.manager, "key_press_handler_id", None)) is not None:
+            self.canvas.mpl_disconnect(default)  # space, s and the arrows mean something else here
+        for name, handler in (
+            ("draw_event", self._drawn), ("resize_event", self._resized), ("close_event", self._closed),
+            ("key_press_event", self._key), ("button_release_event", self._released),
+            ("button_press_event", self._pressed),
+        ):  # fmt: skip
+            self.canvas.mpl_connect(name, handler)
+        self._print = self.canvas.print_figure
+        self.canvas.print_figure = self._print_whole
+
+    def show(self, block: bool | None = None) -> None:
+        """Show the window; wait until it is closed if ``block``, by default as pyplot.show() does.
+
+        Ctrl-C in the terminal closes it, and raises KeyboardInterrupt.
+        """
+        with self._interruptible():
+            self._pyplot.show(block=block)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Note a Ctrl-C, and cut a turn short: the toolkit would swallow an exception that is raised elsewhere."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            # A turn that is cut short leaves Tk with callbacks about images that are gone; it would print each.
+            window: Any = getattr(self.manager, "window", None)
+            if hasattr(window, "report_callback_exception"):
+                window.report_callback_exception = lambda *_: None
+            if self._turning:
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def close(self) -> None:
+        """Close the window."""
+        self._pyplot.close(self.figure)
+
+    # ------------------------------------------------------------ arranging
+
+    def _arrange(self) -> None:
+        """Give each chart its part of the figure, and the frames their bar."""
+        self.figure.clear()
+        cells = list(self.plot.cells)
+        self.plot.pull()
+        framed = any(cell.chart is not None and cell.chart.frames for cell in cells)
+        shares = [1 - _BAR * framed, _BAR] if framed else [1]
+        whole = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0}
+        grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, **whole)
+        area = self.figure.add_subfigure(grid[0])
+        places = area.subfigures(*self.plot.shape, squeeze=False).ravel()
+        self.parts = [Part(cell, place) for cell, place in zip(cells, places, strict=False)]
+        self.bar = None
+        if framed:
+            self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _BAR)), self.go_to)
+            self._move_bar()
+        self._animate(True)
+        self._background = None
+
+    def _artists(self) -> Iterator[Any]:
+        for part in self.parts:
+            yield from (artist for artist in part.drawing.artists if not _is_label(artist))
+        if self.bar is not None:
+            yield from self.bar.artists
+
+    def _labels(self) -> list[Any]:
+        """The texts in the axes: they are drawn with what stands, for a text takes longer than a line."""
+        return [
+            (artist, artist.get_text(), artist.get_position())
+            for part in self.parts for artist in part.drawing.artists if _is_label(artist)
+        ]  # fmt: skip
+
+    def _animate(self, animated: bool) -> None:
+        """Have what moves left out when everything else is drawn."""
+        for artist in self._artists():
+            artist.set_animated(animated)
+            if isinstance(artist, Legend):
+                artist.get_frame().set_alpha(1.0)  # see _draw_artists
+
+    def _resized(self, event: Any) -> None:
+        for part in self.parts:
+            part.drawing.layout()
+            part.restore()
+
+    # ------------------------------------------------------------ drawing
+
+    def turn(self) -> None:
+        """Show what is new; what the timer calls."""
+        if self._gone():
+            return
+        self._turning = True
+        try:
+            self._turn()
+        except KeyboardInterrupt:
+            self._interrupted = True
+        finally:
+            self._turning = False
+        if self._interrupted:
+            self._pyplot.close("all")
+
+    def _turn(self) -> None:
+        start = time.monotonic()
+        if [part.cell for part in self.parts] != self.plot.cells or self._wants_bar():
+            self._arrange()
+            changes = {"structure"}
+        else:
+            self._play(start)
+            if self._at_home():
+                self._release()
+            changes = {part.update() for part in self.parts} - {""}
+        self._move_bar()
+        if "structure" in changes:
+            self._animate(True)
+        if changes:
+            self._paint(whole=changes != {"data"})
+        if start - self._looked > _STATUS:
+            self._looked = start
+            self._call_it()
+        took = time.monotonic() - start
+        period = max(FRAME, 1.5 * took)  # the toolkit needs time for the mouse and for keys
+        # A timer of Tk's counts from the end of a turn, those of others from its start.
+        wait = max(1, round(1000 * (period - took if "Tk" in type(self.timer).__name__ else period)))
+        if abs(wait - self.timer.interval) > 0.2 * self.timer.interval:
+            self.timer.interval = wait
+
+    def _paint(self, whole: bool) -> None:
+        self.frames += 1
+        blits = self.canvas.supports_blit and self._background is not None
+        if whole or not blits or self._labels() != self._standing:
+            self.redrawn += 1
+            self.canvas.draw()
+            return
+        self.canvas.restore_region(self._background)
+        self._draw_artists()
+        self.canvas.blit(self.figure.bbox)
+
+    def _drawn(self, event: Any) -> None:
+        """Everything but what moves was drawn: keep that, and draw the rest over it."""
+        if self._saving or self._gone():
+            return
+        if self.canvas.supports_blit:
+            self._background = self.canvas.copy_from_bbox(self.figure.bbox)
+            self._stamps.clear()
+        self._standing = self._labels()
+        self._draw_artists()
+
+    def _draw_artists(self) -> None:
+        """Draw what moves. A legend takes longer than all lines: it is drawn once, and then put where it was."""
+        for artist in self._artists():
+            if artist in self._stamps:
+                self.canvas.restore_region(self._stamps[artist])
+                continue
+            self.figure.draw_artist(artist)
+            if isinstance(artist, Legend) and self.canvas.supports_blit:
+                self._stamps[artist] = self.canvas.copy_from_bbox(artist.get_window_extent())
+
+    def _wants_bar(self) -> bool:
+        return self.bar is None and any(part.frames for part in self.parts)
+
+    def _call_it(self) -> None:
+        """Say in the title which run it is, and how it is."""
+        parts = [self.title, self._status(), "paused" if self.paused else ""]
+        title = " – ".join(filter(None, parts))
+        if title != self._told:
+            self._told = title
+            self.manager.set_window_title("".join(c for c in title if c.isprintable())[:300])
+
+    # ------------------------------------------------------------ frames
+
+    def _framed(self) -> list[Part]:
+        """The charts that have frames, the one with the most first."""
+        return sorted((part for part in self.parts if part.frames), key=lambda part: -part.frames)
+
+    def _move_bar(self) -> None:
+        framed = self._framed()
+        if self.bar is not None and framed and framed[0].picture.frame is not None:
+            self.bar.show(*framed[0].picture.frame)
+
+    def go_to(self, index: int | None) -> None:
+        """Show the frame ``index`` of the chart that has the most, and those of the same age; None the newest."""
+        framed = self._framed()
+        for part in framed:
+            back = 0 if index is None else framed[0].frames - 1 - index
+            part.show(max(0, part.frames - 1 - back) if back > 0 else None)
+
+    def step(self, by: int) -> bool:
+        """Go some frames on, or back; False if there is nothing further."""
+        framed = self._framed()
+        if not framed or framed[0].picture.frame is None:
+            return False
+        index, count = framed[0].picture.frame
+        new = min(max(0, index + by), count - 1)
+        self.go_to(None if new >= count - 1 else new)
+        return new != index
+
+    def _play(self, now: float) -> None:
+        if self._playing and now >= self._playing:
+            self._playing = now + _PLAY if self.step(1) else 0.0
+
+    # ------------------------------------------------------------ keys and the mouse
+
+    def _key(self, event: Any) -> None:
+        from matplotlib.backend_bases import key_press_handler
+
+        match event.key:
+            case " ":
+                self.pause(not self.paused)
+            case "s" | "ctrl+s":
+                self.save()
+            case "left" | "right" if self._framed():
+                self._playing = 0.0
+                self.step(-1 if event.key == "left" else 1)
+            case "end" if self._framed():
+                self.go_to(None)
+            case "enter" if self._framed():
+                self._playing = 0.0 if self._playing else time.monotonic()
+            case "h" | "r" | "home":
+                self._release()
+            case _:
+                key_press_handler(event, self.canvas, self.canvas.toolbar)
+
+    def pause(self, paused: bool) -> None:
+        """Let the pictures stand, or move again; the streams go on."""
+        self.paused = paused
+        if paused:
+            self.plot.pause()
+        else:
+            self.plot.resume()
+        for part in self.parts:
+            part.dirty = True
+        self._call_it()
+
+    def _pressed(self, event: Any) -> None:
+        if event.dblclick:
+            self._release()
+
+    def _released(self, event: Any) -> None:
+        """The user has zoomed or moved with the tools of the toolbar: that view is kept."""
+        if event.inaxes is None or not getattr(self.canvas.toolbar, "mode", ""):
+            return
+        for part in self.parts:
+            if event.inaxes in part.drawing.figure.axes:
+                part.hold()
+
+    def _release(self) -> None:
+        if any([part.release() for part in self.parts]):
+            self._animate(True)
+            if self.canvas.toolbar is not None:
+                self.canvas.toolbar.update()  # forgets the views that one could go back to
+            self._background = None
+
+    def _at_home(self) -> bool:
+        """Whether the toolbar's Home was pressed after a zoom: it puts back limits that are of the past by now."""
+        views: list[Any] = getattr(getattr(self.canvas.toolbar, "_nav_stack", None), "_elements", [])
+        return any(part.held for part in self.parts) and len(views) > 1 and views[-1] is views[0]
+
+    # ------------------------------------------------------------ saving and closing
+
+    def save(self, path: str = "") -> str:
+        """Write the window as it is to ``path``, by default a new PNG file here; returns the path."""
+        if not path:
+            name = re.sub(r"[^\w.+-]+", "_", self.title)[:80].strip("_") or "looptap"
+            path = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.png"
+        try:
+            self.figure.savefig(path)
+        except (OSError, ValueError) as error:
+            self._tell(f"{path} cannot be written: {error}")
+            return ""
+        self._tell(f"saved: {path}")
+        return path
+
+    def _tell(self, text: str) -> None:
+        self._say(text)
+        if self.canvas.toolbar is not None:
+            self.canvas.toolbar.set_message(text)
+
+    def _print_whole(self, *args: Any, **how: Any) -> Any:
+        """Print the figure with what moves; also what the toolbar's button for saving calls."""
+        self._saving = True
+        self._animate(False)
+        try:
+            return self._print(*args, **how)
+        finally:
+            self._animate(True)
+            self._saving = False
+            self._background = None
+            with contextlib.suppress(RuntimeError):  # the window was closed meanwhile
+                self.canvas.draw_idle()
+
+    def _gone(self) -> bool:
+        """Whether the window is closed; its toolkit may tell of that a little later than its figure loses it."""
+        return self.closed or self.figure.canvas is not self.canvas
+
+    def _closed(self, event: Any) -> None:
+        self.closed = True
+        self.timer.stop()
+
+
+def _is_label(artist: Any) -> bool:
+    return isinstance(artist, Text) and artist.axes is not None
