@@ -1,5 +1,5 @@
 """The command line: `looptap ls`, `looptap watch`, `looptap call`, `looptap demo`."""
 
-from looptap.cli.start import main
+from looptap.cli.entry_point import main
 
 __all__ = ["main"]

@@ -1,6 +1,6 @@
 """`python -m looptap.cli`: the same as `looptap`."""
 
-from looptap.cli.start import main
+from looptap.cli.entry_point import main
 
 if __name__ == "__main__":
     main()

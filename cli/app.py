@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from looptap.cli import guarding, knobs, looking, progressing, sharing
+from looptap.cli import control_options, screen_options
+from looptap.cli.commands import guard, progress, share
 from looptap.cli.names import RUN_HELP, Budget, Combine, Name, OnRanks, Ranks, Wait, ranks_of, which_of
 
 STORED = "The file of a stored run, or a directory of TensorBoard's."
@@ -67,7 +68,7 @@ def ls(
     Runs announce themselves in the directory that LOOPTAP_DIR names, else in a private one of this user on this
     machine.
     """
-    from looptap.cli import listing
+    from looptap.cli.commands import ls as listing
 
     return listing.ls(as_json, clean, run)
 
@@ -159,7 +160,7 @@ def watch(
     The exit code is 0 when the run ends or nobody reads on, and 1 if a query fails, the run is lost, or the time is
     over without values.
     """
-    from looptap.cli import watching
+    from looptap.cli.commands import watch as watching
 
     how: dict[str, object] = {"on": on, "window": watching.window_of(window), "every": every, "throttle": throttle}
     how |= {"when": when, "before": before, "after": after, "budget": budget}
@@ -182,7 +183,7 @@ def streams(
     Told of each: its name, what it asks of which events, how many values there were, how many of them the job still
     holds, how many come in a second, and what the query costs.
     """
-    from looptap.cli import standing
+    from looptap.cli.commands import streams as standing
 
     return standing.streams(run, as_json=as_json)
 
@@ -212,16 +213,16 @@ def call(
     The code can change the job: that is what it is for. An error in it is printed here, and the job goes on.
     In a job of several ranks the results of all are printed, by rank.
     """
-    from looptap.cli import calling
+    from looptap.cli.commands import call as calling
 
     return calling.call(run, code, on=on, timeout=timeout, id=id, ranks=which_of(ranks), as_json=as_json)
 
 
-looking.install(app)
-knobs.install(app)
-guarding.install(app)
-progressing.install(app)
-sharing.install(app)
+screen_options.install(app)
+control_options.install(app)
+guard.install(app)
+progress.install(app)
+share.install(app)
 
 
 @app.command("stacks", short_help="Show where every thread of a run is, also while it hangs.")
@@ -242,7 +243,7 @@ def stacks(
     The answer comes from a thread of its own inside the job. A call in C that keeps Python's lock, or a stopped
     process, cannot answer.
     """
-    from looptap.cli import hanging
+    from looptap.cli.commands import stacks as hanging
 
     return hanging.stacks(run, ranks_of(ranks), timeout=timeout, as_json=as_json)
 
@@ -264,9 +265,9 @@ def open_(
     Without FILE, the runs that are stored in looptap-runs, or where LOOPTAP_STORE says, are listed, the newest first.
     A run may still be writing, and one that was killed opens, too. In Python, looptap.open(FILE) gives its streams.
     """
-    from looptap.cli import stored
+    from looptap.cli.commands import open_run
 
-    return stored.show(file, as_json)
+    return open_run.show(file, as_json)
 
 
 @app.command("export", short_help="Write a stored stream as CSV, Parquet or for TensorBoard.")
@@ -292,9 +293,9 @@ def export(
     CSV has the columns number, event, rank, time, wall, and one for each field. TensorBoard takes numbers only, and the
     number of the event as the step.
     """
-    from looptap.cli import stored
+    from looptap.cli.commands import open_run
 
-    return stored.export(file, stream, to, output)
+    return open_run.export(file, stream, to, output)
 
 
 @app.command("bridge", short_help="Join stdin and stdout to a run: the far end of ssh://host/run.")
@@ -344,6 +345,6 @@ def demo(
       pip install 'looptap[demo]'
       looptap demo
     """
-    from looptap.cli.demo import demo as show
+    from looptap.cli.demo.demo import demo as show
 
     return show(epochs)

@@ -14,7 +14,7 @@ from waiting import soon
 import looptap
 from looptap.agent.control import command_handlers, rank_consensus
 from looptap.agent.control.process_group import Group
-from looptap.cli.earlier import earlier
+from looptap.cli.outcome_option import earlier
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, NotAgreed

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import looptap
 from looptap.cli import main
-from looptap.cli.demo_digits import Digits, View
+from looptap.cli.demo.digits import Digits, View
 from looptap.testing import pair
 from looptap.training.progress import Progress
 

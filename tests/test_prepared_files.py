@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import looptap
-from looptap.cli import stored
+from looptap.cli.commands import open_run
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.files import command_file, documents
 from looptap.protocol.files import connection as connections
@@ -125,8 +125,8 @@ def test_a_cell_that_no_run_wrote_is_a_store_error(changed, statement):
 def test_a_fact_that_no_run_states_changes_nothing_else(changed, statement, capsys):
     path = changed(statement)
     assert len(read(path)[0][0]) == 20_000
-    assert stored.show(str(path), as_json=False) == 0
-    assert stored.show(str(path), as_json=True) == 0
+    assert open_run.show(str(path), as_json=False) == 0
+    assert open_run.show(str(path), as_json=True) == 0
     capsys.readouterr()
 
 
@@ -316,7 +316,7 @@ def test_what_is_no_regular_file_does_not_keep_the_others_from_being_listed(good
     make(short / "odd.looptap")
     (short / "gone.looptap").symlink_to("nowhere")
     assert {path.name for path in kept()} >= {"good.looptap", "odd.looptap"}
-    assert stored.show(None, as_json=False) == 0
+    assert open_run.show(None, as_json=False) == 0
     said = capsys.readouterr().out
     assert "good.looptap" in said
     assert "unusable file" in said
@@ -374,7 +374,7 @@ def test_a_fifo_with_a_reader_is_written_to(good, short):
 
 def test_an_export_without_a_name_never_writes_through_a_link(good, short, capsys):
     (short / "good-loss.csv").symlink_to("elsewhere")
-    assert stored.export(str(good), "loss", "csv", None) == 1
+    assert open_run.export(str(good), "loss", "csv", None) == 1
     assert "exists already" in capsys.readouterr().err
     assert not (short / "elsewhere").exists()
 

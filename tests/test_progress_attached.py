@@ -20,8 +20,8 @@ from waiting import soon
 
 import looptap
 from looptap.cli import main
-from looptap.cli.facts import Watcher
-from looptap.cli.top_views import vitals
+from looptap.cli.top.model import Watcher
+from looptap.cli.top.views import vitals
 from looptap.client.streams.estimates import Estimates, banded, said
 from looptap.streams import stillness, turns
 from looptap.testing import pair

@@ -19,7 +19,7 @@ from rank_jobs import environment, started
 from waiting import soon
 
 import looptap
-from looptap.cli.start import main
+from looptap.cli.entry_point import main
 from looptap.client.attach import attach
 from looptap.client.ranks.merge_relay import NodeLink
 from looptap.client.run import Run

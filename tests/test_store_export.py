@@ -188,7 +188,7 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, capsys):
-    from looptap.cli.start import _run
+    from looptap.cli.entry_point import _run
 
     monkeypatch.chdir(tmp_path)
 

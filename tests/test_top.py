@@ -24,9 +24,9 @@ from looptap.protocol.files.connection import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
-from looptap.cli.facts import Facts
-from looptap.cli.top_app import StreamView, Top
-from looptap.cli.top_views import commands
+from looptap.cli.top.app_screen import StreamView, Top
+from looptap.cli.top.model import Facts
+from looptap.cli.top.views import commands
 
 WAIT = 60.0
 JOB = """

@@ -27,7 +27,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from looptap.cli.app import app
-    from looptap.cli.spelling import in_shell
+    from looptap.cli.shell_names import in_shell
     from looptap.streams.errors import LooptapError
 
     for stream in (sys.stdout, sys.stderr):

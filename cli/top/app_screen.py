@@ -17,11 +17,11 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
-from looptap.cli.facts import Facts, Watcher
+from looptap.cli.commands.control import value_of
 from looptap.cli.formats import printable
-from looptap.cli.steering import value_of
-from looptap.cli.top_asking import AskText, AskWhether
-from looptap.cli.top_views import Shown, commands, heading, rooms_of, vitals
+from looptap.cli.top.model import Facts, Watcher
+from looptap.cli.top.prompts import AskText, AskWhether
+from looptap.cli.top.views import Shown, commands, heading, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream

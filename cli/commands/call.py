@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from looptap.cli.earlier import earlier
+from looptap.cli.commands.control import interrupted, of_run
+from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable, text_of
-from looptap.cli.spelling import in_shell
-from looptap.cli.start import DONE, FAILED, complain
-from looptap.cli.steering import interrupted, of_run
+from looptap.cli.outcome_option import earlier
+from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.commands import CommandPending
 from looptap.client.control.controls import Outcome

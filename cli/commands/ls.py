@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from looptap.cli.commands.streams import described, plain
 from looptap.cli.formats import cost, json_of, printable, several, size
-from looptap.cli.standing import described, plain
 from looptap.client.attach import RunListing, find, runs
 from looptap.client.directory.ranks_of_job import numbered, spans
 from looptap.client.run import Run

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.text import Text
 
-from looptap.cli.facts import Facts
 from looptap.cli.formats import cost, printable, several, size, text_of
+from looptap.cli.top.model import Facts
 from looptap.client.control.controls import line_of
 from looptap.client.streams.estimates import banded, said
 from looptap.client.streams.live import LiveStream

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from looptap.cli.children import Job, JobFailed
+from looptap.cli.demo.child import Job, JobFailed
 from looptap.cli.formats import size
 from looptap.client.run import Run
 from looptap.client.streams.estimates import banded, said

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from looptap.cli.following import News, Tail
 from looptap.cli.formats import cost, printable, several, text_of
+from looptap.cli.tail import News, Tail
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from

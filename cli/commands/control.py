@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.cli.earlier import earlier as outcome_of
+from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable
+from looptap.cli.outcome_option import earlier as outcome_of
+from looptap.cli.shell_names import in_shell
 from looptap.cli.sources import source
-from looptap.cli.spelling import in_shell
-from looptap.cli.start import DONE, FAILED, complain
 from looptap.client.attach import attach
 from looptap.client.control.commands import CommandPending
 from looptap.client.control.controls import Outcome, Records, line_of

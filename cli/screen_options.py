@@ -62,8 +62,8 @@ def top(
     A link that is lost is said in the first line, and restored by itself. Where there is no terminal, how the run is
     now is printed once. It needs the package textual: pip install 'looptap[terminal]'.
     """
-    from looptap.cli import top as screen
-    from looptap.cli.watching import window_of
+    from looptap.cli.commands.watch import window_of
+    from looptap.cli.top import screen
 
     how = {"on": on, "window": window_of(window), "every": every, "budget": budget}
     return screen.top(run, queries or [], how, as_json=as_json, go_on=follow, wait=wait)
@@ -124,8 +124,8 @@ def plot(
     The window is one of Tk, else of Qt; where there is no display, it is a page in the browser, or the terminal, and a
     line says why. A window needs matplotlib: pip install 'looptap[window]'.
     """
-    from looptap.cli import plotting
-    from looptap.cli.watching import window_of
+    from looptap.cli.commands import plot as plotting
+    from looptap.cli.commands.watch import window_of
 
     how: dict[str, object] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
     if ranks is not None or combine is not None:

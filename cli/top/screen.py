@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.facts import Facts, measured, report
+from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable
 from looptap.cli.sources import attached
-from looptap.cli.start import DONE, FAILED, complain
+from looptap.cli.top.model import Facts, measured, report
 
 
 def top(
@@ -31,7 +31,7 @@ def top(
             print(f"looptap: {why} For one that goes on: looptap watch {name} QUERY", file=sys.stderr)
             return DONE
         try:
-            from looptap.cli.top_app import Top
+            from looptap.cli.top.app_screen import Top
         except ImportError as error:
             return complain(f"looptap top needs the package {error.name}: pip install 'looptap[terminal]'")
         app = Top(run, streams)
@@ -51,7 +51,7 @@ def _no_screen() -> str:
 
 
 def _page(seen: Facts) -> None:
-    from looptap.cli.top_views import commands, heading, vitals
+    from looptap.cli.top.views import commands, heading, vitals
 
     for line in (heading(seen), *vitals(seen)):
         print(line.plain)

@@ -50,9 +50,9 @@ def controls(
 
     Beside these, any number, text or flag of an object that the job exposes can be set by its path.
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.controls(run, as_json)
+    return control.controls(run, as_json)
 
 
 def set_(
@@ -86,12 +86,12 @@ def set_(
     is 0 if it was changed, and 1 if it was refused, failed, or was not answered in time; it may still be done then,
     and --id asks what came of it.
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    to, which = steering.value_of(value), which_of(ranks)
+    to, which = control.value_of(value), which_of(ranks)
     if id is not None:
-        return steering.earlier(run, as_json, id, timeout, "set", name=name, value=to)
-    return steering.command(
+        return control.earlier(run, as_json, id, timeout, "set", name=name, value=to)
+    return control.command(
         run,
         lambda job: job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which),
         as_json,
@@ -115,12 +115,12 @@ def trigger(
 
     A job offers one by agent.trigger("evaluate", function).
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
     if id is not None:
-        return steering.earlier(run, as_json, id, timeout, "trigger", name=name)
+        return control.earlier(run, as_json, id, timeout, "trigger", name=name)
     how: dict[str, Any] = {"on": on, "checkpoint": checkpoint, "timeout": timeout, "ranks": which_of(ranks)}
-    return steering.command(run, lambda job: job.trigger(name, **how), as_json)
+    return control.command(run, lambda job: job.trigger(name, **how), as_json)
 
 
 def checkpoint(
@@ -133,12 +133,12 @@ def checkpoint(
 
     The job has to say how: agent.checkpoint(function).
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
     if id is not None:
-        return steering.earlier(run, as_json, id, timeout, "checkpoint")
+        return control.earlier(run, as_json, id, timeout, "checkpoint")
     which = which_of(ranks)
-    return steering.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, ranks=which), as_json)
+    return control.command(run, lambda job: job.checkpoint(on=on, timeout=timeout, ranks=which), as_json)
 
 
 def pause(
@@ -158,9 +158,9 @@ def pause(
 
     The job has to allow it: looptap.Agent(..., may_pause=300.0).
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.command(run, lambda job: job.pause(seconds, on=on, timeout=timeout), as_json)
+    return control.command(run, lambda job: job.pause(seconds, on=on, timeout=timeout), as_json)
 
 
 def resume(run: Name, timeout: Timeout = 5.0, as_json: Json = False) -> int:
@@ -169,9 +169,9 @@ def resume(run: Name, timeout: Timeout = 5.0, as_json: Json = False) -> int:
     \b
       looptap resume digits-cnn
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.command(run, lambda job: job.resume(timeout=timeout), as_json)
+    return control.command(run, lambda job: job.resume(timeout=timeout), as_json)
 
 
 def stop(
@@ -186,11 +186,11 @@ def stop(
     It is a request: the job ends if it looks at agent.stop_requested, or was started with
     looptap.Agent(..., on_stop=…), an exception that is then raised out of its agent.emit.
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
     if id is not None:
-        return steering.earlier(run, as_json, id, timeout, "stop")
-    return steering.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)
+        return control.earlier(run, as_json, id, timeout, "stop")
+    return control.command(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)
 
 
 def cancel(
@@ -208,9 +208,9 @@ def cancel(
     In a job of several ranks it is called off on all. The exit code is 1 if it is too late; then what came of the
     command is printed. With --json, outcome is "cancelled", or what came of it.
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.cancel(run, id, timeout, as_json)
+    return control.cancel(run, id, timeout, as_json)
 
 
 def commands(
@@ -225,9 +225,9 @@ def commands(
       looptap commands digits-cnn --yaml > commands.yaml
       looptap commands looptap-runs/digits-cnn-….looptap
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.commands(run, as_json, as_yaml)
+    return control.commands(run, as_json, as_yaml)
 
 
 def replay(
@@ -242,6 +242,6 @@ def replay(
 
     The same as LOOPTAP_REPLAY=commands.yaml python train.py, or looptap.Agent(..., replay="commands.yaml").
     """
-    from looptap.cli import steering
+    from looptap.cli.commands import control
 
-    return steering.replay(file, job)
+    return control.replay(file, job)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from looptap.cli.children import Job
+from looptap.cli.demo.child import Job
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError, StreamEnded, StreamTimeout

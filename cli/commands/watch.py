@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.following import News, Tail, follow
+from looptap.cli.entry_point import DONE, complain
 from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.sources import attached
-from looptap.cli.start import DONE, complain
+from looptap.cli.tail import News, Tail, follow
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
@@ -123,7 +123,7 @@ def _display(tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
         return Json(tails)
     if lines or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         return Lines(tails)
-    from looptap.cli.live import LiveView
+    from looptap.cli.live_view import LiveView
 
     return LiveView(tails)
 

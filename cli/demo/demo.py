@@ -11,9 +11,9 @@ from types import FrameType
 
 from rich.console import Console
 
-from looptap.cli.demo_digits import Digits
-from looptap.cli.demo_diverging import Diverging
-from looptap.cli.start import DONE, complain
+from looptap.cli.demo.digits import Digits
+from looptap.cli.demo.diverging import Diverging
+from looptap.cli.entry_point import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
 """Packages, and the modules that they bring."""

@@ -78,7 +78,7 @@ def guard(
     Which runs are watched is said on stderr. An object of --json has time, run, rule, event, value, action and outcome.
     The exit code is 0; with --once it is 1 if a rule fired.
     """
-    from looptap.cli.start import DONE, FAILED, complain
+    from looptap.cli.entry_point import DONE, FAILED, complain
     from looptap.client.guard.guard import guard as watch
 
     runs, read, places = rules_of(rules)
@@ -102,7 +102,7 @@ def guard(
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
-    from looptap.cli.watching import window_of
+    from looptap.cli.commands.watch import window_of
     from looptap.client.guard.rules import Rule
     from looptap.protocol.files.documents import Document
     from looptap.streams.errors import QueryError
