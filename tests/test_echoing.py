@@ -30,12 +30,12 @@ from looptap.streams.errors import ControlError
 from looptap.streams.values import random_state
 from looptap.testing import pair
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
-from looptap.training.echoing.auto import Auto, Meter, advice
-from looptap.training.echoing.randomness import kept_random, seed_random
-from looptap.training.echoing.stages import Reads
-from looptap.training.echoing.trees import Packed
+from looptap.training.echoing.auto_factor import Auto, Meter, advice
+from looptap.training.echoing.pytrees import Packed
+from looptap.training.echoing.rng import kept_random, seed_random
+from looptap.training.echoing.worker_stages import Reads
 from looptap.training.progress import Progress
-from looptap.training.progress.ledger import SHORT
+from looptap.training.progress.clock_ledger import SHORT
 
 
 class Numbers(Dataset):

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from looptap.streams import turns
 from looptap.training.progress import Inserting, Never, Paper, Patience, Progress
-from looptap.training.progress import inserting as inserting_module
+from looptap.training.progress import validation_subsets as inserting_module
+from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.plan import Plan, insertion
 
 

@@ -26,7 +26,7 @@ from looptap.client.streams.estimates import Estimates, banded, said
 from looptap.streams import stillness, turns
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
-from looptap.training.progress.ledger import TRAIN, VALIDATION
+from looptap.training.progress.clock_ledger import TRAIN, VALIDATION
 from looptap.visualizers.charts.choice import choose
 
 

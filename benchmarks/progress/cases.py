@@ -13,11 +13,11 @@ from judge import Verdict, judge
 from record import EPOCHS, RULE, jobs, rates
 from simulated import KINDS, LOADS, Run, make, stretches
 
+from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.history import earlier_of
-from looptap.training.progress.ledger import Ledger
+from looptap.training.progress.forecast.earlier_runs import earlier_of
+from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import Plan, insertion
-from looptap.training.progress.rules import Never
 
 ESTIMATORS = ("linear", "former", "paper", "ours", "ours, history", "stop known")
 CURVES = Path(__file__).with_name("curves.json")

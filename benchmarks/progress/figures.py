@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from record import HELD_OUT
 from simulated import stretches
 
+from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.ledger import Ledger
+from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import Plan
-from looptap.training.progress.rules import Never
 
 _SHOWN = ("SGD, constant", "RMSprop, exponential", "AdaGrad, step", "transformer, AdamW, constant")
 

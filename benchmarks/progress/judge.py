@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from simulated import Stretch
 
+from looptap.training.progress.clock_ledger import OTHER, Ledger
 from looptap.training.progress.estimate import Estimate, Estimator
-from looptap.training.progress.ledger import OTHER, Ledger
 
 
 class Verdict(NamedTuple):

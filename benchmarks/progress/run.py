@@ -24,10 +24,10 @@ from record import HELD_OUT
 from rich.progress import track
 from simulated import Run, make, stretches
 
+from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.ledger import Ledger
+from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import Plan
-from looptap.training.progress.rules import Never
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; those below were looked at while the method was made

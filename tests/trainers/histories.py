@@ -6,7 +6,7 @@ import math
 import random
 from typing import NamedTuple
 
-from looptap.training.progress.rules import Patience
+from looptap.training.progress.forecast.stopping_rules import Patience
 
 COUNT = 10_000
 

@@ -5,7 +5,7 @@
 ['ab', 'ab', 'cd', 'cd']
 """
 
-from looptap.training.echoing.arguments import AFTER, BATCH, BEFORE, MODES, SHUFFLED
-from looptap.training.echoing.echo import Echo
+from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, MODES, SHUFFLED
+from looptap.training.echoing.loader import Echo
 
 __all__ = ["AFTER", "BATCH", "BEFORE", "MODES", "SHUFFLED", "Echo"]

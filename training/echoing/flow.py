@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from looptap.training.echoing.arguments import BATCH, BEFORE, SHUFFLED
-from looptap.training.echoing.buffer import Buffer, Example
-from looptap.training.echoing.randomness import kept_random, seed_random
-from looptap.training.echoing.shown import Shown
+from looptap.training.echoing.echo_arguments import BATCH, BEFORE, SHUFFLED
+from looptap.training.echoing.echo_observables import Shown
+from looptap.training.echoing.pytrees import copied, size
+from looptap.training.echoing.rng import kept_random, seed_random
+from looptap.training.echoing.shuffle_buffer import Buffer, Example
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
-from looptap.training.echoing.stages import drawn, pinned
-from looptap.training.echoing.trees import copied, size
+from looptap.training.echoing.worker_stages import drawn, pinned
 
 
 class Flow(Shown):

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from looptap.training.echoing.randomness import kept_random
-from looptap.training.echoing.stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn
-from looptap.training.echoing.trees import leaves
+from looptap.training.echoing.pytrees import leaves
+from looptap.training.echoing.rng import kept_random
+from looptap.training.echoing.worker_stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn
 
 Key = tuple[int, int, int]
 """Which item it is: the number of its fresh batch, its place (in the epoch; of a stream, in the batch), its copy."""

@@ -6,10 +6,10 @@
 """
 
 from looptap.training.progress.estimate import Remaining
-from looptap.training.progress.inserting import Inserting
-from looptap.training.progress.metrics import Metric
+from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.stopping_rules import Function, Never, Paper, Patience, StopRule, Threshold
 from looptap.training.progress.progress import Progress
-from looptap.training.progress.rules import Function, Never, Paper, Patience, StopRule, Threshold
+from looptap.training.progress.validation_subsets import Inserting
 
 __all__ = [
     "Function", "Inserting", "Metric", "Never", "Paper", "Patience", "Progress", "Remaining", "StopRule", "Threshold",

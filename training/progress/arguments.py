@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from looptap.training.progress.ensemble import Earlier
-from looptap.training.progress.history import earlier_of
-from looptap.training.progress.metrics import Metric
-from looptap.training.progress.rules import Floats, Function, Never, StopRule
+from looptap.training.progress.forecast.curve_ensemble import Earlier
+from looptap.training.progress.forecast.earlier_runs import earlier_of
+from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.stopping_rules import Floats, Function, Never, StopRule
 
 
 def counts(**given: object) -> None:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress import ensemble, former
-from looptap.training.progress.ensemble import Earlier, Observations, Stops
-from looptap.training.progress.ledger import OTHER, SHORT, TRAIN, VALIDATION, Ledger
-from looptap.training.progress.metrics import Metric
+from looptap.training.progress.clock_ledger import OTHER, SHORT, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.forecast import curve_ensemble, power_law
+from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations, Stops
+from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
 from looptap.training.progress.plan import Plan
-from looptap.training.progress.rules import Floats, Never, StopRule
-from looptap.training.progress.speeds import Window, units
+from looptap.training.progress.speed import Window, units
 
 RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
@@ -159,8 +159,8 @@ class Estimator:
             return self.rule.stops_after(compared, metric.back(errors, values))
 
         if self.forecast == "former":
-            return former.forecast(seen, len(raw), stops, last, rng=self._rng)
-        return ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
+            return power_law.forecast(seen, len(raw), stops, last, rng=self._rng)
+        return curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
     def estimate(self, pace: float = 0.0) -> Estimate | None:
         """What remains now, with `stops` at that ``pace``; None before the first batch is done."""

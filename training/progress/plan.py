@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from looptap.training.progress.rules import Floats
+from looptap.training.progress.forecast.stopping_rules import Floats
 
 
 @dataclass

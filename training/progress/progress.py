@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.progress import resumed
+from looptap.training.progress import state as resumed
 from looptap.training.progress.arguments import (
     callables,
     counts,
@@ -25,15 +25,15 @@ from looptap.training.progress.arguments import (
     rule_of,
     seed_of,
 )
-from looptap.training.progress.data import Sizes, length_of
+from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.estimate import Estimate, Estimator
-from looptap.training.progress.inserting import Inserting
-from looptap.training.progress.ledger import OTHER, TRAIN, VALIDATION, Ledger
-from looptap.training.progress.metrics import Metric
+from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.stopping_rules import StopRule
+from looptap.training.progress.loader_size import Sizes, length_of
+from looptap.training.progress.observables import Shown
 from looptap.training.progress.plan import Plan
-from looptap.training.progress.rules import StopRule
-from looptap.training.progress.shown import Shown
-from looptap.training.progress.turns import Watch
+from looptap.training.progress.speed_change import Watch
+from looptap.training.progress.validation_subsets import Inserting
 
 FRESH = 1.0
 """Seconds for which an estimate is as good as new."""

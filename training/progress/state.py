@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from looptap.training.progress.ledger import TRAIN
+from looptap.training.progress.clock_ledger import TRAIN
 
 if TYPE_CHECKING:
     from looptap.training.progress.progress import Progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looptap.training.progress.rules import Floats
+from looptap.training.progress.forecast.stopping_rules import Floats
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
 _LOG = 5.0  # where a logarithm begins, so that a fall by e^5 reaches zero

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from looptap.streams.durations import duration
+from looptap.training.progress.clock_ledger import TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Remaining
-from looptap.training.progress.inserting import Inserting
-from looptap.training.progress.ledger import TRAIN, Ledger
+from looptap.training.progress.validation_subsets import Inserting
 
 _HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from looptap.training.echoing.randomness import kept_random, seed_random
-from looptap.training.echoing.trees import Packed, copied
+from looptap.training.echoing.pytrees import Packed, copied
+from looptap.training.echoing.rng import kept_random, seed_random
 
 SHARED = ("factor", "whole", "epoch")
 """What the workers of an iterable data set read from shared memory, a float each."""

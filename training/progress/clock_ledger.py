@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from looptap.streams import stillness
-from looptap.training.progress.turns import Turn, deviation
+from looptap.training.progress.speed_change import Turn, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.ensemble import HORIZON, Observations, Stops
-from looptap.training.progress.rules import Floats
+from looptap.training.progress.forecast.curve_ensemble import HORIZON, Observations, Stops
+from looptap.training.progress.forecast.stopping_rules import Floats
 
 PATHS = 300
 _POWERS = np.linspace(0.05, 3.0, 60)

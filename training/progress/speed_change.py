@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from looptap.streams import turns
-from looptap.training.progress.data import length_of
+from looptap.training.progress.loader_size import length_of
 
 _NOISE = 0.06  # of the logarithm of a rate that is measured for `_WHILE` seconds; it falls with the root of the time
 _WHILE = 60.0

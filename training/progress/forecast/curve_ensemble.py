@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.rules import Floats
+from looptap.training.progress.forecast.stopping_rules import Floats
 
 DRAWS = 400
 HORIZON = 500

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from looptap.training.echoing.buffer import Example
+from looptap.training.echoing.shuffle_buffer import Example
 from looptap.training.echoing.source import Fresh, Key
-from looptap.training.echoing.stages import Entry
+from looptap.training.echoing.worker_stages import Entry
 
 if TYPE_CHECKING:
-    from looptap.training.echoing.echo import Echo
+    from looptap.training.echoing.loader import Echo
 
 _COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
 _PLACES = ("_in_epoch", "_epoch_fresh", "_room")

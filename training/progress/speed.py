@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from looptap.training.progress.ledger import TRAIN, VALIDATION
+from looptap.training.progress.clock_ledger import TRAIN, VALIDATION
 
 WINDOW = 10.0
 """K, the seconds that the window of the paper looks back."""

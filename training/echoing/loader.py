@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.streams.control import Control
-from looptap.training.echoing import arguments
-from looptap.training.echoing import state as states
-from looptap.training.echoing.arguments import BATCH, HIGHEST, MODES, Automatic, Factor, Mode
-from looptap.training.echoing.auto import Auto, Meter
-from looptap.training.echoing.buffer import Buffer, Example
+from looptap.training.echoing import echo_arguments
+from looptap.training.echoing import echo_state as states
+from looptap.training.echoing.auto_factor import Auto, Meter
+from looptap.training.echoing.echo_arguments import BATCH, HIGHEST, MODES, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
+from looptap.training.echoing.pytrees import versions
+from looptap.training.echoing.shuffle_buffer import Buffer, Example
 from looptap.training.echoing.source import Copies, batch_length, open_source
-from looptap.training.echoing.trees import versions
 
 _START = 4
 """Batches that the buffer holds at most at the start of an epoch: as many as one fresh batch makes, so none waits."""
@@ -71,16 +71,16 @@ class Echo(Flow):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.loader = arguments.checked_loader(loader)
-        arguments.functions(
+        self.loader = echo_arguments.checked_loader(loader)
+        echo_arguments.functions(
             augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
         )
         self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
-        self._max_bytes = arguments.positive("max_bytes", max_bytes, whole=True)
-        self._end = arguments.one_of("end", end, ("drain", "drop"))
-        self._guard = arguments.one_of("guard", guard, ("clone", "version"))
-        self._every = arguments.positive("agree_every", agree_every, whole=True)
-        if not 1.0 <= arguments.positive("bound", bound) <= HIGHEST:
+        self._max_bytes = echo_arguments.positive("max_bytes", max_bytes, whole=True)
+        self._end = echo_arguments.one_of("end", end, ("drain", "drop"))
+        self._guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
+        self._every = echo_arguments.positive("agree_every", agree_every, whole=True)
+        if not 1.0 <= echo_arguments.positive("bound", bound) <= HIGHEST:
             raise ValueError(f"bound={bound!r}: it is a factor, from 1 to {HIGHEST:g}.")
         self.schedule: Callable[[int], float] | None = None
         ranks, rank = _ranks()
@@ -111,7 +111,7 @@ class Echo(Flow):
 
     def impossible(self, mode: str) -> str:
         """Why this insertion point cannot work with this loader; empty if it can."""
-        return arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
+        return echo_arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the sampler and the data set of the loader which epoch comes; call it once for each fresh one."""

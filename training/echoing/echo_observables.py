@@ -6,7 +6,7 @@ import contextlib
 import math
 import warnings
 
-from looptap.training.echoing.auto import Meter, advice
+from looptap.training.echoing.auto_factor import Meter, advice
 
 
 class Shown:

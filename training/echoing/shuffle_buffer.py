@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from looptap.training.echoing.trees import Packed
+from looptap.training.echoing.pytrees import Packed
 
 _SPARSE = 4
 """Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""

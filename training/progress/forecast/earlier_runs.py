@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from looptap.training.progress.ensemble import Earlier
-from looptap.training.progress.rules import Floats
+from looptap.training.progress.forecast.curve_ensemble import Earlier
+from looptap.training.progress.forecast.stopping_rules import Floats
 
 MOST = 8
 """Earlier runs that are looked at, the newest."""

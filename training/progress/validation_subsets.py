@@ -16,7 +16,7 @@ import numpy as np
 
 from looptap.streams.values.probing import untouched
 from looptap.training.progress.arguments import counts, seed_of
-from looptap.training.progress.metrics import Metric
+from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.plan import insertion
 
 MOST = 0.05

@@ -1,0 +1,1 @@
+"""Where early stopping will end a run: rules and learning-curve forecasts."""
