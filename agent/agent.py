@@ -14,21 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from looptap.agent.checkpoint import Resumable
+from looptap.agent.checkpoint import AgentCheckpoint
 from looptap.agent.closing import Closing
-from looptap.agent.declarations import Steered
-from looptap.agent.handoff.value_queue import Post
+from looptap.agent.declarations import ControlDeclarations
+from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.endpoints import check_form
-from looptap.agent.loop.deferred_evaluation import Backlog
-from looptap.agent.loop.event_sources import After, Deaf, Taps
+from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
+from looptap.agent.loop.event_sources import DeferredActions, EventSources, NullEventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.opening import Opening, give_up_place, take_place, why_not
 from looptap.agent.run.identity import checked_groups, checked_name, run_info
 from looptap.agent.run.signal_free_thread import aside
 from looptap.agent.run.termination import OnSigterm, require_main_thread
 from looptap.agent.server.declared_streams import HISTORY, MAX_BYTES
-from looptap.agent.server.recording import Keeper
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove, runtime_dir
 from looptap.protocol.limits import Limits
 
@@ -36,7 +36,7 @@ AnyLink = Any  # a Link, or what looptap.testing puts in its place
 log = logging.getLogger("looptap")
 
 
-class Agent(Steered, Resumable, Closing):
+class Agent(ControlDeclarations, AgentCheckpoint, Closing):
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -97,20 +97,22 @@ class Agent(Steered, Resumable, Closing):
         wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
         if wanted and sigterm:
             require_main_thread()
-        post = Post(self.limits.outbox_bytes, self._ring, self._hurry)
-        self._listen_to(Taps(self.groups, {}, self.run.rank, Backlog(post)) if wanted else Deaf())
-        self._keeper: Keeper | None = None
+        post = QueueSet(self.limits.outbox_bytes, self._ring, self._hurry)
+        self._listen_to(
+            EventSources(self.groups, {}, self.run.rank, DeferredEvaluator(post)) if wanted else NullEventSources()
+        )
+        self._keeper: RunRecorder | None = None
         if wanted:
             try:
                 self._keeper = self._kept(store)
             except Exception as error:
                 self._go_without(error, strict)
-        self._service = Service(
+        self._service = RequestDispatcher(
             self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=OverheadBudget(budget),
             keeper=self._keeper,
         )  # fmt: skip
         self._allow(on_stop, may_pause, replay, strict)
-        if not isinstance(self._taps, Deaf):
+        if not isinstance(self._taps, NullEventSources):
             try:
                 self._listen(listen)
             except Exception as error:
@@ -130,7 +132,7 @@ class Agent(Steered, Resumable, Closing):
             return
         try:
             tap = self._types[event]
-            if tap.busy:
+            if tap.has_work:
                 tap.deliver(observables)
             else:
                 tap.number += 1
@@ -144,8 +146,8 @@ class Agent(Steered, Resumable, Closing):
         >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
         """
         _know_torch()
-        if not isinstance(self._taps, Deaf):
-            self._taps.standing.update(observables)
+        if not isinstance(self._taps, NullEventSources):
+            self._taps.exposed.update(observables)
 
     def stream(
         self,
@@ -175,8 +177,8 @@ class Agent(Steered, Resumable, Closing):
         >>> run.stream("loss").latest
         (step=0, loss=0.5)
         """
-        if not isinstance(self._taps, Deaf):
-            self._service.standing.declare(
+        if not isinstance(self._taps, NullEventSources):
+            self._service.declared_streams.declare(
                 name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
                 max_bytes=max_bytes,
             )  # fmt: skip
@@ -195,8 +197,8 @@ class Agent(Steered, Resumable, Closing):
         if _compiling():
             return
         try:
-            if not isinstance(self._taps, Deaf):
-                self._service.standing.log(values)
+            if not isinstance(self._taps, NullEventSources):
+                self._service.declared_streams.log(values)
         except Exception as error:
             self._complain(error)
 
@@ -221,7 +223,7 @@ class Agent(Steered, Resumable, Closing):
         return _inert, (self.name, self.groups)
 
     def __repr__(self) -> str:
-        state = "inert" if isinstance(self._taps, Deaf) else f"run {self.run.id}"
+        state = "inert" if isinstance(self._taps, NullEventSources) else f"run {self.run.id}"
         return f"<looptap.Agent {self.name!r}, {state}>"
 
     # ------------------------------------------------------------ what it is made of
@@ -256,13 +258,13 @@ class Agent(Steered, Resumable, Closing):
 
     def _go_without(self, error: Exception, strict: bool) -> None:
         """Be an agent that does nothing, since this machine allows no other; ``strict`` raises the error."""
-        self._listen_to(Deaf())
+        self._listen_to(NullEventSources())
         if strict:
             raise error
         log.warning("looptap: %s This run goes on without an agent (strict=True would end it).", why_not(error))
 
-    def _kept(self, store: str | os.PathLike[str] | None) -> Keeper | None:
-        return Keeper(self.run, store)
+    def _kept(self, store: str | os.PathLike[str] | None) -> RunRecorder | None:
+        return RunRecorder(self.run, store)
 
     def _ring(self) -> None:
         link = self._link
@@ -274,24 +276,24 @@ class Agent(Steered, Resumable, Closing):
         if link is not None:
             link.post(self._service.flush)
 
-    def _listen_to(self, taps: Taps) -> None:
+    def _listen_to(self, taps: EventSources) -> None:
         self._taps = taps
         self._types = taps.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
         """The slow way of `emit`: the first event of a type, what comes after one, or a mistake, which ends here."""
-        after = error if type(error) is After else None
+        after = error if type(error) is DeferredActions else None
         try:
             if after is None:
                 if not isinstance(error, KeyError | TypeError):
                     raise error
                 self._taps.open(event).deliver(observables)
-        except After as found:
+        except DeferredActions as found:
             after = found
         except Exception as unexpected:
             self._complain(unexpected)
         if after is not None:
-            after.do()
+            after.run()
 
     def _complain(self, error: Exception) -> None:
         """Say once per kind what went wrong; the loop goes on."""
@@ -302,14 +304,14 @@ class Agent(Steered, Resumable, Closing):
 
     def _failed(self, reason: str) -> None:
         """Go on without clients: the I/O thread has given up."""
-        self._listen_to(Deaf())
+        self._listen_to(NullEventSources())
         for path in self._files:  # so that clients know that there will be no link again
             remove(path)
         log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
 
     def _deafen(self) -> None:
         """Become inert without touching what the parent process owns."""
-        self._listen_to(Deaf())
+        self._listen_to(NullEventSources())
         give_up_place(self)
         link, self._link = self._link, None
         self._files = []

@@ -9,10 +9,10 @@ from typing import Any
 
 from looptap.agent.control.command_log import record_of
 from looptap.agent.loop.evaluation_plan import event_of
-from looptap.agent.loop.event_sources import Deaf, Taps
+from looptap.agent.loop.event_sources import EventSources, NullEventSources
 from looptap.agent.run.resume_lineage import seen_by
-from looptap.agent.server.recording import Keeper
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError
 
@@ -23,13 +23,13 @@ _BIG = 1 << 62  # above, an event's number comes from no loop
 log = logging.getLogger("looptap")
 
 
-class Resumable:
+class AgentCheckpoint:
     """The part of an `Agent` that outlives its process, in the checkpoints of the job."""
 
     run: RunInfo
-    _service: Service
-    _taps: Taps
-    _keeper: Keeper | None
+    _service: RequestDispatcher
+    _taps: EventSources
+    _keeper: RunRecorder | None
     _link: Any
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,13 +42,13 @@ class Resumable:
         >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
         {}
         """
-        inert = isinstance(self._taps, Deaf)
-        lineage, counts = self._service.lineage, self._taps.counts()
+        inert = isinstance(self._taps, NullEventSources)
+        lineage, counts = self._service.history, self._taps.counts()
         return {
             "looptap": FORM, "run": self.run.id, "lineage": list(lineage.runs), "events": counts,
-            "groups": {name: self._taps.by_name[name].began for name in counts},
+            "groups": {name: self._taps.by_name[name].group_start for name in counts},
             "seen": {name: max(number, lineage.seen.get(name, 0)) for name, number in counts.items()},
-            "controls": {} if inert else self._service.steering.knobs.saved(),
+            "controls": {} if inert else self._service.commands.controls.saved(),
             "file": "" if self._keeper is None else str(self._keeper.writer.path),
         }  # fmt: skip
 
@@ -73,14 +73,16 @@ class Resumable:
         """
         events, groups, seen = (_counts(state, name) for name in ("events", "groups", "seen"))
         run, lineage, file, controls = _facts(state)
-        if isinstance(self._taps, Deaf):
+        if isinstance(self._taps, NullEventSources):
             return
         service = self._service
         before = self._taps.counts()
         beside = None if self._keeper is None else self._keeper.writer.path
-        service.lineage.learn(before)
-        service.lineage.go_on((*lineage, run), events, seen, lambda: seen_by(file, beside) if file and beside else {})
-        self._taps.go_on(events, groups)
+        service.history.learn(before)
+        service.history.resume_from(
+            (*lineage, run), events, seen, lambda: seen_by(file, beside) if file and beside else {}
+        )
+        self._taps.resume_from(events, groups)
         if self._link is not None:
             self._link.post(service.describe)
         for name, value in controls.items():
@@ -88,11 +90,11 @@ class Resumable:
 
     def _set_back(self, name: str, value: Any) -> None:
         """Set a control to what it was, as a command of the host. Never raises."""
-        steering = self._service.steering
+        steering = self._service.commands
         tap = self._taps.open(steering.usual)
         record = record_of(secrets.token_hex(16), "the host", "set", tap.source.name, name=name, value=value)
         try:
-            knob = steering.knobs.find(name)
+            knob = steering.controls.find(name)
             if knob.value() == value:
                 return
             work = steering.restoring(knob, value, record)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from looptap.agent.loop.event_sources import Deaf, Tap, Taps
+from looptap.agent.loop.event_sources import EventSource, EventSources, NullEventSources
 from looptap.agent.opening import give_up_place
 from looptap.agent.run.advertisement import note_end
 from looptap.agent.run.signal_free_thread import aside
 from looptap.agent.run.termination import OnSigterm
-from looptap.agent.server.recording import Keeper
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove
 from looptap.protocol.messages import RunInfo
 
@@ -28,13 +28,13 @@ class Closing:
     """The part of an `Agent` that ends it."""
 
     run: RunInfo
-    _service: Service
-    _taps: Taps
-    _keeper: Keeper | None
+    _service: RequestDispatcher
+    _taps: EventSources
+    _keeper: RunRecorder | None
     _sigterm: OnSigterm | None
     _at_exit: Callable[..., None]
     _complain: Callable[[Exception], None]
-    _listen_to: Callable[[Taps], None]
+    _listen_to: Callable[[EventSources], None]
     _hurry: Callable[[], None]
     _link: Any
     _leaving: Any
@@ -50,8 +50,8 @@ class Closing:
             return
         taps = self._taps
         try:
-            self._listen_to(Deaf())
-            self._service.steering.pause.resume()
+            self._listen_to(NullEventSources())
+            self._service.commands.pause.resume()
             self._end_groups(deque(taps.by_name.values()))
         except Exception as error:
             self._complain(error)
@@ -59,7 +59,7 @@ class Closing:
             self._leave(taps, reason)
         atexit.unregister(self._at_exit)
 
-    def _end_groups(self, taps: deque[Tap]) -> None:
+    def _end_groups(self, taps: deque[EventSource]) -> None:
         """End all open groups; after Ctrl-C those that are left, and once more the one that it came into."""
         now, pressed = time.monotonic(), None
         while taps:
@@ -75,7 +75,7 @@ class Closing:
         if pressed is not None:
             raise pressed
 
-    def _leave(self, taps: Taps, reason: str) -> None:
+    def _leave(self, taps: EventSources, reason: str) -> None:
         """Take leave of clients and let go of what is the host's; Ctrl-C ends the waiting for it alone."""
         if self._link is not None:
             self._leaving, self._link = self._link, None
@@ -86,7 +86,7 @@ class Closing:
         if self._sigterm is not None:
             self._sigterm.remove()
 
-    def _depart(self, taps: Taps, reason: str) -> None:
+    def _depart(self, taps: EventSources, reason: str) -> None:
         self._service.farewell = reason
         if self._leaving is not None:
             self._leaving.stop(timeout=EXIT_SECONDS)
@@ -97,8 +97,8 @@ class Closing:
         if self._keeper is not None:
             self._keeper.close(reason)
         note_end(self.run, files, reason, None if self._keeper is None else self._keeper.writer.path)
-        taps.standing.clear()
-        self._service.steering.close()
+        taps.exposed.clear()
+        self._service.commands.close()
 
     def _aside(self, do: Callable[[], None]) -> None:
         aside(do, "looptap-close")
@@ -111,7 +111,7 @@ class Closing:
     def _drain(self) -> None:
         """Have what waits arrive, in half the time that an exit may take: what libzmq holds is lost if nobody waits."""
         deadline, service, link = time.monotonic() + EXIT_SECONDS / 2, self._service, self._link
-        while service.post.waiting() and time.monotonic() < deadline:
+        while service.queues.pending_bytes() and time.monotonic() < deadline:
             self._hurry()
             time.sleep(0.005)
         if link is not None and not service.confirmed():

@@ -7,21 +7,21 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from looptap.agent.control.command_handlers import declared
+from looptap.agent.control.command_handlers import checked_trigger
 from looptap.agent.control.replay import replay
-from looptap.agent.loop.event_sources import Deaf, Taps
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.loop.event_sources import EventSources, NullEventSources
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.store.replay_commands import load
 from looptap.streams.control import Control
 
 log = logging.getLogger("looptap")
 
 
-class Steered:
+class ControlDeclarations:
     """The part of an `Agent` by which a client changes the job."""
 
-    _service: Service
-    _taps: Taps
+    _service: RequestDispatcher
+    _taps: EventSources
 
     def control(
         self,
@@ -49,8 +49,8 @@ class Steered:
         >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
         """
         declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
-        if not isinstance(self._taps, Deaf):
-            self._service.steering.knobs.declare(name, get, set, declaration)
+        if not isinstance(self._taps, NullEventSources):
+            self._service.commands.controls.declare(name, get, set, declaration)
 
     def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
         """Let clients ask for ``function`` to be called once in the loop, by name. Raises ControlError.
@@ -58,9 +58,9 @@ class Steered:
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
         """
-        trigger = declared(function, at, doc, f"the trigger {name!r}")
-        if not isinstance(self._taps, Deaf):
-            self._service.steering.triggers[name] = trigger
+        trigger = checked_trigger(function, at, doc, f"the trigger {name!r}")
+        if not isinstance(self._taps, NullEventSources):
+            self._service.commands.triggers[name] = trigger
 
     def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
         """Let clients ask for a checkpoint, alone or before a change; ``function`` makes it and may return its path.
@@ -68,9 +68,9 @@ class Steered:
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
         """
-        trigger = declared(function, at, "", "what makes a checkpoint")
-        if not isinstance(self._taps, Deaf):
-            self._service.steering.checkpoint = trigger
+        trigger = checked_trigger(function, at, "", "what makes a checkpoint")
+        if not isinstance(self._taps, NullEventSources):
+            self._service.commands.checkpoint = trigger
 
     @property
     def stop_requested(self) -> bool:
@@ -80,7 +80,7 @@ class Steered:
         >>> looptap.Agent("doctest", enabled=False).stop_requested
         False
         """
-        steering = self._service.steering
+        steering = self._service.commands
         steering.stop_looked_at = True
         return steering.stop_requested
 
@@ -92,7 +92,7 @@ class Steered:
 
         A replay that the environment names and that cannot be done is a warning, unless ``strict``.
         """
-        steering = self._service.steering
+        steering = self._service.commands
         if on_stop is not None:
             if not isinstance(on_stop, type) or not issubclass(on_stop, BaseException):
                 raise ValueError(f"on_stop={on_stop!r}: it is a class of exceptions.")
@@ -101,7 +101,7 @@ class Steered:
             raise ValueError(f"may_pause={may_pause!r}: it is a number of seconds above 0.")
         steering.on_stop, steering.pause.bound = on_stop, may_pause
         path = replayed or os.environ.get("LOOPTAP_REPLAY")
-        if path and not isinstance(self._taps, Deaf):
+        if path and not isinstance(self._taps, NullEventSources):
             try:
                 replay(load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
             except Exception as error:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from looptap.agent.io.endpoints import place_for_sockets
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.run.advertisement import announce
 from looptap.agent.run.signal_free_thread import aside
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
@@ -48,9 +48,14 @@ class Opening:
     """The link and the connection file of an agent on their way. ``open`` runs beside the host's main thread."""
 
     def __init__(
-        self, service: Service, directory: Path, endpoint: str | None, limits: Limits, on_failure: Callable[[str], None]
+        self,
+        service: RequestDispatcher,
+        directory: Path,
+        endpoint: str | None,
+        limits: Limits,
+        on_failure: Callable[[str], None],
     ) -> None:
-        self.link: Link | None = None
+        self.link: ServerThread | None = None
         self.files: list[Path] = []
         self._service, self._directory, self._endpoint = service, directory, endpoint
         self._limits, self._on_failure = limits, on_failure
@@ -60,7 +65,7 @@ class Opening:
         """Listen, and announce it. Raises what goes wrong; then nothing is left behind."""
         keys = RoleKeys.fresh(OPERATOR)
         sockets = place_for_sockets(self._directory) if self._endpoint in (None, "ipc") else None
-        link = Link(
+        link = ServerThread(
             self._service, endpoint=self._endpoint, keys=keys, limits=self._limits, directory=sockets,
             on_failure=self._on_failure,
         )  # fmt: skip
@@ -72,7 +77,7 @@ class Opening:
         except BaseException:
             self._undo()
             raise
-        self._service.sharing.link = link
+        self._service.access_grants.link = link
         self._decided.append("open")
         if self._decided[0] == "abandoned":
             self._undo()

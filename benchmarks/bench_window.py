@@ -47,7 +47,7 @@ def measured() -> Row:
     from looptap.streams.stream.buffer import Batch
     from looptap.streams.stream.stream import Stream
     from looptap.visualizers.plot import Plot
-    from looptap.visualizers.surfaces.window import Window
+    from looptap.visualizers.surfaces.window import ChartWindow
 
     stream = Stream("step, loss", fields=("step", "loss"), on="batch")
     count = 0
@@ -56,11 +56,11 @@ def measured() -> Row:
         nonlocal count
         steps = np.arange(count + 1, count + new + 1)
         values = list(zip(steps.tolist(), np.sin(steps / 5000).tolist(), strict=True))
-        stream._push(Batch(count + 1, array("q", steps.tolist()), array("d", steps.tolist()), values))
+        stream.publish(Batch(count + 1, array("q", steps.tolist()), array("d", steps.tolist()), values))
         count += new
 
     feed(POINTS)
-    window = Window(Plot(stream), title="ours")
+    window = ChartWindow(Plot(stream), title="ours")
     window.timer.stop()
     window.canvas.draw()
 

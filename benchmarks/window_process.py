@@ -83,20 +83,20 @@ def plot(toolkit: str, seconds: float) -> None:
     """The command `looptap plot points line`, in a process that counts what its window draws."""
     from looptap.cli import main
     from looptap.visualizers.cells import Cell
-    from looptap.visualizers.surfaces.window import Window
+    from looptap.visualizers.surfaces.window import ChartWindow
 
-    windows: list[Window] = []
+    windows: list[ChartWindow] = []
     count = Count(seconds, lambda: windows[0].close())
-    paint = count.timed("drawing", Window._paint)
+    paint = count.timed("drawing", ChartWindow._paint)
 
-    def painted(window: Window, whole: bool) -> None:
+    def painted(window: ChartWindow, whole: bool) -> None:
         paint(window, whole)
         windows[:] = [window]
         chart, mark = window.parts[0].cell.chart, window.parts[0].picture.marks[0]
         if chart is not None:
             count.frame(float(mark.x[-1]), len(chart.series[0].data["ring"]))
 
-    Window._paint = painted
+    ChartWindow._paint = painted
     Cell.pull = count.timed("taking in", Cell.pull)
     sys.exit(main(["plot", "points", "line", "--in", toolkit]))
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from looptap.cli.formats import cost, printable, several, text_of
-from looptap.cli.tail import News, Tail
+from looptap.cli.tail import Tail, TailItem
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
 _CURVE = 4096  # numbers that the curve is drawn from
@@ -24,7 +24,7 @@ class LiveView:
     """Shows for each query its newest values, a curve of the numbers, losses, errors and cost."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
-        self._parts = {id(tail): Part(tail, lines=max(3, 10 // len(tails))) for tail in tails}
+        self._parts = {id(tail): QueryView(tail, lines=max(3, 10 // len(tails))) for tail in tails}
         self._live = Live(self, console=Console(highlight=False), auto_refresh=False)
         self._drawn = 0.0
 
@@ -36,7 +36,7 @@ class LiveView:
         self._live.refresh()
         self._live.stop()
 
-    def show(self, tail: Tail, news: Sequence[News]) -> None:
+    def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Take in what is new in one stream."""
         self._parts[id(tail)].add(news)
 
@@ -58,7 +58,7 @@ class LiveView:
             yield from part.draw(options.max_width)
 
 
-class Part:
+class QueryView:
     """What is shown of one query."""
 
     def __init__(self, tail: Tail, lines: int) -> None:
@@ -68,7 +68,7 @@ class Part:
         self._failure = ""
         self._counts = deque([(time.monotonic(), 0)])
 
-    def add(self, news: Sequence[News]) -> None:
+    def add(self, news: Sequence[TailItem]) -> None:
         """Take in what is new."""
         for record, missing, run in news:
             if missing != 0:

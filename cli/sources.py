@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from looptap.cli.formats import printable
-from looptap.client.attach import attach, comes, find
-from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, awaited
+from looptap.client.attach import attach, comes, resolve
+from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.store.queue import COMMANDS
@@ -45,7 +45,7 @@ def attached(
     if not patience or not comes(name):
         return attach(name, follow=follow)
     began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else LOOK
-    run = awaited(lambda: find(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
+    run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
     if time.monotonic() - began >= LOOK:
         names = {query for query in queries if query.isidentifier()}
         while run.alive and not any(run.events().values()) and not names <= {one.name for one in run.streams}:

@@ -15,7 +15,7 @@ PAUSE = 0.02
 """Seconds between two looks."""
 
 
-class News(NamedTuple):
+class TailItem(NamedTuple):
     """One new item, how many are missing right before it (None: nobody knows), and the run that begins with it."""
 
     record: Record
@@ -34,14 +34,14 @@ class Tail:
         self._number = stream.begins - 1
         self._told = False
 
-    def look(self) -> Iterator[News]:
+    def look(self) -> Iterator[TailItem]:
         """What has come since the last look."""
         ended = self.stream.state != "live"  # before the look: what came before the end is seen
         for record in self.stream.records_after(self._number):
             if self.complete:
                 break
             missing = record.number - self._number - 1
-            yield News(record, None if self._unknown(record.number) else missing, self._seam(record.number))
+            yield TailItem(record, None if self._unknown(record.number) else missing, self._seam(record.number))
             self._number = record.number
             self.values += record.error is None
         self.over = ended or self.complete
@@ -84,7 +84,7 @@ class Tail:
 class Display(Protocol):
     """Where the news are shown."""
 
-    def show(self, tail: Tail, news: Sequence[News]) -> None:
+    def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Show what is new in one stream."""
 
     def turn(self) -> None:

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from looptap.client.directory.ranks_of_job import jobs, numbered
-from looptap.client.directory.select import chosen, one_role_each, path_of, ranks_of, refuse_stored
-from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, awaited
+from looptap.client.directory.ranks_of_job import group_by_job, numbered
+from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
+from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, wait_for_run
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
 from looptap.client.transport.connect_errors import is_local, unreachable_share
-from looptap.client.transport.failover import Following
-from looptap.client.transport.tunnel.process import STARTING, Remote, is_remote, over_ssh, relay_of
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.failover import FailoverTransport
+from looptap.client.transport.tunnel.process import STARTING, CommandRoute, is_remote, over_ssh, relay_of
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
     LinkError,
     NoAnswer,
@@ -64,7 +64,7 @@ class RunListing:
     path: Path
     problem: str = ""
     file: ConnectionFile | None = field(default=None, repr=False, compare=False)
-    route: Remote | None = field(default=None, repr=False, compare=False)
+    route: CommandRoute | None = field(default=None, repr=False, compare=False)
     members: Mapping[int, RunListing] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -140,12 +140,13 @@ def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
     is gone are listed too, with ``alive`` False, and so are files that cannot be used.
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """
-    return _runs(directory, None)
+    return scan(directory, None)
 
 
-def _runs(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
+def scan(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
+    """List the runs as `runs` does; files that ``known`` has seen unchanged are not read again."""
     place = runtime_dir() if directory is None else Path(directory)
-    return jobs(_listed(found) for found in listing(place, known))
+    return group_by_job(_listed(found) for found in listing(place, known))
 
 
 def attach(
@@ -186,12 +187,12 @@ def attach(
     answering = timeout if timeout < math.inf else STARTING
 
     def look() -> Run:
-        return _attach(find(name, rank=rank, directory=directory, timeout=answering + STARTING), answering, follow)
+        return _attach(resolve(name, rank=rank, directory=directory, timeout=answering + STARTING), answering, follow)
 
     if not patience or not comes(name, directory):
         return look()
     pause = LOOK_AFAR_SECONDS if is_remote(name) else LOOK
-    return awaited(look, patience, logger.warning, follow=follow, pause=pause)
+    return wait_for_run(look, patience, logger.warning, follow=follow, pause=pause)
 
 
 def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
@@ -206,7 +207,7 @@ def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str]
     return True
 
 
-def find(
+def resolve(
     name: str | os.PathLike[str] | None = None,
     *,
     rank: int | None = None,
@@ -222,7 +223,7 @@ def find(
     if path is not None:
         return _of_file(path)
     place = runtime_dir() if directory is None else Path(directory)
-    return chosen(runs(place), None if name is None else str(name), rank, place)
+    return select(runs(place), None if name is None else str(name), rank, place)
 
 
 # ---------------------------------------------------------------- choosing
@@ -234,7 +235,7 @@ def _of_file(path: Path) -> RunListing:
 
 
 def _remote(name: str, rank: int | None, timeout: float) -> RunListing:
-    route = Remote(name, rank)
+    route = CommandRoute(name, rank)
     try:
         heading = route.open(timeout)
         if heading.file is None or rank not in (None, heading.file.run.rank):
@@ -262,16 +263,18 @@ def _listed(found: Found) -> RunListing:
 def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
     file = listed.usable()
     link = _link(listed, follow)
-    transport = Following(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
+    transport = (
+        FailoverTransport(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
+    )
     try:
         run = Run(transport, run=file.run, timeout=timeout, follow=follow)
-        run._ranks = Ranks(run, _Siblings(listed))
+        run._ranks = Ranks(run, _FileRankDirectory(listed))
         return run
     except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
 
 
-class _Siblings:
+class _FileRankDirectory:
     """Where the other ranks of a run are found."""
 
     def __init__(self, listed: RunListing) -> None:
@@ -329,12 +332,12 @@ class _Siblings:
         return {}
 
 
-def _link(listed: RunListing, follow: bool) -> Link:
+def _link(listed: RunListing, follow: bool) -> ZmqTransport:
     """A link to the run, not started yet."""
     file, path, route = listed.usable(), listed.path, listed.route
     server = file.server_public.encode("ascii")
     if route is not None:
-        return Link([route.name], server, file.client, route=route)
+        return ZmqTransport([route.name], server, file.client, route=route)
 
     def still_there() -> bool | None:
         try:  # an agent that ends removes its file; a directory that vanished with it says nothing
@@ -345,10 +348,10 @@ def _link(listed: RunListing, follow: bool) -> Link:
         except OSError:  # a shared directory that is away for a while
             return None
 
-    return Link(file.endpoints, server, file.client, still_there=still_there)
+    return ZmqTransport(file.endpoints, server, file.client, still_there=still_there)
 
 
-def _successor(listed: RunListing, run: RunInfo) -> tuple[Link, RunInfo] | None:
+def _successor(listed: RunListing, run: RunInfo) -> tuple[ZmqTransport, RunInfo] | None:
     """A link to the run that comes after ``run`` where ``listed`` was found; None while there is none."""
     found = _next(listed.path.parent, run) if listed.route is None else _next_behind(listed.route, run)
     return None if found is None else (_link(found, True), found.usable().run)
@@ -365,7 +368,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
     return min(later, key=lambda other: other.started, default=None)
 
 
-def _next_behind(route: Remote, run: RunInfo) -> RunListing | None:
+def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
     """The run that a command leads to now, if it started after ``run``."""
     found = _remote(route.name, run.rank, STARTING)
     if found.started > run.started:

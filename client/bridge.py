@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from looptap.client.attach import find
+from looptap.client.attach import resolve
 from looptap.client.transport.connect_errors import dialled
 from looptap.client.transport.tunnel.framing import BUFFER, Heading, inward, outward, write_heading
 from looptap.client.transport.tunnel.process import is_remote
@@ -27,7 +27,7 @@ def bridge(name: str | None, rank: int | None) -> int:
     try:
         if is_remote(name):
             raise NoSuchRun(f"{name!r}: a bridge leads to a run of the machine it is started on. Name the run alone.")
-        listed = find(name, rank=rank)
+        listed = resolve(name, rank=rank)
         file = listed.usable()
         peer = _first(file.endpoints, listed.unreachable)
     except LinkError as error:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Never
 
-from looptap.client.control.commands import Told, Which
-from looptap.client.control.grants import Sharing
+from looptap.client.control.commands import RankReports, Which
+from looptap.client.control.grants import SharingClient
 from looptap.client.ranks.over_ranks import over_ranks, skew
 from looptap.client.ranks.rank_stream import PATIENCE, RankStream
-from looptap.client.ranks.ranks import ALL, Alone, Ranks
+from looptap.client.ranks.ranks import ALL, NoRankDirectory, Ranks
 from looptap.client.session.session import OPEN
 from looptap.client.session.vitals import QUIET_SECONDS
 from looptap.client.streams.code import code_of, name_of
 from looptap.client.streams.live import LiveStream
-from looptap.client.streams.stream_info import StandingStream, standing_streams
+from looptap.client.streams.stream_info import StreamInfo, standing_streams
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NotAllowed
 from looptap.protocol.keys import VIEWER
@@ -29,7 +29,7 @@ from looptap.streams.stream.stream import BUFFER, BUFFER_BYTES
 _HISTORY = 1.0  # seconds that reading a standing stream waits for what is held of it
 
 
-class Run(Sharing):
+class Run(SharingClient):
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
@@ -49,7 +49,7 @@ class Run(Sharing):
     def ranks(self) -> Ranks:
         """The ranks of the job by number, each a `Run` of its own that is reached when it is first asked for."""
         if self._ranks is None:
-            self._ranks = Ranks(self, Alone())
+            self._ranks = Ranks(self, NoRankDirectory())
         return self._ranks
 
     @property
@@ -68,7 +68,7 @@ class Run(Sharing):
         return self.state == LIVE
 
     @property
-    def streams(self) -> list[StandingStream]:
+    def streams(self) -> list[StreamInfo]:
         """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
 
         A viewer is told of those that are exported.
@@ -282,7 +282,7 @@ class Run(Sharing):
             return m.Call(run._requests.number(), id, code, on, checkpoint, count)
 
         found = self._have_done(message, id, timeout, on, "code", ranks)
-        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, Told) else found
+        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, RankReports) else found
 
     def close(self) -> None:
         """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""

@@ -77,14 +77,14 @@ def decode_from_agent(frame: bytes) -> FromAgent:
         raise _refusal(f"The agent sent {len(frame)} bytes that are no message", error) from None
 
 
-class _Versioned(msgspec.Struct):
+class _VersionedMessage(msgspec.Struct):
     version: tuple[int, int]
 
 
 def version_of(frame: bytes) -> tuple[int, int] | None:
     """The (major, minor) that a frame names which is otherwise no message: one of another major version may be so."""
     try:
-        return msgspec.msgpack.decode(frame, type=_Versioned).version
+        return msgspec.msgpack.decode(frame, type=_VersionedMessage).version
     except Exception:
         return None
 
@@ -272,7 +272,7 @@ def _emitter_of_body(code: int, body: Callable[[Any], _Parts]) -> _Emitter:
     def emit(value: Any, parts: _Parts, depth: int) -> None:
         try:
             pieces = body(value)
-        except tensors.Refused as error:
+        except tensors.MalformedArray as error:
             raise _Misfit(str(error)) from None
         _emit_extension(code, pieces, parts)
 
@@ -297,7 +297,7 @@ _emit_tensor = _emitter_of_body(_TENSOR, tensors.tensor_parts)
 def _iso(value: Any) -> _Parts:
     text = value.isoformat()
     if not text[:1].isdigit():
-        raise tensors.Refused(f"is {value!r:.40}, which has no ISO form.")  # pandas.NaT says it is a datetime
+        raise tensors.MalformedArray(f"is {value!r:.40}, which has no ISO form.")  # pandas.NaT says it is a datetime
     return [text.encode()]
 
 

@@ -196,7 +196,7 @@ class Stand(Message, tag="stand", frozen=True):
 
     ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
     on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
-    ``share`` shows it to the viewers of one share alone that was made so (`Share.only`).
+    ``share`` shows it to the viewers of one share alone that was made so (`CreateShare.only`).
     """
 
     request: int
@@ -207,7 +207,7 @@ class Stand(Message, tag="stand", frozen=True):
     share: str = ""
 
 
-class Share(Message, tag="share", frozen=True):
+class CreateShare(Message, tag="share", frozen=True):
     """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
 
     He sees what is exported to all, or with ``only`` what is exported to this share.
@@ -382,7 +382,7 @@ FromClient: TypeAlias = (
     | Look
     | Read
     | Stand
-    | Share
+    | CreateShare
     | Revoke
     | Got
     | Beat

@@ -13,6 +13,7 @@ from looptap.protocol.messages import (
     Call,
     CloseWindow,
     Command,
+    CreateShare,
     Detach,
     FromClient,
     Got,
@@ -22,7 +23,6 @@ from looptap.protocol.messages import (
     Look,
     Read,
     Revoke,
-    Share,
     Stand,
 )
 
@@ -45,7 +45,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     Agree: _OPERATOR,
     Ask: _OPERATOR,
     Stand: _OPERATOR,
-    Share: _OPERATOR,
+    CreateShare: _OPERATOR,
     Revoke: _OPERATOR,
 }
 """The roles that may send each type of message. A viewer reads what is exported: no message of his bears code."""
@@ -79,6 +79,6 @@ _CALLED: dict[type, str] = {
     Command: "change the job",
     Ask: "ask for the counters, stacks, controls, commands or shares of the job",
     Stand: "export or keep a stream",
-    Share: "share the run",
+    CreateShare: "share the run",
     Revoke: "end a share",
 }

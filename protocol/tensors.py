@@ -34,7 +34,7 @@ _TORCH_DTYPES = frozenset({
 # fmt: on
 
 
-class Refused(Exception):
+class MalformedArray(Exception):
     """Why an array or tensor cannot be sent, as the end of a sentence."""
 
 
@@ -44,7 +44,7 @@ class Refused(Exception):
 def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
     """The header and the buffer of an array; not copied unless it has to be rearranged."""
     if isinstance(value, np.ma.MaskedArray):
-        raise Refused("is a masked array, which cannot be sent. Send .filled(...) or .compressed().")
+        raise MalformedArray("is a masked array, which cannot be sent. Send .filled(...) or .compressed().")
     plain = np.asarray(value)
     if plain.dtype.byteorder == ">" or (plain.dtype.byteorder == "=" and sys.byteorder == "big"):
         plain = plain.astype(plain.dtype.newbyteorder("<"))
@@ -52,10 +52,10 @@ def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
         plain = plain.astype(f"{plain.dtype.kind}1")
     name = plain.dtype.str
     if not _DTYPE.fullmatch(name) or plain.dtype.names:
-        raise Refused(f"is an array of {value.dtype}, which cannot be sent. Convert it with .astype(...).")
+        raise MalformedArray(f"is an array of {value.dtype}, which cannot be sent. Convert it with .astype(...).")
     flat = np.ascontiguousarray(plain).reshape(-1)
     if problem := _problem(plain.shape, plain.dtype.kind, flat):
-        raise Refused(f"is an array {problem}. Send a part of it, or what it stands for.")
+        raise MalformedArray(f"is an array {problem}. Send a part of it, or what it stands for.")
     return [_header(name, plain.shape), flat.view(np.uint8).data]
 
 
@@ -104,11 +104,11 @@ def tensor_parts(value: Any) -> list[bytes | memoryview]:
     torch = sys.modules["torch"]
     name = str(value.dtype).removeprefix("torch.")
     if name not in _TORCH_DTYPES:
-        raise Refused(f"is a tensor of {value.dtype}, which cannot be sent. Convert it with .to(...).")
+        raise MalformedArray(f"is a tensor of {value.dtype}, which cannot be sent. Convert it with .to(...).")
     if value.layout != torch.strided or value.is_nested or not value.is_cpu:
-        raise Refused("is a sparse, nested or device tensor, which cannot be sent. Use .to_dense(), .cpu().")
+        raise MalformedArray("is a sparse, nested or device tensor, which cannot be sent. Use .to_dense(), .cpu().")
     if problem := _empty_problem(tuple(value.shape)):
-        raise Refused(f"is a tensor {problem}. Send a part of it, or what it stands for.")
+        raise MalformedArray(f"is a tensor {problem}. Send a part of it, or what it stands for.")
     plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return [_header(name, tuple(value.shape)), plain.numpy().data]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import restored
-from looptap.streams.stream.buffer import ERROR, Batch, Buffer, Convert, Record
+from looptap.streams.stream.buffer import ERROR, Batch, Convert, Record, StreamBuffer
 
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""
@@ -22,7 +22,7 @@ _COLUMNS = "SELECT number, event, time, wall, rank, flags, value, packed FROM it
 _ITEMS = f"{_COLUMNS} AND number > ?"
 
 
-class Pages(Buffer):
+class PagedBuffer(StreamBuffer):
     """All items of one stream of a file; a position is the number of the item before it, and nothing is forgotten."""
 
     def __init__(self, select: Select, stream: int, first: int = 1) -> None:

@@ -12,7 +12,7 @@ from looptap.streams.stream.buffer import Batch
 _SMALL = 1024  # bytes that anything but values counts for, beside its texts
 
 
-class Command(NamedTuple):
+class QueuedCommand(NamedTuple):
     """A change that a client asked for: what it was, at which event it ran, and what became of it."""
 
     id: str
@@ -35,7 +35,7 @@ COMMAND_FIELDS = ("wall", "event", "number", "client", "what", "old", "new", "ou
 """What a value of that stream tells of a command."""
 
 
-class Items(NamedTuple):
+class QueuedItems(NamedTuple):
     """A batch of a stream."""
 
     stream: int
@@ -43,19 +43,19 @@ class Items(NamedTuple):
     nbytes: int
 
 
-class Statement(NamedTuple):
+class QueuedStatement(NamedTuple):
     """Anything else: one statement of SQL."""
 
     sql: str
     parameters: Sequence[Any]
 
 
-Job: TypeAlias = Items | Statement
+Job: TypeAlias = QueuedItems | QueuedStatement
 
 
 def size(job: Job) -> tuple[int, int]:
     """How many items a job has, and how many bytes it counts for."""
-    if isinstance(job, Items):
+    if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes
     return 0, _SMALL + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
 

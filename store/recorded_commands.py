@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from looptap.protocol.files import command_file
-from looptap.store.queue import Command
+from looptap.store.queue import QueuedCommand
 
 
-class Commands(list[Command]):
-    """The commands of a stored run in order, each a `Command`."""
+class RecordedCommands(list[QueuedCommand]):
+    """The commands of a stored run in order, each a `QueuedCommand`."""
 
     run: str = ""
 
@@ -24,7 +24,7 @@ class Commands(list[Command]):
         return [_entry(command) for command in self]
 
 
-def _entry(command: Command) -> dict[str, Any]:
+def _entry(command: QueuedCommand) -> dict[str, Any]:
     what, _, name = command.what.partition(" ")
     outcome, _, error = command.outcome.partition(": ")
     entry = {**command._asdict(), "what": what, "name": name, "outcome": outcome, "error": error, "time": command.wall}

@@ -18,7 +18,7 @@ from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database
 from looptap.store.queue import COMMANDS
-from looptap.store.recorded_commands import Commands
+from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.feed import ENDED, LIVE
 
@@ -164,7 +164,7 @@ class StoredRun:
         return [*self._streams.values(), *filter(None, [self._commands])]
 
     @property
-    def commands(self) -> Commands:
+    def commands(self) -> RecordedCommands:
         """The commands that clients gave, in order, with their outcomes.
 
         ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run;
@@ -174,7 +174,7 @@ class StoredRun:
             f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked} FROM commands "
             "ORDER BY wall, time"
         )
-        commands = Commands(command_of(row) for row in rows)
+        commands = RecordedCommands(command_of(row) for row in rows)
         commands.run = self.id
         return commands
 

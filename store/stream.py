@@ -11,8 +11,8 @@ import msgspec
 from looptap.store.errors import StoreError
 from looptap.store.exchange import csv_parquet
 from looptap.store.layout.columns import fact_of
-from looptap.store.paged_buffer import LARGEST, Pages, Select
-from looptap.store.queue import COMMAND_FIELDS, COMMANDS, Command
+from looptap.store.paged_buffer import LARGEST, PagedBuffer, Select
+from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Gap, Stream
@@ -63,7 +63,7 @@ class StoredStream(Kept):
         self.run: Any = None
         """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._pages = Pages(select, declared.id, declared.first)
+        self._pages = PagedBuffer(select, declared.id, declared.first)
         self._buffer = self._pages
         self._told_errors = 0
         self._set_fields(fields)
@@ -130,7 +130,7 @@ class StoredCommands(Kept):
         values = [tuple(getattr(command, field) for field in COMMAND_FIELDS) for command in found]
         for command, value in zip(found, values, strict=True):  # a batch has one clock; the host's may have been set
             events, times = array("q", (command.number,)), array("d", (command.time,))
-            self._push(Batch(self._expected, events, times, [value], command.wall - command.time))
+            self.publish(Batch(self._expected, events, times, [value], command.wall - command.time))
 
 
 def declared_of(row: tuple[Any, ...]) -> Declared:
@@ -144,10 +144,10 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
     return declared
 
 
-def command_of(row: tuple[Any, ...]) -> Command:
+def command_of(row: tuple[Any, ...]) -> QueuedCommand:
     """The command that a row of the table tells of. Raises StoreError for what cannot be read."""
     try:
-        command = msgspec.convert(row, Command)
+        command = msgspec.convert(row, QueuedCommand)
     except ValueError as error:
         raise StoreError(f"A stored command cannot be read ({error}): the file is damaged.") from None
     return command._replace(old=fact_of(command.old), new=fact_of(command.new), asked=fact_of(command.asked))

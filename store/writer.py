@@ -28,7 +28,7 @@ from looptap.store.errors import StoreError
 from looptap.store.layout.columns import COLUMNS, fact, parameters
 from looptap.store.layout.run_path import is_local
 from looptap.store.layout.schema import check, create
-from looptap.store.queue import Command, Items, Job, Statement, insert, size
+from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, insert, size
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
 
@@ -101,24 +101,24 @@ class Writer:
             number = len(self._names)
         named = None if fields is None else msgspec.json.encode(list(fields)).decode()
         row = (number, name, query, on, window, named, unit, first)
-        self._put(Statement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(QueuedStatement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row))
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
         """Keep a batch, which nobody may change from now on; False if it is dropped since too much waits."""
         self._notice_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
-        if self._put(Items(stream, batch, nbytes)):
+        if self._put(QueuedItems(stream, batch, nbytes)):
             return True
         with self._lock:
             self._dropped[stream - 1] += len(batch.values)
         return False
 
-    def command(self, command: Command) -> None:
+    def command(self, command: QueuedCommand) -> None:
         """Keep a command and its outcome; the same id again replaces what was kept."""
         self._notice_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
-        self._put(Statement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
     def describe(self, **facts: Any) -> None:
         """Keep facts of the run, such as the names that it exposes; a later one of the same name replaces it."""
@@ -128,7 +128,7 @@ class Writer:
                 self._facts.update(facts)
                 return
         for name, value in facts.items():
-            self._put(Statement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
+            self._put(QueuedStatement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
 
     def _notice_fork(self) -> None:
         """Be closed in a forked child: the thread is not there, and may have held the lock when it was last seen."""
@@ -283,7 +283,7 @@ class Writer:
         try:
             waiting: list[Any] = []
             for job in jobs:
-                if isinstance(job, Statement):
+                if isinstance(job, QueuedStatement):
                     connection.execute(*job)
                     continue
                 waiting += parameters(job.stream, job.batch)
@@ -306,7 +306,7 @@ class Writer:
             self._seconds = time.thread_time()
             self._discount(jobs)
             for job in jobs:
-                if isinstance(job, Items):
+                if isinstance(job, QueuedItems):
                     self._kept[job.stream - 1] += len(job.batch.values)
 
     def _discount(self, jobs: list[Job]) -> None:
@@ -347,7 +347,7 @@ class Writer:
 
     def _lose(self, jobs: list[Job]) -> None:
         for job in jobs:
-            if isinstance(job, Items):
+            if isinstance(job, QueuedItems):
                 self._dropped[job.stream - 1] += len(job.batch.values)
 
     def _end(self, connection: sqlite3.Connection | None) -> None:

@@ -55,7 +55,7 @@ def lazy(function: Callable[[], Any]) -> Any:
     return Lazy(function)
 
 
-class Source:
+class EventOrigin:
     """What all events of one type share: its name, the standing observables, the rank."""
 
     __slots__ = ("name", "rank", "standing")
@@ -65,7 +65,7 @@ class Source:
         self.standing = {} if standing is None else standing
 
 
-_ANONYMOUS = Source("event")
+_ANONYMOUS = EventOrigin("event")
 
 
 class Event:
@@ -81,7 +81,7 @@ class Event:
     def __init__(
         self,
         observables: dict[str, Any],
-        source: Source = _ANONYMOUS,
+        source: EventOrigin = _ANONYMOUS,
         number: int = 0,
         time: float = 0.0,
         dt: float = 0.0,

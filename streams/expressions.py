@@ -17,7 +17,7 @@ Hook: TypeAlias = Callable[[ast.expr, frozenset[str]], "ast.expr | None"]
 COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
-class Text:
+class SourceText:
     """The text of a query with its tree; it makes the errors that point at a column of it."""
 
     def __init__(self, text: str) -> None:
@@ -171,7 +171,7 @@ def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
             yield child, frozenset()
 
 
-def function(parameter: str | None, body: ast.expr, text: Text, names: dict[str, Any]) -> Callable[..., Any]:
+def function(parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]) -> Callable[..., Any]:
     """A Python function of at most one parameter that evaluates ``body`` among ``names``."""
     args = [ast.arg(parameter)] if parameter else []
     signature = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])

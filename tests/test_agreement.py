@@ -13,7 +13,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.control import command_handlers, rank_consensus
-from looptap.agent.control.process_group import Group
+from looptap.agent.control.process_group import ProcessGroup
 from looptap.cli.outcome_option import earlier
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
@@ -102,14 +102,14 @@ class Ranks:
 
     def __init__(self, monkeypatch, patience=0.3):
         self.store, self.broken = dist.HashStore(), None
-        monkeypatch.setattr(rank_consensus, "group", lambda: Group(0, 2, 60.0))
-        monkeypatch.setattr(command_handlers, "group", lambda: Group(0, 2, 60.0))
+        monkeypatch.setattr(rank_consensus, "group", lambda: ProcessGroup(0, 2, 60.0))
+        monkeypatch.setattr(command_handlers, "group", lambda: ProcessGroup(0, 2, 60.0))
         limits = looptap.Limits(agreement=patience)
         self.agents, self.runs = zip(*(pair(limits=limits, may_pause=300) for _ in range(2)), strict=True)
         self.values = [{"a": 0}, {"a": 0}]
         for agent, values in zip(self.agents, self.values, strict=True):
             agent.control("a", lambda values=values: values["a"], lambda x, values=values: values.update(a=x), type=int)
-            agent._service.steering.agreement._ballots._connected = self.connected
+            agent._service.commands.agreement._ballots._connected = self.connected
 
     def connected(self):
         if self.broken is not None:
@@ -194,7 +194,7 @@ def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
     assert both.values == [{"a": 0}, {"a": 0}]
     for run in both.runs:
         run._transport.send(m_leave())
-    assert [len(agent._service.steering.agreement._prepared) for agent in both.agents] == [0, 0]
+    assert [len(agent._service.commands.agreement._prepared) for agent in both.agents] == [0, 0]
 
 
 def m_leave():
@@ -217,7 +217,7 @@ def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
 def test_where_the_store_fails_after_the_count_it_is_in_doubt_and_said_so(both):
     both.emit(1, 1)
     both.prepare("x")
-    failing = [agent._service.steering.agreement for agent in both.agents]
+    failing = [agent._service.commands.agreement for agent in both.agents]
 
     class Cut:
         """A store whose connection breaks once this rank was counted."""
@@ -254,7 +254,7 @@ def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypat
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
-    both.agents[0]._service.steering.agreement._ballots._connected = lambda: free.wait(60) and both.store
+    both.agents[0]._service.commands.agreement._ballots._connected = lambda: free.wait(60) and both.store
     (outcome,) = both.agree("x", 2, (0,))
     both.emit(1, 1)
     with pytest.raises(InDoubt, match="has not answered"):
@@ -276,7 +276,7 @@ def test_two_commands_for_one_event_are_done_in_one_order(both):
 
 def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
     monkeypatch.setattr("looptap.agent.control.process_group._KEPT", 0.0)
-    del both.agents[0]._service.steering.agreement._ballots._connected  # the real one
+    del both.agents[0]._service.commands.agreement._ballots._connected  # the real one
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: both.store)
     for count in range(1, 6):
         both.emit(0 if count > 1 else 1, 0 if count > 1 else 1)
@@ -291,12 +291,12 @@ def test_an_event_looks_at_nothing_of_this_once_no_command_waits(both):
     both.emit(1, 1)
     both.prepare("x")
     tap = both.agents[0]._types["batch"]
-    assert (len(tap.commands), tap.busy) == (0, False)  # prepared is not pending
+    assert (len(tap.commands), tap.has_work) == (0, False)  # prepared is not pending
     both.agree("x", 3)
-    assert tap.busy
+    assert tap.has_work
     both.emit(2, 2)
-    tap.update()
-    assert (len(tap.commands), tap.busy) == (0, False)
+    tap.refresh()
+    assert (len(tap.commands), tap.has_work) == (0, False)
 
 
 def test_a_job_without_a_process_group_is_told_so():

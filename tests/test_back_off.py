@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server import subscription
-from looptap.agent.server.subscription import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, Client
+from looptap.agent.server.subscription import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, ClientSession
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.testing import pair
 
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
 
 def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_later(clock):
-    operator, viewer = Client(b"o", OPERATOR, "o"), Client(b"v", VIEWER, "v")
+    operator, viewer = ClientSession(b"o", OPERATOR, "o"), ClientSession(b"v", VIEWER, "v")
     pauses = []
     for _ in range(12):
         operator.refused()
@@ -43,8 +43,8 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
         assert operator.full_until == pytest.approx(clock.now + RETRY)
         pauses.append(viewer.full_until - clock.now)
         for client in (operator, viewer):
-            assert client.holds_up(client.full_until - 1e-6, 1 << 30)
-            assert not client.holds_up(client.full_until, 1 << 30)
+            assert client.is_stalled(client.full_until - 1e-6, 1 << 30)
+            assert not client.is_stalled(client.full_until, 1 << 30)
     assert pauses[:3] == pytest.approx([VIEWERS_RETRY, 2 * VIEWERS_RETRY, 4 * VIEWERS_RETRY])
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(VIEWERS_PATIENCE)
@@ -54,17 +54,17 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
 
 
 def test_a_client_that_has_not_said_to_have_taken_in_what_was_sent_is_sent_no_more():
-    client = Client(b"o", OPERATOR, "o", sent_bytes=100, got_bytes=1)
-    assert not client.holds_up(0.0, 100)
+    client = ClientSession(b"o", OPERATOR, "o", sent_bytes=100, got_bytes=1)
+    assert not client.is_stalled(0.0, 100)
     client.got_bytes = 0
-    assert client.holds_up(0.0, 100)
+    assert client.is_stalled(0.0, 100)
     client.got_bytes = 50
-    assert not client.holds_up(0.0, 100)
+    assert not client.is_stalled(0.0, 100)
     client.owed.append(b"answer")
-    assert client.holds_up(0.0, 100)
+    assert client.is_stalled(0.0, 100)
     client.owed.clear()
-    client.away = True
-    assert client.holds_up(0.0, 100)
+    client.disconnected = True
+    assert client.is_stalled(0.0, 100)
 
 
 def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lost(clock):
@@ -76,7 +76,7 @@ def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lo
 
     def full(peer, frame):
         tries.append(clock.now)
-        return Sent.FULL
+        return SendResult.FULL
 
     agent._service.send = full
     for step in range(1, 50):  # each event rings, and has the I/O thread look

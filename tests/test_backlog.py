@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
 
 
 def later(agent: Agent, name: str) -> list[bool | None]:
-    return [query.later for query in agent._taps.open(name).queries]
+    return [query.deferred for query in agent._taps.open(name).queries]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     stream = run.stream(query, on="batch", window=1)
     agent.emit("batch", step=0)
     attached = agent._taps.open("batch").queries[0]
-    post, calls = attached.post, []
+    post, calls = attached.evaluate, []
 
     def pressed(*event):
         calls.append(event)
@@ -210,12 +210,12 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
         if len(calls) in (5, 6):
             raise KeyboardInterrupt
 
-    attached.post, attached._reduce, attached._feed, attached._mapped = pressed, pressed, None, None
+    attached.evaluate, attached._reduce, attached._feed, attached._mapped = pressed, pressed, None, None
     batch = [(Event({"step": n}, number=n), n, 0.0, 0) for n in range(2, 22)]
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            attached.take_in(batch)
-    attached.take_in(batch)  # which does what is left
+            attached.evaluate_batch(batch)
+    attached.evaluate_batch(batch)  # which does what is left
     agent._link.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21

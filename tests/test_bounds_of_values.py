@@ -25,7 +25,7 @@ from looptap.protocol.messages import PACKED, ROWS, SCALARS
 from looptap.store.writer import Writer
 from looptap.streams.errors import SnapshotError
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.values.snapshots import take
+from looptap.streams.values.snapshots import snapshot
 from looptap.testing import pair
 
 FREE = 1_000_000
@@ -208,8 +208,8 @@ def test_messages_have_no_more_parts_than_an_agent_sends(frame):
 
 
 def test_containers_count_in_what_a_stream_holds():
-    assert take([[] for _ in range(1000)])[1] >= 56_000
-    assert take({n: {} for n in range(1000)})[1] >= 56_000
+    assert snapshot([[] for _ in range(1000)])[1] >= 56_000
+    assert snapshot({n: {} for n in range(1000)})[1] >= 56_000
 
 
 # ---------------------------------------------------------------- values that cannot be

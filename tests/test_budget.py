@@ -12,7 +12,7 @@ import pytest
 
 import looptap
 from looptap.agent.loop.overhead_budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
-from looptap.agent.loop.thread_time import SWITCH_SECONDS, used
+from looptap.agent.loop.thread_time import SWITCH_SECONDS, thread_usage
 from looptap.testing import pair
 from looptap.visualizers.plot import Plot
 
@@ -190,14 +190,14 @@ def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
 def test_the_kernel_tells_how_often_a_thread_has_waited():
-    cpu, waits = used()
+    cpu, waits = thread_usage()
     for _ in range(3):
         time.sleep(0.001)
-    assert used()[1] - waits >= 3
+    assert thread_usage()[1] - waits >= 3
     until = time.thread_time() + 0.01
     while time.thread_time() < until:
         pass
-    assert used()[0] - cpu >= 0.0099
+    assert thread_usage()[0] - cpu >= 0.0099
 
 
 # ---------------------------------------------------------------- what is withheld is counted
@@ -217,7 +217,7 @@ def test_each_event_that_a_query_asks_for_is_a_value_or_counted_as_something_els
     }  # fmt: skip
     streams = {run.stream(query, on="batch", **how): how for query, how in streams.items()}
     loop(agent, 0.4)
-    agent._service.beat()
+    agent._service.on_heartbeat_timer()
     run.stats()
     for stream, how in streams.items():
         asked = 400 // how.get("every", 1)
@@ -235,7 +235,7 @@ def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_o
     agent, run = limited
     total = run.stream("sum(slow() or 1 for e in events)", on="batch", window=10)
     loop(agent, 0.2)
-    agent._service.beat()
+    agent._service.on_heartbeat_timer()
     run.stats()
     assert total.withheld > 100
     assert sum(record.value for record in total.records) + total.withheld == 200
@@ -253,7 +253,7 @@ def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_th
     agent.expose(work=lambda: time.sleep(costs[0]) if costs[0] else None)
     total = run.stream("sum(work() or 1 for e in events)", on="batch", window=100, budget=2.0)
     loop(agent, 0.1)
-    (served,) = agent._service.delivery.streams
+    (served,) = agent._service.exporter.streams
     query = served.query
     assert query.suspended
     first, values = query._pause, total.arrived
@@ -264,7 +264,7 @@ def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_th
     query._retry, costs[0] = time.monotonic(), 0
     loop(agent, 0.4)
     assert not query.suspended, query.limitation()
-    agent._service.beat()
+    agent._service.on_heartbeat_timer()
     assert total.limits == []
     assert [record.partial for record in total.records[values:]][1:3] == [True, False]  # the retry's, and the next
     agent.emit("epoch")
@@ -292,8 +292,8 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
     agent, run = limited
     first, second = run.stream("slow(0) or step", on="batch"), run.stream("slow(0) or step + 1", on="batch")
     agent.emit("batch", step=0)
-    post, sent = agent._service.post, []
-    queries = [served.query for served in agent._service.delivery.streams]
+    post, sent = agent._service.queues, []
+    queries = [served.query for served in agent._service.exporter.streams]
     before = [query.seconds for query in queries]
     ring = post.ring
 

@@ -17,9 +17,9 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.codec import pack
-from looptap.streams.stream.buffer import ERROR, Batch, Seam
+from looptap.streams.stream.buffer import ERROR, Batch, RunSeam
 from looptap.streams.stream.stream import Stream, stream_of
-from looptap.streams.values.snapshots import take
+from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.chart import IncompatibleStreams, chosen, make
 from looptap.visualizers.charts.choice import APPEND, FRAME, KINDS, Choice, choose
 from looptap.visualizers.charts.legends import legends
@@ -54,7 +54,7 @@ def drawn(values, chart="", **how) -> Picture:
 def push(stream, values, first=None, *, flags=b"", clock=0.0):
     first = stream.newest + 1 if first is None else first
     numbers = range(first, first + len(values))
-    stream._push(Batch(first, array("q", numbers), array("d", map(float, numbers)), list(values), clock, flags))
+    stream.publish(Batch(first, array("q", numbers), array("d", map(float, numbers)), list(values), clock, flags))
 
 
 # ---------------------------------------------------------------- choosing
@@ -113,8 +113,8 @@ def test_pictures_as_they_arrive_are_images():
     from PIL import Image
 
     for value in (Image.new("RGB", (4, 2), "red"), Figure()):
-        assert choose(value).kind == choose(take(value)[0]).kind == "image"
-    (mark,) = drawn([take(Image.new("RGB", (4, 2), "red"))[0]]).marks
+        assert choose(value).kind == choose(snapshot(value)[0]).kind == "image"
+    (mark,) = drawn([snapshot(Image.new("RGB", (4, 2), "red"))[0]]).marks
     assert mark.images[0].shape == (2, 4, 3)
     assert mark.images[0][0, 0].tolist() == [255, 0, 0]
 
@@ -404,7 +404,7 @@ def test_a_stream_of_several_ranks_has_a_line_for_each():
     stream = Stream("loss", fields=("step", "loss"))
     for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
         value = (step, 10.0 * rank + step)
-        stream._push(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
+        stream.publish(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
     chart = make(chosen(stream))
     chart.add(stream)
     chart.pull()
@@ -449,7 +449,7 @@ def test_a_restart_is_a_mark_and_a_gap_in_the_line():
     stream = Stream("loss", fields=("step", "loss"))
     push(stream, [(1, 1.0), (2, 2.0)])
     with stream._changed:
-        stream._seams.append(Seam(2, "run-1", "run-2"))
+        stream._seams.append(RunSeam(2, "run-1", "run-2"))
     push(stream, [(1, 3.0), (2, 4.0)])
     chart = make(chosen(stream))
     chart.add(stream)
@@ -572,9 +572,9 @@ def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():
 def test_two_streams_of_frames_show_the_same_moment():
     often, seldom = Stream("often"), Stream("seldom")
     for n in range(1, 7):
-        often._push(Batch(n, array("q", [n]), array("d", [float(n)]), [np.full(3, float(n))]))
+        often.publish(Batch(n, array("q", [n]), array("d", [float(n)]), [np.full(3, float(n))]))
     for n, at in enumerate((1, 4), 1):
-        seldom._push(Batch(n, array("q", [at]), array("d", [float(at)]), [np.full(3, 10.0 * at)]))
+        seldom.publish(Batch(n, array("q", [at]), array("d", [float(at)]), [np.full(3, 10.0 * at)]))
     chart = make(chosen(often))
     chart.add(often)
     chart.add(seldom)
@@ -732,7 +732,7 @@ def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
     monkeypatch.setattr("looptap.streams.values.snapshots._copiers", {})
     assert drawn([np.arange(3.0)]).marks[0].y.tolist() == [0, 1, 2]
     assert stream_of([1.0, 2.0]).to_numpy().tolist() == [1, 2]
-    assert take({"a": np.arange(2)})[0]["a"].tolist() == [0, 1]
+    assert snapshot({"a": np.arange(2)})[0]["a"].tolist() == [0, 1]
     assert pack(frozenset({1}))
 
 

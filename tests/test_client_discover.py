@@ -305,7 +305,7 @@ def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, 
         job.communicate()
     for n in range(16):
         ended(directory, f"dead-{n}")
-    monkeypatch.delattr("looptap.client.transport.zmq_client.Link.start")
+    monkeypatch.delattr("looptap.client.transport.zmq_client.ZmqTransport.start")
     listed = runs()
     assert [run.alive for run in listed] == [False] * 20
     assert Process.this().alive()

@@ -130,14 +130,14 @@ def test_a_function_is_its_source():
 
     text = source_of(twice)
     assert text.startswith("def twice(e):\n    ")
-    assert compile_query(QuerySpec(text)).post(Event)[0] == (0, 8.0)
+    assert compile_query(QuerySpec(text)).push(Event)[0] == (0, 8.0)
 
 
 def test_a_lambda_over_several_lines_is_its_source():
     f = lambda e: (  # noqa: E731 - a lambda is what is tested
         e.loss + 1
     )
-    assert compile_query(QuerySpec(source_of(f))).post(Event)[0] == (0, 5.0)
+    assert compile_query(QuerySpec(source_of(f))).push(Event)[0] == (0, 5.0)
 
 
 def needs_closure():

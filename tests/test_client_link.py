@@ -14,9 +14,9 @@ import zmq
 from relays import Proxy
 from waiting import soon
 
-from looptap.agent.io.server_socket import Sent
-from looptap.agent.io.server_thread import Link as AgentLink
-from looptap.client.transport.zmq_client import Link
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.io.server_thread import ServerThread as AgentLink
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
     LimitReached,
     LinkError,
@@ -64,20 +64,20 @@ class Echo:
         self.waiting.append((peer, frame))
         self.flush()
 
-    def gone(self, peer):
+    def on_disconnect(self, peer):
         pass
 
     def flush(self):
-        while self.waiting and self.link.send(*self.waiting[0]) is not Sent.FULL:
+        while self.waiting and self.link.send(*self.waiting[0]) is not SendResult.FULL:
             del self.waiting[0]
         if self.waiting:
             self.link.wake()
         return bool(self.waiting)
 
-    def rest(self):
+    def is_idle(self):
         return not self.waiting
 
-    def beat(self):
+    def on_heartbeat_timer(self):
         pass
 
     def linger(self):
@@ -97,9 +97,9 @@ def agent(request):
     link.stop()
 
 
-def client(agent, server=None, keys=None, **options) -> Link:
+def client(agent, server=None, keys=None, **options) -> ZmqTransport:
     keys = keys or agent.keys.client
-    return Link(agent.endpoints, server or agent.keys.server.public, keys, **options)
+    return ZmqTransport(agent.endpoints, server or agent.keys.server.public, keys, **options)
 
 
 @contextlib.contextmanager
@@ -211,7 +211,10 @@ def raw_server():
     router.curve_server, router.curve_secretkey, router.linger = True, keys.secret, 0
     router.rcvtimeo = 5000
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    yield router, Link([f"tcp://127.0.0.1:{port}"], keys.public, KeyPair.fresh(), limits=Limits(outbound_message=1000))
+    yield (
+        router,
+        ZmqTransport([f"tcp://127.0.0.1:{port}"], keys.public, KeyPair.fresh(), limits=Limits(outbound_message=1000)),
+    )
     context.destroy(linger=0)
 
 
@@ -287,7 +290,7 @@ def speak_ssh(connection):
 @pytest.mark.parametrize("behave", [speak_http, speak_ssh, socket.socket.close])
 def test_another_protocol_is_no_looptap(behave):
     with listener(behave) as endpoint:
-        error = refusal(Link([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK))
+        error = refusal(ZmqTransport([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK))
     assert type(error) is NotLooptap
     assert "does not speak looptap's protocol" in str(error)
 
@@ -296,7 +299,7 @@ def test_zeromq_without_keys_is_no_looptap():
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    error = refusal(Link([f"tcp://127.0.0.1:{port}"], KeyPair.fresh().public, KeyPair.fresh()))
+    error = refusal(ZmqTransport([f"tcp://127.0.0.1:{port}"], KeyPair.fresh().public, KeyPair.fresh()))
     context.destroy(linger=0)
     assert type(error) is NotLooptap
 
@@ -305,7 +308,7 @@ def test_zeromq_without_keys_is_no_looptap():
 def test_silence_is_no_answer(timeout):
     held = []
     with listener(held.append) as endpoint:
-        error = refusal(Link([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK), timeout)
+        error = refusal(ZmqTransport([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK), timeout)
     for connection in held:
         connection.close()
     assert type(error) is NoAnswer
@@ -313,18 +316,18 @@ def test_silence_is_no_answer(timeout):
 
 
 def test_a_malformed_endpoint_is_named():
-    assert "nonsense://x" in str(refusal(Link(["nonsense://x"], KeyPair.fresh().public, KeyPair.fresh())))
+    assert "nonsense://x" in str(refusal(ZmqTransport(["nonsense://x"], KeyPair.fresh().public, KeyPair.fresh())))
 
 
 def test_an_ordinary_file_in_place_of_a_socket_is_an_ended_run(tmp_path):
     (tmp_path / "socket").touch()
-    link = Link([f"ipc://{tmp_path}/socket"], KeyPair.fresh().public, KeyPair.fresh())
+    link = ZmqTransport([f"ipc://{tmp_path}/socket"], KeyPair.fresh().public, KeyPair.fresh())
     assert type(refusal(link)) is RunEnded
 
 
 def test_the_second_endpoint_is_tried_when_the_first_is_dead(agent, tmp_path):
     endpoints = [f"ipc://{tmp_path}/none", *agent.endpoints]
-    link, ear = Link(endpoints, agent.keys.server.public, agent.keys.client), Ear()
+    link, ear = ZmqTransport(endpoints, agent.keys.server.public, agent.keys.client), Ear()
     link.start(ear, 5)
     link.send(b"hello")
     soon(lambda: ear.frames)
@@ -339,7 +342,7 @@ def test_a_link_that_is_cut_is_restored():
     agent = brain.link = AgentLink(brain, endpoint="tcp", keys=keys, limits=Limits())
     agent.start()
     with Proxy(agent.endpoints[0]) as proxy:
-        link, ear = Link([proxy.endpoint], keys.server.public, keys.client), Ear()
+        link, ear = ZmqTransport([proxy.endpoint], keys.server.public, keys.client), Ear()
         link.start(ear, 5)
         for cut in range(1, 4):
             proxy.cut()
@@ -356,7 +359,7 @@ def test_a_link_that_is_cut_is_restored():
 def test_a_handshake_that_breaks_off_once_is_no_wrong_server(agent):
     with Proxy(agent.endpoints[0]) as proxy:
         proxy.greet_and_hang_up = 2  # the attempt, and the look at who that was
-        link, ear = Link([proxy.endpoint], agent.keys.server.public, agent.keys.client), Ear()
+        link, ear = ZmqTransport([proxy.endpoint], agent.keys.server.public, agent.keys.client), Ear()
         link.start(ear, 5)
         link.send(b"hello")
         soon(lambda: ear.frames)

@@ -26,7 +26,7 @@ from waiting import soon
 import looptap
 from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import (
@@ -460,7 +460,7 @@ def far_job(directory):
     (path,) = directory.glob("*.json")
     file = read(path)
     with Proxy(file.endpoints[0]) as proxy:
-        link = Link([proxy.endpoint], file.server_public.encode(), file.client)
+        link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client)
         with Run(link, run=file.run) as run:
             yield job, run, proxy
     job.end()

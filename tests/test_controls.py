@@ -350,7 +350,7 @@ def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
     saved = []
 
     def save():
-        saved.append(agent._taps.standing["echo"].factor)
+        saved.append(agent._taps.exposed["echo"].factor)
         if len(saved) == 2:
             raise OSError("disk full")
         return f"{len(saved)}.pt"
@@ -385,7 +385,7 @@ def test_only_a_host_that_wants_it_is_stopped_by_an_exception_after_the_queries_
         run.stop(timeout=0)
     with pytest.raises(kind) as caught:
         agent.emit("batch", step=1)
-    assert caught.value.__context__ is None or type(caught.value.__context__).__name__ == "After"
+    assert caught.value.__context__ is None or type(caught.value.__context__).__name__ == "DeferredActions"
     assert run.outcome(pending.value.id).number == 1
     agent.emit("batch", step=2)
     assert steps.values == [1, 2]
@@ -494,7 +494,7 @@ def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
     agent.trigger("evaluate", lambda: None)
     agent.checkpoint(lambda: None)
     assert not agent.stop_requested
-    assert agent._service.steering.told() == {"controls": [], "triggers": {}, "checkpoint": False, "may_pause": 3.0}
+    assert agent._service.commands.describe() == {"controls": [], "triggers": {}, "checkpoint": False, "may_pause": 3.0}
 
 
 def test_a_set_of_a_living_run_is_done_within_a_few_steps(loop):

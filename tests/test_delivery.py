@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import looptap
-from looptap.agent.handoff.value_queue import GRANT, Outbox, Post
+from looptap.agent.handoff.value_queue import GRANT, QueueSet, ValueQueue
 from looptap.client.run import Run
 from looptap.testing import _Transport, pair
 
@@ -48,7 +48,7 @@ def test_a_flush_looks_at_no_idle_stream():
         busy = run.stream("step", on="batch")
         agent.emit("batch", step=0)
         service = agent._service
-        seen[idle] = [calls(service.flush), calls(service.rest), calls(agent.emit, "batch", step=1)]
+        seen[idle] = [calls(service.flush), calls(service.is_idle), calls(agent.emit, "batch", step=1)]
         assert busy.values == [0, 1]
         assert len(kept) == idle
         agent.close()
@@ -60,9 +60,9 @@ def test_a_heartbeat_and_a_new_stream_cost_the_same_for_each_stream():
     for idle in (100, 200, 400):
         agent, run = pair(limits=MANY)
         held = [run.stream("step", on="never") for _ in range(idle)]
-        agent._service.beat()  # the first one tells of all of them
+        agent._service.on_heartbeat_timer()  # the first one tells of all of them
         agent._service.flush()
-        seen[idle] = calls(agent._service.beat), calls(run.stream, "step", on="never")
+        seen[idle] = calls(agent._service.on_heartbeat_timer), calls(run.stream, "step", on="never")
         assert len(held) == idle
         agent.close()
     beats = [seen[idle][0] for idle in seen]
@@ -95,7 +95,7 @@ def test_clients_and_their_streams_take_turns():
 
     service.send = noting
     agent.memory.wake, wake = (lambda: None), agent.memory.wake  # all of it waits before anything is sent
-    service.post.ring = agent.memory.wake
+    service.queues.wake_gathering = agent.memory.wake
     for step in range(4_000):
         agent.emit("batch", step=step)
     order.clear()
@@ -155,8 +155,8 @@ def test_a_value_after_an_interrupt_anywhere_wakes_the_io_thread():
     def ring():
         rang.append(len(rang))
 
-    post = Post(1_000_000, ring, lambda: None)
-    outbox = Outbox(post, 1000)
+    post = QueueSet(1_000_000, ring, lambda: None)
+    outbox = ValueQueue(post, 1000)
     post.open(outbox)
     count = 0
     for _ in interrupts(lambda: outbox.put(1, 0.0, 1.0, 64)):
@@ -164,20 +164,20 @@ def test_a_value_after_an_interrupt_anywhere_wakes_the_io_thread():
         before = len(rang)
         outbox.put(2, 0.0, 2.0, 64)
         assert outbox in post.ready
-        assert post.rung
+        assert post.wakeup_pending
         assert len(rang) > before or before
-        post.rung = False
+        post.wakeup_pending = False
         assert post.collect() == [outbox]
         while (columns := outbox.peek(1000, 1_000_000)) is not None:
             assert columns.values[-1] == 2.0
             outbox.take(columns)
         rang.clear()
-        assert post.granted - post.taken == outbox.granted()
+        assert post.granted - post.taken == outbox.reserved_bytes()
     assert count > 20
 
 
 def test_what_is_granted_and_taken_is_counted_exactly_while_streams_come_and_go():
-    post = Post(400_000, lambda: None, lambda: None)
+    post = QueueSet(400_000, lambda: None, lambda: None)
     dice, outboxes, over = random.Random(3), [], threading.Event()
 
     def fill():
@@ -190,7 +190,7 @@ def test_what_is_granted_and_taken_is_counted_exactly_while_streams_come_and_go(
     thread.start()
     for turn in range(1_500):
         if len(outboxes) < 6:
-            outbox = Outbox(post, 1000)
+            outbox = ValueQueue(post, 1000)
             post.open(outbox)
             outboxes.append(outbox)
         for outbox in outboxes:
@@ -200,8 +200,8 @@ def test_what_is_granted_and_taken_is_counted_exactly_while_streams_come_and_go(
             post.close(outboxes.pop(dice.randrange(len(outboxes))))
     over.set()
     thread.join()
-    assert post.granted - post.taken == sum(outbox.granted() for outbox in outboxes)
-    assert post.peak <= 400_000 + 6 * GRANT
+    assert post.granted - post.taken == sum(outbox.reserved_bytes() for outbox in outboxes)
+    assert post.peak_bytes <= 400_000 + 6 * GRANT
     for outbox in outboxes:
         post.close(outbox)
-    assert post.free() == 400_000
+    assert post.free_bytes() == 400_000

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import looptap
 from looptap.cli import main
-from looptap.cli.demo.digits import Digits, View
+from looptap.cli.demo.digits import Digits, DigitsView
 from looptap.testing import pair
 from looptap.training.progress import Progress
 
@@ -146,7 +146,7 @@ def test_the_live_view_draws_what_has_come_and_says_what_has_not():
         )
         if step % 50 == 49:
             agent.emit("epoch")
-    demo.console.print(View(demo))
+    demo.console.print(DigitsView(demo))
     drawn = demo.console.file.getvalue()
     assert "100 values, the newest 0.0232" in drawn
     assert "2 read as 1:" in drawn

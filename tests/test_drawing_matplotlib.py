@@ -25,9 +25,9 @@ from looptap.visualizers.drawing.picture import (
     Picture,
     Pie,
     Points,
-    Rule,
     Table,
     Text,
+    VerticalLine,
 )
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
@@ -164,7 +164,7 @@ def test_texts_of_a_job_are_no_formulas_and_no_commands():
     nasty = r"$\frac{1}{$ <script> \x1b[31m $x$"
     picture = Picture(
         (Line(X, X, name=nasty, notes=((5, nasty),)), Bars(np.ones(1), (nasty,))), title=nasty, x=Axis(nasty),
-        rules=(Rule(3, nasty),), badges=(nasty,), guess=nasty,
+        rules=(VerticalLine(3, nasty),), badges=(nasty,), guess=nasty,
     )  # fmt: skip
     figure = new_figure()
     view = draw(picture, figure).views[0]
@@ -247,7 +247,7 @@ def test_limits_hold_until_the_data_leaves_them_or_shrinks():
 
 def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
     def said(*places):
-        return Picture((Line(X, X, name="loss"),), rules=tuple(Rule(x, f"lr {x:g}") for x in places))
+        return Picture((Line(X, X, name="loss"),), rules=tuple(VerticalLine(x, f"lr {x:g}") for x in places))
 
     drawing = draw(said(20, 50, 50.5, 51), new_figure(4, 3, dpi=50))
     assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "", "lr 51"]

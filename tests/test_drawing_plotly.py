@@ -22,9 +22,9 @@ from looptap.visualizers.drawing.picture import (
     Picture,
     Pie,
     Points,
-    Rule,
     Table,
     Text,
+    VerticalLine,
 )
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
@@ -107,7 +107,7 @@ def test_texts_of_a_job_are_shown_as_they_are(text):
         Images((np.zeros((2, 2, 3), np.uint8),), (text,)),
     )  # fmt: skip
     axes = Axis(text)
-    picture = Picture(marks, text, axes, axes, axes, axes, (Rule(0, text),), (text,), text)
+    picture = Picture(marks, text, axes, axes, axes, axes, (VerticalLine(0, text),), (text,), text)
 
     def strings(value):
         if isinstance(value, dict):
@@ -134,7 +134,7 @@ def test_a_trace_is_never_longer_than_2000_points_and_keeps_its_peaks():
 
 def test_axes_dates_rules_and_the_right_side():
     marks = Line(1.75e9 + X, X), Line(1.75e9 + X, 10**X, side="right")
-    right, rules = Axis("much", log=True, low=1.0), (Rule(1.75e9 + 9, "stop"),)
+    right, rules = Axis("much", log=True, low=1.0), (VerticalLine(1.75e9 + 9, "stop"),)
     picture = Picture(marks, x=Axis("when", time=True), right=right, rules=rules)
     figure = figure_of(picture)
     assert figure.layout.xaxis.type == "date"

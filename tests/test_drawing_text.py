@@ -12,7 +12,7 @@ from pictures import pictures
 from rich.cells import cell_len
 
 from looptap.visualizers.drawing.backends.with_text import draw, draw_all
-from looptap.visualizers.drawing.picture import Bars, Grid, Images, Line, Picture, Rule, Table, Text
+from looptap.visualizers.drawing.picture import Bars, Grid, Images, Line, Picture, Table, Text, VerticalLine
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
 hostile = settings(max_examples=40, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -85,7 +85,8 @@ def test_matrices_images_tables_and_texts():
 
 def test_titles_badges_rules_and_frames_are_words_around_the_picture():
     picture = Picture(
-        (Line(np.arange(9.0), np.arange(9.0)),), title="loss", rules=(Rule(3, "lr=0.1"),), badges=("one skipped",),
+        (Line(np.arange(9.0), np.arange(9.0)),), title="loss", rules=(VerticalLine(3, "lr=0.1"),),
+        badges=("one skipped",),
         frame=(1, 4), guess="taken as a line",
     )  # fmt: skip
     lines = draw(picture, 60, 16, color=False).split("\n")

@@ -30,7 +30,7 @@ from looptap.streams.errors import ControlError
 from looptap.streams.values import random_state
 from looptap.testing import pair
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
-from looptap.training.echoing.auto_factor import Auto, Meter, advice
+from looptap.training.echoing.auto_factor import Auto, StageMeter, advice
 from looptap.training.echoing.pytrees import Packed
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.worker_stages import Reads
@@ -737,7 +737,7 @@ def test_auto_takes_what_reading_costs_and_stops_at_its_bound():
 
 def simulated(up, down, workers=2, steps=2000, factor=1.0):
     """A pipeline of workers with a queue of 4, run by hand: the factor that `Auto` settles at, and its changes."""
-    meter, auto, changes = Meter(workers), Auto(16.0), []
+    meter, auto, changes = StageMeter(workers), Auto(16.0), []
     now = arrival = 0.0
     ready = [0.0] * 4
     copies = 0.0
@@ -840,7 +840,7 @@ def test_the_first_batch_comes_soon_and_the_buffer_grows_slowly():
 
 
 def test_the_speed_up_that_is_expected():
-    meter = Meter(2)
+    meter = StageMeter(2)
     assert math.isnan(meter.speed_up(2.0))
     for _ in range(20):
         meter.arrived(0.05, 0.06, {"read": 0.12})
@@ -854,7 +854,7 @@ def test_the_speed_up_that_is_expected():
 
 
 def test_a_loop_that_rests_is_slower_and_what_it_takes_without_a_rest_is_foretold():
-    meter = Meter(2)
+    meter = StageMeter(2)
 
     def pairs(many, factor):
         for _ in range(many):
@@ -917,7 +917,7 @@ def test_advice_names_what_would_help_more():
 )
 def test_advice_counts_the_processors_that_have_no_worker(monkeypatch, processors, says):
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    meter = Meter(1)
+    meter = StageMeter(1)
     for _ in range(20):
         meter.arrived(0.06, 0.07, {"read": 0.06})
         meter.handed(0.01, 0.0, 0.06)

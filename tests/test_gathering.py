@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from looptap.client.ranks import window_assembler
 from looptap.client.ranks.combiners import combination
-from looptap.client.ranks.window_assembler import Assembly
+from looptap.client.ranks.window_assembler import WindowAssembler
 from looptap.streams.stream.buffer import Batch
 
 
@@ -22,7 +22,7 @@ def given_out(assembly, now):
 
 
 def test_a_value_waits_for_all_ranks():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 2]), 0.0)
     assert given_out(assembly, 0.0) == []
     assert assembly.awaited(0.5) == {1: 0.5}
@@ -31,14 +31,14 @@ def test_a_value_waits_for_all_ranks():
 
 
 def test_a_rank_that_has_passed_a_number_is_not_waited_for():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 2]), 0.0)
     assembly.take(1, batch([2]), 0.0)
     assert given_out(assembly, 0.0) == [(1, [0], (1,)), (2, [0, 1], ())]
 
 
 def test_a_straggler_is_waited_for_no_longer_than_the_patience_and_its_late_values_are_counted():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 2]), 0.0)
     assembly.take(0, batch([3]), 1.5)
     assert assembly.deadline() == 2.0
@@ -50,7 +50,7 @@ def test_a_straggler_is_waited_for_no_longer_than_the_patience_and_its_late_valu
 
 
 def test_the_values_of_all_ranks_begin_together_and_in_each_run_anew():
-    assembly = Assembly([0, 1, 2], 2.0, together=True)
+    assembly = WindowAssembler([0, 1, 2], 2.0, together=True)
     assembly.take(0, batch([4, 5, 6, 7, 8]), 0.0)
     assembly.take(2, batch([5, 6, 8]), 0.0)
     assert given_out(assembly, 0.0) == []
@@ -64,7 +64,7 @@ def test_the_values_of_all_ranks_begin_together_and_in_each_run_anew():
 
 
 def test_a_straggler_and_a_dead_rank_do_not_keep_the_others_from_beginning():
-    assembly = Assembly([0, 1, 2], 2.0, together=True)
+    assembly = WindowAssembler([0, 1, 2], 2.0, together=True)
     assembly.over(2)
     assembly.take(0, batch([1, 2]), 0.0)
     assert given_out(assembly, 2.0) == [(1, [0], (1, 2)), (2, [0], (1, 2))]
@@ -74,21 +74,21 @@ def test_a_straggler_and_a_dead_rank_do_not_keep_the_others_from_beginning():
 
 
 def test_a_rank_that_is_over_is_not_waited_for_but_missed():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1]), 0.0)
     assembly.over(1)
     assert given_out(assembly, 0.0) == [(1, [0], (1,))]
 
 
 def test_several_values_of_one_event_are_told_apart():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 1, 2]), 0.0)
     assembly.take(1, batch([1, 1, 1, 2]), 0.0)
     assert [len(whole.parts) for whole in assembly.ready(0.0)] == [2, 2, 1, 2]
 
 
 def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
-    assembly = Assembly([0, 1], 2.0)
+    assembly = WindowAssembler([0, 1], 2.0)
     for rank in (0, 1):
         assembly.take(rank, batch([7]), 0.0)
     assert given_out(assembly, 0.0) == [(7, [0, 1], ())]
@@ -99,7 +99,7 @@ def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
 
 
 def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
-    assembly = Assembly([0, 1, 2], 2.0)
+    assembly = WindowAssembler([0, 1, 2], 2.0)
     assembly.take(0, batch([1]), 0.0)
     assembly.take(2, batch([1]), 0.0)
     assembly.over(2)
@@ -112,7 +112,7 @@ def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
 
 
 def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
-    assembly = Assembly([0, 1], 60.0)
+    assembly = WindowAssembler([0, 1], 60.0)
     third = window_assembler.MOST_BYTES // 3
     for number in range(1, 11):
         assembly.take(0, batch([number])._replace(nbytes=third), 0.0)
@@ -125,7 +125,7 @@ def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
 
 def test_what_waits_for_a_silent_rank_is_bounded_in_numbers(monkeypatch):
     monkeypatch.setattr(window_assembler, "MOST", 5)
-    assembly = Assembly([0, 1], 60.0)
+    assembly = WindowAssembler([0, 1], 60.0)
     assembly.take(0, batch(list(range(1, 9))), 0.0)
     assert given_out(assembly, 0.0) == [(1, [0], (1,)), (2, [0], (1,)), (3, [0], (1,))]
 
@@ -136,7 +136,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.floats(0.0, 
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS, over=st.sets(st.integers(0, 2)))
 def test_every_value_is_given_out_once_in_order_or_counted_as_late(steps, over):
-    assembly, now, at = Assembly([0, 1, 2], 2.0), 0.0, [0, 0, 0]
+    assembly, now, at = WindowAssembler([0, 1, 2], 2.0), 0.0, [0, 0, 0]
     came, late, out = set(), set(), []
     for rank, count, pause in steps:
         now += pause

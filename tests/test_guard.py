@@ -21,7 +21,7 @@ import looptap
 from looptap.cli import main
 from looptap.cli.commands.guard import rules_of
 from looptap.client.guard.actions import end
-from looptap.client.guard.watch import Siblings, StreamJudge
+from looptap.client.guard.watch import SiblingComparison, StreamJudge
 from looptap.protocol.files.connection import publish, read
 from looptap.protocol.process_identity import Process
 from looptap.testing import pair
@@ -170,7 +170,7 @@ def test_a_loop_that_stands_still_is_found_and_a_pause_is_none(directory):
 
 
 def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
-    table = Siblings(looptap.Rule.worse_than_siblings("loss", by=1.5, at_least=3, lasting=2))
+    table = SiblingComparison(looptap.Rule.worse_than_siblings("loss", by=1.5, at_least=3, lasting=2))
     for step in (1.0, 2.0):
         table.add("ahead", step, 1.6, int(step))
         table.add("nan", step, NAN, int(step))
@@ -187,7 +187,7 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
             table.add(run, step, 1.0, int(step))
         table.add("ahead", step, 1.6, int(step))
     assert [news.event for news in table.news("ahead")] == [4]
-    accuracy = Siblings(looptap.Rule.worse_than_siblings("right", by=1.5, at_least=2, higher_is_better=True))
+    accuracy = SiblingComparison(looptap.Rule.worse_than_siblings("right", by=1.5, at_least=2, higher_is_better=True))
     for run, right in (("a", 0.9), ("b", 0.8), ("low", 0.2)):
         accuracy.add(run, 1.0, right, 1)
     assert [bool(accuracy.news(run)) for run in ("a", "b", "low")] == [False, False, True]

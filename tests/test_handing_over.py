@@ -97,8 +97,8 @@ def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_i
             if not step % 100:
                 time.sleep(0.002)
         (client,) = agent._service.clients.values()
-        window = agent._service.delivery.window()
-        soon(lambda: client.holds_up(time.monotonic(), window(client)))
+        window = agent._service.exporter.window()
+        soon(lambda: client.is_stalled(time.monotonic(), window(client)))
         assert any(stream.records[-1].number < total for stream in (*mine, *readers))
         monkeypatch.setattr(run, "_confirm", confirm)
         confirm()
@@ -117,7 +117,7 @@ def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
     facts = [told[name] for name in ("name", "values", "exported", "kept", "readers")]
     assert facts == ["loss", 3, True, False, 0]
     assert "pid" in told["by"]
-    assert agent._service.sharing.shares == {}
+    assert agent._service.access_grants.shares == {}
 
 
 @pytest.mark.parametrize("ended", ["closed first", "hidden first"])
@@ -208,10 +208,10 @@ def test_a_stream_that_was_handed_over_survives_a_lost_client_and_a_taken_back_o
             run.export("steps", exported)
             step = 2 if exported else 4
             (client,) = agent._service.clients.values()
-            agent._link.post(lambda client=client: agent._service.gone(client.peer))
+            agent._link.post(lambda client=client: agent._service.on_disconnect(client.peer))
             soon(lambda: not agent._service.clients)
             agent.emit("batch", step=step)
-            soon(lambda: agent._service.clients and agent._service.delivery.streams)
+            soon(lambda: agent._service.clients and agent._service.exporter.streams)
             agent.emit("batch", step=step + 1)
             soon(lambda step=step: stream.latest == step + 1)
             assert (stream.standing is None) != exported  # the second time nobody wants it any more

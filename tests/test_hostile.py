@@ -22,7 +22,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.io import server_thread as link_module
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack_values, version_of
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
@@ -72,8 +72,8 @@ def is_served(name, agent):
 def transcript(directory, monkeypatch):
     """What a real client sends, frame by frame."""
     frames = []
-    send = Link.send
-    monkeypatch.setattr(Link, "send", lambda link, frame: (frames.append(frame), send(link, frame))[1])
+    send = ZmqTransport.send
+    monkeypatch.setattr(ZmqTransport, "send", lambda link, frame: (frames.append(frame), send(link, frame))[1])
     with looptap.Agent("recorded", budget=math.inf) as agent, looptap.attach("recorded") as run:
         agent.emit("batch", step=0, loss=0.5)
         streams = [
@@ -413,7 +413,7 @@ def test_a_wall_clock_that_jumps_by_an_hour_changes_no_duration(directory, monke
 # ---------------------------------------------------------------- S21: faults of the I/O thread
 
 
-@pytest.mark.parametrize("point", ["flush", "beat", "linger", "posted"])
+@pytest.mark.parametrize("point", ["flush", "on_heartbeat_timer", "linger", "posted"])
 def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_goes_on(
     point, directory, monkeypatch, caplog
 ):

@@ -12,10 +12,10 @@ from interrupts import interrupted
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.control.command_log import Did, record_of
-from looptap.agent.control.rank_consensus import Due
+from looptap.agent.control.command_log import CommandResult, record_of
+from looptap.agent.control.rank_consensus import EventSchedule
 from looptap.agent.control.replay import replay
-from looptap.agent.handoff.value_queue import Outbox
+from looptap.agent.handoff.value_queue import ValueQueue
 from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
 from looptap.protocol import messages as m
@@ -88,7 +88,7 @@ class Job:
     def whole(self) -> None:
         """See that no lock is taken."""
         taps = self.agent._taps
-        for lock in (taps.lock, taps.backlog.turn.lock, self.agent._service.standing.history.lock):
+        for lock in (taps.lock, taps.backlog.turn.lock, self.agent._service.declared_streams.history.lock):
             assert not lock._is_owned()
         assert not taps.backlog.turn.thread
 
@@ -162,7 +162,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough,
         job = Job()
         how = dict(QUERIES[kind])
         stream = job.run.stream(how.pop("query"), on="batch", buffer=100, **how)
-        job.agent._taps.backlog.enough = enough
+        job.agent._taps.backlog.max_pending = enough
         steps: dict[int, int] = {}
 
         def note() -> None:
@@ -197,13 +197,13 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
         job = Job()
         stream = job.run.stream(QUERIES[kind]["query"], on="batch")
         epochs = job.run.stream("event_number", on="epoch")
-        job.agent._taps.backlog.enough = enough
+        job.agent._taps.backlog.max_pending = enough
         for _ in range(BEFORE):
             job.emit()
         told = job.asleep(at, "epoch")
         job.whole()
         batch, epoch = job.agent._taps.by_name["batch"], job.agent._taps.by_name["epoch"]
-        assert batch.groups == epoch.number  # a group has ended if there was the event, and else not
+        assert batch.groups_ended == epoch.number  # a group has ended if there was the event, and else not
         for _ in range(AFTER):
             job.emit()
         job.emit("epoch")
@@ -328,7 +328,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
         service = job.agent._service
-        outbox = Outbox(service.post, 1000)
+        outbox = ValueQueue(service.queues, 1000)
         attach = m.Attach(1, 1, m.Code(SUM), "batch", window, align=m.VALUES)
         query = service.queries.attached(attach, outbox)
         service.queries.install(query)
@@ -368,7 +368,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_sa
         service = job.agent._service
         job.agent.trigger("act", lambda: acts.append(1))
         entries = [{"what": "trigger", "name": "act", "value": None, "event": "batch", "number": n} for n in (2, 2, 3)]
-        replay(entries, "replay of entries", service.steering, service.queries)
+        replay(entries, "replay of entries", service.commands, service.queries)
         job.emit()
         told = job.asleep(at)
         job.whole()
@@ -393,11 +393,11 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, service = Job(), None
         service = job.agent._service
-        commands, ran = service.steering.commands, []
-        due = Due(service.queries, "batch")
+        commands, ran = service.commands.commands, []
+        due = EventSchedule(service.queries, "batch")
         records = [record_of(f"id{n}", "a client", "trigger", "batch") for n in range(3)]
         for n, record in enumerate(records):
-            command = commands.accept(record, None, lambda event, n=n: Did(ran.append(n)))
+            command = commands.accept(record, None, lambda event, n=n: CommandResult(ran.append(n)))
             due.add(2 + n // 2, record["id"], command)
         job.emit()
         told = job.asleep(at)

@@ -132,8 +132,8 @@ def test_a_reduction_equals_the_expression_over_each_window(query, windows):
     assert not pipeline.mapped
     for rows in windows:
         for event in events_of(rows):
-            assert pipeline.post(event) == ()
-        outputs = pipeline.close()
+            assert pipeline.push(event) == ()
+        outputs = pipeline.flush()
         assert len(outputs) == (1 if rows else 0)  # a window without events yields nothing
         if not rows:
             continue
@@ -151,7 +151,7 @@ def test_a_reduction_equals_the_expression_over_each_window(query, windows):
 @given(rows=st.lists(EVENT, max_size=12))
 def test_a_generator_yields_what_python_yields(query, rows):
     pipeline = compiled(query)
-    got = [value for event in events_of(rows) for _, value in pipeline.post(event)]
+    got = [value for event in events_of(rows) for _, value in pipeline.push(event)]
     expected = list(python(query, rows))
     if "initial" in query and not rows:
         expected = []  # nothing has been asked of it before the first event
@@ -167,7 +167,7 @@ SLIDING = [q for q in REDUCTIONS if not any(part in q for part in ("[", "reduce"
 def test_a_sliding_window_equals_the_expression_over_the_last_events(query, rows, size):
     pipeline = compiled(query, window=Sliding(size))
     for i, event in enumerate(events_of(rows)):
-        ((flags, value),) = pipeline.post(event)
+        ((flags, value),) = pipeline.push(event)
         expected = python(query, rows[max(0, i + 1 - size) : i + 1])
         if isinstance(expected, type):
             assert flags == ERROR
@@ -188,11 +188,11 @@ def test_partial_windows_merge_to_the_whole(query, rows, cut):
     assert isinstance(left, Reducing)
     assert isinstance(right, Reducing)
     for event in events_of(rows[:cut]):
-        left.post(event)
+        left.push(event)
     for event in events_of(rows[cut:]):
-        right.post(event)
+        right.push(event)
     left.merge(right)
-    ((flags, value),) = left.close()
+    ((flags, value),) = left.flush()
     expected = python(query, rows)
     assert flags == ERROR if isinstance(expected, type) else same(value, expected)
 
@@ -201,7 +201,7 @@ def test_partial_windows_merge_to_the_whole(query, rows, cut):
 
 
 def stream(pipeline: Pipeline, rows: list[dict[str, Any]], dt: float = 1.0) -> list[Any]:
-    return [v for i, e in enumerate(events_of(rows)) for _, v in pipeline.post(e, i + 1, i * dt)]
+    return [v for i, e in enumerate(events_of(rows)) for _, v in pipeline.push(e, i + 1, i * dt)]
 
 
 STEPS = [{"step": i, "loss": float(i)} for i in range(10)]
@@ -218,14 +218,14 @@ def test_a_window_of_seconds_closes_at_the_first_event_after_its_end():
 def test_seconds_without_events_yield_nothing():
     pipeline = compiled("len(events)", window=Seconds(1))
     for now in (0.0, 0.5, 7.2):
-        got = pipeline.post(Event({}), 1, now)
+        got = pipeline.push(Event({}), 1, now)
     assert got == ((0, 2),)
 
 
 def test_a_filter_that_kept_nothing_is_an_empty_sequence():
     pipeline = compiled("sum(e.loss for e in events if e.loss > 99)")
     stream(pipeline, STEPS)
-    assert pipeline.close() == ((0, 0),)
+    assert pipeline.flush() == ((0, 0),)
 
 
 def test_every_looks_at_each_nth_event_and_throttle_withholds_outputs():
@@ -241,22 +241,22 @@ def test_every_looks_at_each_nth_event_and_throttle_withholds_outputs():
 def test_a_window_that_began_before_the_query_is_partial_and_the_next_is_not():
     pipeline = compiled("len(events)")
     pipeline.begin(partial=True)
-    pipeline.post(Event({}))
-    assert pipeline.close() == ((PARTIAL, 1),)
-    pipeline.post(Event({}))
-    assert pipeline.close() == ((0, 1),)
+    pipeline.push(Event({}))
+    assert pipeline.flush() == ((PARTIAL, 1),)
+    pipeline.push(Event({}))
+    assert pipeline.flush() == ((0, 1),)
 
 
 def test_an_error_costs_its_window_and_the_next_starts_clean():
     pipeline = compiled("sum(1 / e.x for e in events)")
     for x in (1, 0, 1):
-        pipeline.post(Event({"x": x}))
-    ((flags, text),) = pipeline.close()
+        pipeline.push(Event({"x": x}))
+    ((flags, text),) = pipeline.flush()
     assert flags == ERROR
     assert "ZeroDivisionError" in text
     assert "1 / e.x" in text
-    pipeline.post(Event({"x": 2}))
-    assert pipeline.close() == ((0, 0.5),)
+    pipeline.push(Event({"x": 2}))
+    assert pipeline.flush() == ((0, 0.5),)
 
 
 def test_accumulate_restarts_with_the_window():
@@ -310,20 +310,20 @@ def test_latest_shows_another_event_beside_this_one():
 
 def test_every_event_offers_number_time_and_rank():
     pipeline = compiled("event_number, event_time, event_dt, rank")
-    assert pipeline.post(Event({}, number=3, time=1.5, dt=0.5)) == [(0, (3, 1.5, 0.5, 0))]
+    assert pipeline.push(Event({}, number=3, time=1.5, dt=0.5)) == [(0, (3, 1.5, 0.5, 0))]
 
 
 def test_a_python_function_is_mapped_or_reduces_by_its_parameters_name():
     assert stream(compiled(lambda e: e.loss * 2), STEPS[:2]) == [0.0, 2.0]
     pipeline = compiled(lambda events: [e.loss for e in events if e.step > 7])
     stream(pipeline, STEPS)
-    assert pipeline.close() == ((0, [8.0, 9.0]),)
-    assert compiled("def f(e):\n    x = e.loss\n    return x + 1").post(Event({"loss": 1})) == [(0, 2)]
+    assert pipeline.flush() == ((0, [8.0, 9.0]),)
+    assert compiled("def f(e):\n    x = e.loss\n    return x + 1").push(Event({"loss": 1})) == [(0, 2)]
 
 
 def test_the_same_language_runs_over_values():
     pipeline = compiled("max(v for v in values)", source="values", window=Count(2))
-    assert [o for x in (1, 5, 2, 3) for o in pipeline.post(x)] == [(0, 5), (0, 3)]
+    assert [o for x in (1, 5, 2, 3) for o in pipeline.push(x)] == [(0, 5), (0, 3)]
 
 
 # ---------------------------------------------------------------- errors that point
@@ -371,7 +371,7 @@ def test_an_error_points_at_the_column_and_proposes_a_fix(query, column, says):
 
 def test_a_missing_observable_lists_the_names_that_are_there():
     with pytest.raises(QueryError, match=r"no observable 'los'.*loss, step.*Did you mean 'loss'"):
-        compiled("los").post(Event({"step": 1, "loss": 2.0}))
+        compiled("los").push(Event({"step": 1, "loss": 2.0}))
 
 
 def test_explain_says_what_streams_and_what_is_collected():
@@ -414,8 +414,8 @@ def test_only_known_functions_run_without_the_guard(query, trusted):
 def test_sums_of_arrays():
     pipeline = compiled("sum(e.a for e in events)")
     for i in range(3):
-        pipeline.post(Event({"a": np.full(4, i)}))
-    assert pipeline.close()[0][1].tolist() == [3] * 4
+        pipeline.push(Event({"a": np.full(4, i)}))
+    assert pipeline.flush()[0][1].tolist() == [3] * 4
 
 
 def test_metric_tuples_over_x():
@@ -426,7 +426,7 @@ def test_nested_reduce_map_filter():
     odd = "map(lambda e: e.step ** 2, filter(lambda e: e.step % 2, events))"
     pipeline = compiled(f"reduce(lambda a, x: a + x, {odd}, 0)")
     stream(pipeline, STEPS)
-    assert pipeline.close() == ((0, sum(i * i for i in range(1, 10, 2))),)
+    assert pipeline.flush() == ((0, sum(i * i for i in range(1, 10, 2))),)
 
 
 def test_statistics_over_a_window_match_the_standard_library():
@@ -434,4 +434,4 @@ def test_statistics_over_a_window_match_the_standard_library():
     for name in ("mean", "median", "stdev", "variance"):
         pipeline = compiled(f"{name}(e.loss for e in events)")
         stream(pipeline, [{"loss": x} for x in losses])
-        assert math.isclose(pipeline.close()[0][1], getattr(statistics, name)(losses))
+        assert math.isclose(pipeline.flush()[0][1], getattr(statistics, name)(losses))

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looptap.agent.loop.attached_query import take
+from looptap.agent.loop.attached_query import snapshot
 from looptap.protocol.codec import pack, unpack
 from looptap.streams.errors import QueryError
-from looptap.streams.events import Event, Source
+from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.language.rank_windows import Merger, aligned
+from looptap.streams.language.rank_windows import RankMerger, aligned
 from looptap.streams.operators.windows import Count, Seconds, as_window, sliding
 
-SOURCE = Source("batch")
+SOURCE = EventOrigin("batch")
 
 EXACT = [
     "len(events)",
@@ -75,7 +75,7 @@ def event(number, n, x, key):
 
 def fed(pipeline, events):
     for number, one in enumerate(events, 1):
-        pipeline.post(event(number, *one), number, float(number))
+        pipeline.push(event(number, *one), number, float(number))
     return pipeline
 
 
@@ -84,17 +84,17 @@ def over_ranks(query, parts, joined=False):
     states = []
     for part in parts:
         pipeline = fed(aligned(compile_query(QuerySpec(query)), 0.0, states=True), part)
-        for flags, placed in pipeline.close():  # a rank without events has nothing to say
+        for flags, placed in pipeline.flush():  # a rank without events has nothing to say
             assert flags == 0
-            states.append(unpack(pack(take(placed.value)[0])))
-    merger = Merger(query)
+            states.append(unpack(pack(snapshot(placed.value)[0])))
+    merger = RankMerger(query)
     if joined and states:
         states = [unpack(pack(merger.joined(states[:2]))), *states[2:]]
     return [merger.value(states)] if states else []
 
 
 def on_one(query, events):
-    return [value for _, value in fed(compile_query(QuerySpec(query)), events).close()]
+    return [value for _, value in fed(compile_query(QuerySpec(query)), events).flush()]
 
 
 def plain(value):
@@ -167,7 +167,7 @@ def test_too_many_keys_on_one_rank_are_too_many_in_all():
 
 
 def test_a_nan_of_a_device_on_one_rank_is_the_maximum_of_all():
-    merger = Merger("max(e.x for e in events)")
+    merger = RankMerger("max(e.x for e in events)")
     nothing = ["missing"]
     here, there = ((nothing, nothing, nothing, 3.0),), ((nothing, nothing, nothing, math.nan),)
     assert math.isnan(merger.value([here, there]))
@@ -185,11 +185,11 @@ def test_a_nan_of_a_device_on_one_rank_is_the_maximum_of_all():
 )
 def test_what_cannot_be_merged_says_why(query, why):
     with pytest.raises(QueryError, match=why):
-        Merger(query)
+        RankMerger(query)
 
 
 def test_a_state_of_something_else_is_an_exception_and_not_a_value():
-    merger = Merger("mean(e.x for e in events), max(e.n for e in events)")
+    merger = RankMerger("mean(e.x for e in events), max(e.n for e in events)")
     for state in (None, 3, [], (1, 2), ((1,), (2,)), ((["grid", 3],) * 6, (0,) * 4), (("a",) * 6, ({},) * 4)):
         with pytest.raises(Exception):  # noqa: B017, PT011  # whichever: it is told as the error of the window
             merger.value([state, state])
@@ -203,8 +203,8 @@ def windows(window, numbers, every=1, origin=0.0, groups=()):
     query = aligned(compile_query(QuerySpec("len(events)", as_window(window), every)), origin, states=False)
     found = []
     for number in numbers:
-        found += query.post(event(number, 0, 0.0, "a"), number, number / 10)
-    found += query.close(numbers[-1] / 10)
+        found += query.push(event(number, 0, 0.0, "a"), number, number / 10)
+    found += query.flush(numbers[-1] / 10)
     return [(placed.window, placed.value, bool(flags & 1)) for flags, placed in found]
 
 
@@ -232,5 +232,5 @@ def test_a_window_in_which_events_were_passed_over_is_flagged():
     query = aligned(compile_query(QuerySpec("len(events)", Count(10))), 0.0, states=False)
     found = []
     for number in [*range(1, 5), *range(23, 31)]:
-        found += query.post(event(number, 0, 0.0, "a"), number, 0.0)
+        found += query.push(event(number, 0, 0.0, "a"), number, 0.0)
     assert [(placed.window, placed.value, flags) for flags, placed in found] == [(1, 4, 0), (3, 8, 1)]

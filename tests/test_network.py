@@ -23,7 +23,7 @@ from waiting import soon
 import looptap
 from looptap.client.run import Run
 from looptap.client.transport import zmq_client as link
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.errors import NoAnswer, RunEnded
@@ -76,7 +76,7 @@ def far_away(directory, limits):
     (path,) = directory.glob("*.json")
     file = read(path)
     with Proxy(file.endpoints[0]) as proxy:
-        link = Link([proxy.endpoint], file.server_public.encode(), file.client, limits=limits)
+        link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client, limits=limits)
         with Run(link, run=file.run) as run:
             yield job, run, proxy
     job.end()
@@ -150,7 +150,7 @@ def test_what_an_absence_has_cost_is_known_when_the_link_is_back_and_not_only_at
             soon(lambda before=before: min(plain.arrived, 3 * third.arrived) > before + 50 and windows.arrived)
             proxy.shut = True
             proxy.cut()
-            soon(lambda: run.state == "lost" and not job.agent._service.guests.clients)
+            soon(lambda: run.state == "lost" and not job.agent._service.sessions.clients)
             at = job.agent.stats()["events"]["batch"]
             soon(lambda at=at: job.agent.stats()["events"]["batch"] > at + 20)
             job.rest()
@@ -210,12 +210,12 @@ def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_
             proxy.shut = away
             proxy.cut()
             if away:  # until the agent has forgotten the client, and the small history has moved on
-                soon(lambda: run.state == "lost" and not job.agent._service.guests.clients)
+                soon(lambda: run.state == "lost" and not job.agent._service.sessions.clients)
                 proxy.shut = False
             soon(lambda before=before: whole.arrived > before + 50)
         job.rest()
         job.agent._taps.drain()
-        count = job.agent._service.standing.by_name["all"].ring.number
+        count = job.agent._service.declared_streams.by_name["all"].buffer.number
         soon(lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number)
         records = whole.records
         assert [r.number for r in records] == [r.event - records[0].event + 1 for r in records]
@@ -232,7 +232,7 @@ def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_
     with far_away(directory, QUICK) as (job, run, proxy):
         mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
         soon(lambda: mapped.arrived > 20 and window.arrived > 3)
-        guests = job.agent._service.guests
+        guests = job.agent._service.sessions
         for absence in range(1, 4):
             proxy.shut = True
             proxy.cut()
@@ -334,8 +334,8 @@ class Memory:
     def vanish(self, peer):
         """The link of a peer is gone, and it has not been heard for long."""
         del self.agent.memory.receivers[peer]
-        self.agent._service.clients[peer].heard -= 60
-        self.agent._service.beat()
+        self.agent._service.clients[peer].last_heard -= 60
+        self.agent._service.on_heartbeat_timer()
 
     def numbered(self, step):
         """The number of the value of an event."""
@@ -352,7 +352,7 @@ def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
         assert memory.numbered(n) == [1]
         memory.vanish(b"%d" % n)
     assert memory.agent.stats()["clients"] == []
-    assert len(memory.agent._service.guests._reached) == 64
+    assert len(memory.agent._service.sessions._reached) == 64
     for n, number in ((0, 1), (64, 2), (1, 2)):
         peer = b"again %d" % n
         memory.attach(peer, f"client {n}")
@@ -383,13 +383,13 @@ def test_a_number_that_no_stream_has_reached_is_refused(above):
 
 CLIENT = """
 import sys, time, looptap
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.client.run import Run
 from looptap.protocol.files.connection import read
 from looptap.protocol.limits import Limits
 file = read(next(iter(__import__("pathlib").Path(sys.argv[1]).glob("*.json"))))
 limits = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
-run = Run(Link(file.endpoints, file.server_public.encode(), file.client, limits=limits), run=file.run)
+run = Run(ZmqTransport(file.endpoints, file.server_public.encode(), file.client, limits=limits), run=file.run)
 streams = [run.stream(q, on="batch") for q in ("step", "mean(e.step for e in events)")]
 print("attached", flush=True)
 for line in sys.stdin:

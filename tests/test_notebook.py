@@ -10,14 +10,14 @@ from waiting import soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.streams.stream.stream import Gap, Seam, Stream, stream_of
+from looptap.streams.stream.stream import Gap, RunSeam, Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.notebook import kernels
-from looptap.visualizers.surfaces.notebook.browser_pages import ASK, FEWEST, GONE, MOST, PROMPT, Pages
+from looptap.visualizers.surfaces.notebook.browser_pages import ASK, FEWEST, GONE, MOST, PROMPT, BrowserPages
 from looptap.visualizers.surfaces.notebook.driver import Driver
-from looptap.visualizers.surfaces.notebook.frames import Column, Growing, Sent, frame_of
+from looptap.visualizers.surfaces.notebook.frames import Column, Growing, SentFrame, frame_of
 from looptap.visualizers.surfaces.notebook.growing import growing
 from looptap.visualizers.surfaces.notebook.live_canvas import Live
 from looptap.visualizers.surfaces.notebook.overview import overview, table
@@ -28,7 +28,7 @@ from looptap.visualizers.surfaces.notebook.stills import png
 
 
 def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
-    pages = Pages()
+    pages = BrowserPages()
     pages.heard("a", 0, now=0.0)
     asked = []
     for frame in range(1, 2 * FEWEST + 2):
@@ -42,7 +42,7 @@ def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
 
 
 def test_the_slowest_of_two_pages_decides_until_it_is_gone():
-    pages = Pages()
+    pages = BrowserPages()
     pages.heard("quick", 0, now=0.0)
     pages.heard("slow", 0, now=0.0)
     asked = [frame for frame in range(1, 11) if pages.sent(frame, now=0.0)]
@@ -54,7 +54,7 @@ def test_the_slowest_of_two_pages_decides_until_it_is_gone():
 
 
 def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often():
-    pages = Pages()
+    pages = BrowserPages()
     pages.heard("a", 0, now=0.0)
     frame, asked, now = 0, [], 0.0
     for late in [0.01] * 8 + [2 * PROMPT] * 8:
@@ -69,7 +69,7 @@ def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often
 
 
 def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
-    pages = Pages()
+    pages = BrowserPages()
     pages.heard("a", 3, now=0.0)
     assert pages.there(3, now=1e6)
     pages.sent(4, now=1e6)
@@ -78,7 +78,7 @@ def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
 
 
 def test_nobody_sees_a_chart_that_is_scrolled_away_on_all_pages():
-    pages = Pages()
+    pages = BrowserPages()
     pages.heard("a", 0, now=0.0, hidden=True)
     assert pages.hidden
     pages.heard("b", 0, now=0.0)
@@ -100,7 +100,7 @@ def received(held, message, buffers):
 
 def test_what_slides_is_sent_once_and_arrives_whole():
     plot = Plot(source := Stream("loss"), chart="line")
-    held, sent, bytes_sent = {}, Sent(), []
+    held, sent, bytes_sent = {}, SentFrame(), []
     rng = np.random.default_rng(0)
     whole = []
     for round_ in range(20):
@@ -127,14 +127,14 @@ def push(stream, values):
 
     first = stream.arrived + 1
     events = array("q", range(first, first + len(values)))
-    stream._push(Batch(first, events, array("d", [0.0] * len(values)), values))
+    stream.publish(Batch(first, events, array("d", [0.0] * len(values)), values))
 
 
 def test_a_full_frame_says_everything_and_a_coarse_one_little():
     x = np.arange(100_000.0)
     line = Picture((Line(x[:2], x[:2], name="a", color="#1f77b4"),))
     frame = frame_of(line, {0: Growing("k", Column(x, len(x), 200_000), Column(x, len(x), 200_000))})
-    sent = Sent()
+    sent = SentFrame()
     whole, buffers = sent.update(frame, full=True)
     assert whole["full"]
     assert [len(buffer) for buffer in buffers] == [800_000, 800_000]
@@ -150,7 +150,7 @@ def test_a_full_frame_says_everything_and_a_coarse_one_little():
 def test_pixels_travel_as_bytes():
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     frame = frame_of(Picture((Images((image,), ("a caption",)),)))
-    message, buffers = Sent().update(frame, full=True)
+    message, buffers = SentFrame().update(frame, full=True)
     assert frame.layout["panels"][0]["marks"][0]["images"] == [(4, 4, 3)]
     (held,) = received({}, message, buffers).values()
     np.testing.assert_array_equal(held, image.ravel())
@@ -161,7 +161,7 @@ def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
     plot.pull()
     cell = plot.cells[0]
     assert list(growing(cell.chart, cell.draw())) == [0]
-    cell.streams[0]._seams.append(Seam(1, "old", "new"))
+    cell.streams[0]._seams.append(RunSeam(1, "old", "new"))
     assert growing(cell.chart, cell.draw()) == {}
     cell.streams[0]._seams.clear()
     cell.streams[0]._gaps.append(Gap(1, 3))
@@ -201,7 +201,7 @@ def test_one_chart_that_fails_leaves_the_others_moving(caplog):
 
 
 def test_a_kernel_that_takes_messages_only_between_cells_says_so(monkeypatch):
-    monkeypatch.setattr(kernels, "pulse", kernels.Pulse())
+    monkeypatch.setattr(kernels, "liveness", kernels.KernelPulse())
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=False))
     assert "when the running cell ends" in kernels.note()
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=True))
@@ -227,7 +227,7 @@ def test_a_pulse_that_does_not_come_back_is_a_busy_kernel(monkeypatch):
         io_loop = type("Loop", (), {"add_callback": staticmethod(calls.append)})
 
     monkeypatch.setattr(kernels, "shell", lambda: Busy(True))
-    pulse = kernels.Pulse()
+    pulse = kernels.KernelPulse()
     now = time.monotonic()
     pulse.beat(now)
     assert not pulse.deaf(now + 0.1)

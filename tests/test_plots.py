@@ -99,7 +99,7 @@ def test_pausing_before_and_after_the_first_value():
     stream = Stream("loss")
     plot = Plot(stream)
     plot.pause()
-    stream._push(Batch(1, array("q", [1]), array("d", [1.0]), [1.0]))
+    stream.publish(Batch(1, array("q", [1]), array("d", [1.0]), [1.0]))
     plot.pull()
     assert plot.pictures()[0].marks == ()
     plot.resume()

@@ -23,7 +23,7 @@ from looptap.training.progress import Inserting, Never, Paper, Patience, Progres
 from looptap.training.progress import validation_subsets as inserting_module
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.plan import Plan, insertion
+from looptap.training.progress.plan import TrainingPlan, insertion
 
 
 def test_without_early_stopping_on_a_steady_machine_the_estimate_is_exact():
@@ -459,7 +459,7 @@ def test_a_few_made_up_runs_are_forecast_better_than_by_the_former_method():
             forecast = "ensemble" if name == "ledger" else "former"
 
             def estimator(ledger, name=name, forecast=forecast, run=run):
-                plan = Plan(run.point, run.point * run.last, run.validation)
+                plan = TrainingPlan(run.point, run.point * run.last, run.validation)
                 return Estimator(plan, rule, ledger, forecast=forecast, speed=name, rates=run.rates)
 
             found.append(judge(happened, estimator, looks=60).error)
@@ -471,6 +471,6 @@ def test_a_made_up_run_without_early_stopping_is_within_three_percent():
     happened = stretches(run, run.last)
 
     def estimator(ledger):
-        return Estimator(Plan(run.point, run.point * run.last, run.validation), Never(), ledger)
+        return Estimator(TrainingPlan(run.point, run.point * run.last, run.validation), Never(), ledger)
 
     assert judge(happened, estimator).error < 0.03

@@ -188,8 +188,8 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             watcher, estimates = Watcher(run), Estimates(run)
             soon(lambda: watcher.look().progress is not None)
             assert any(" to go (" in line.plain for line in vitals(watcher.look()))
-            soon(estimates.told)
-            assert " to go (" in said(estimates.told())[0]
+            soon(estimates.describe)
+            assert " to go (" in said(estimates.describe())[0]
 
         with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and is told if it is not
             share = run.share(path=directory / "seen.json")
@@ -201,7 +201,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             assert (code, shown.out.count(" to go (")) == (0, 2)
             with looptap.attach(share.path) as viewer:
                 estimates = Estimates(viewer)
-                soon(estimates.told)
+                soon(estimates.describe)
 
         deadline = time.monotonic() + 60
         while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:

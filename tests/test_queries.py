@@ -11,7 +11,7 @@ from torch import nn
 from waiting import soon
 
 import looptap
-from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server.exporter import WINDOW
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
@@ -167,7 +167,7 @@ def test_a_name_that_the_other_event_does_not_have_is_said_once_it_is_raised(job
     batches(agent, 1)
     assert not any("eror" in note for note in wrong.notes)
     agent.emit("epoch", error=0.5)
-    agent._service.beat()
+    agent._service.on_heartbeat_timer()
     assert any("latest('epoch'): no observable 'eror'" in n and "Did you mean 'error'?" in n for n in wrong.notes)
 
 
@@ -208,7 +208,7 @@ def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
     total = run.stream("sum(1 / e.zero for e in events)", on="batch", window=2)
     one = run.stream("1 / zero", on="batch")
     batches(agent, 7, zero=0)
-    run._transport.link.service.beat()
+    run._transport.link.service.on_heartbeat_timer()
     assert len(total.errors) == total.error_count == 3
     assert one.error_count == 7
     with pytest.raises(looptap.LooptapError, match=r"failed 3 times: ZeroDivisionError"):
@@ -241,7 +241,9 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
         if not isinstance(decode_from_agent(frame), refused):
             return link.send(peer, frame)
         tries += 1
-        return link.send(peer, frame) if isinstance(decode_from_agent(frame), m.Status) and tries > 20 else Sent.FULL
+        return (
+            link.send(peer, frame) if isinstance(decode_from_agent(frame), m.Status) and tries > 20 else SendResult.FULL
+        )
 
     stream = run.stream("step", on="batch")
     batches(agent, 3)
@@ -261,7 +263,7 @@ def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values
             if isinstance(message, m.Beat):
                 return link(peer, frame)
             tries.append(message)
-            return Sent.FULL if len(tries) < 5 else link(peer, frame)
+            return SendResult.FULL if len(tries) < 5 else link(peer, frame)
 
         agent._service.send = send
         stream = run.stream("step", on="batch")
@@ -273,7 +275,7 @@ def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values
 
 def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
     agent, _ = job
-    agent._service.send = lambda peer, frame: Sent.FULL
+    agent._service.send = lambda peer, frame: SendResult.FULL
     (client,) = agent._service.clients.values()
     for number in range(40):
         call = m.Call(number, str(number), m.Code("'x' * 100_000"), "batch")
@@ -349,7 +351,7 @@ def test_a_recorder_that_never_fires_sends_nothing_and_holds_a_bounded_number(jo
     for _ in range(30):
         batches(agent, 20, x=np.zeros(100))
     assert box.values == []
-    (served,) = agent._service.delivery.streams
+    (served,) = agent._service.exporter.streams
     assert len(served.query.recorder._held) == 5
 
 
@@ -471,7 +473,7 @@ def test_a_client_without_room_holds_up_nobody_and_gets_what_waits_later(job, mo
     agent, run = job
     step = run.stream("step", on="batch")
     with monkeypatch.context() as patched:
-        patched.setattr(agent._service, "send", lambda peer, frame: Sent.FULL)
+        patched.setattr(agent._service, "send", lambda peer, frame: SendResult.FULL)
         batches(agent, 3)
     assert step.values == []
 

@@ -72,15 +72,15 @@ def test_files_of_another_machine_whose_place_was_taken_count_as_ended(directory
 
 
 def test_the_lowest_rank_with_an_agent_is_meant_unless_one_is_named(directory):
-    from looptap.client.attach import find
+    from looptap.client.attach import resolve
 
     for rank in (1, 3):
         announced(directory, rank)
-    assert find("many").rank == 1
-    assert find("many", rank=3).rank == 3
-    assert find("many-1.0-3").rank == 3
+    assert resolve("many").rank == 1
+    assert resolve("many", rank=3).rank == 3
+    assert resolve("many-1.0-3").rank == 3
     with pytest.raises(NoSuchRun, match="no agent on rank 0; there is one on: ranks 1, 3"):
-        find("many", rank=0)
+        resolve("many", rank=0)
 
 
 # ---------------------------------------------------------------- over gloo

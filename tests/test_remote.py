@@ -21,10 +21,10 @@ from waiting import soon
 import looptap
 from looptap.cli.entry_point import main
 from looptap.client.attach import attach
-from looptap.client.ranks.merge_relay import NodeLink
+from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.framing import BUFFER, heading_of, inward, outward
-from looptap.client.transport.tunnel.process import Remote, command_of, relay_of
+from looptap.client.transport.tunnel.process import CommandRoute, command_of, relay_of
 from looptap.protocol import errors
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
 from looptap.protocol.files.connection import private_dir
@@ -251,13 +251,13 @@ def test_a_way_that_the_far_side_proposes_goes_by_way_of_it():
 def test_a_relay_that_cannot_be_started_says_so_in_the_words_of_its_command():
     run = "command:sh -c 'echo no such queue >&2; exit 3' looptap bridge x"
     with pytest.raises(NoAnswer, match=r"looptap relay x-1 --ranks 0,1` has ended with exit code 3\. It said: no such"):
-        Run(NodeLink(relay_of(run, "x-1", "0,1")), timeout=20.0)
+        Run(MergeRelayTransport(relay_of(run, "x-1", "0,1")), timeout=20.0)
     with pytest.raises(NoSuchRun, match="does not have the words looptap bridge"):
         relay_of("command:mine bridge x", "x-1", "0,1")
 
 
 def test_a_command_that_says_nothing_is_given_up_and_ended(place):
-    remote = Remote("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
+    remote = CommandRoute("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
     with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
         remote.open(1.0)
     assert not [child for child in psutil.Process().children() if child.name() == "sleep"]

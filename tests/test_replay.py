@@ -88,14 +88,14 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
     client.join(60)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
-    command_file.save(path, agent._service.steering.commands.records, "steered")
+    command_file.save(path, agent._service.commands.commands.records, "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
     assert "value: 1.0e-05" in text
 
     bare, _ = train(looptap.Agent("bare"), steps=steps)
     again = looptap.Agent("again", replay=path)
-    records = again._service.steering.commands.records
+    records = again._service.commands.commands.records
     replayed, taken = train(again, steps=5000)
     assert (replayed, taken) == (steered, steps)
     assert bare != steered
@@ -161,7 +161,7 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
     again.control("count", lambda: 0, held.setdefault, type=int)
     for _ in range(replay_commands.load(path)[-1]["number"]):
         again.emit("batch", step=1)
-    assert [record["what"] for record in again._service.steering.commands.records] == ["set", "set", "call"]
+    assert [record["what"] for record in again._service.commands.commands.records] == ["set", "set", "call"]
     again.close()
     (directory / "text.looptap").write_text("SQLite format 3")
     with pytest.raises(ControlError, match=r"text\.looptap"):

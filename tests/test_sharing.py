@@ -113,7 +113,7 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
     assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
     assert len({file.public for file in files}) == 3
     assert {file.role for file in files} == {"viewer"}
-    secrets = [gate.server.secret.decode() for gate in agent._link.gates]
+    secrets = [gate.server.secret.decode() for gate in agent._link.sockets]
     for share, file in zip(shares, files, strict=True):
         assert not any(secret in share.path.read_text() for secret in secrets)
         assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"
@@ -131,7 +131,7 @@ REQUESTS = [
     m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.Ask(16, "stats"),
     m.Agree(25, "id3", 0),
     m.Ask(17, "stacks"), m.Ask(18, "controls"), m.Ask(19, "commands"), m.Ask(20, "shares"),
-    m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.Share(23, 60.0), m.Revoke(24),
+    m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.CreateShare(23, 60.0), m.Revoke(24),
     m.Leave(),
 ]  # fmt: skip
 METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Role", b"X-user-id"))]
@@ -370,7 +370,7 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     agent, run = job
     path = run.share(expires=60).path
     viewer = dial(path)
-    doorman, (shared,) = agent._link.doorman, agent._service.sharing.shares.values()
+    doorman, (shared,) = agent._link.authenticator, agent._service.access_grants.shares.values()
     assert doorman.role(shared.key.decode()) == "viewer"
     viewer.send(encode(m.Look(1)))
     assert isinstance(answer(viewer, 1), m.Done)
@@ -395,7 +395,7 @@ def test_what_cannot_be_shared_says_so(job):
         run.share(endpoint=f"tcp://127.0.0.1:{other.getsockname()[1]}")
     with pytest.raises(QueryError, match="no share 'none'"):
         run.revoke("none")
-    assert len(agent._link.gates) == 1
+    assert len(agent._link.sockets) == 1
     from looptap.testing import pair
 
     with pytest.raises(looptap.RemoteError, match="no sockets"):
@@ -514,7 +514,7 @@ HOSTILE = """
     code = m.Code("__import__('os').system('true')", evil, sys.version_info[:2])
     samples = [encode(x) for x in (
         m.Attach(1, 1, code, "batch"), m.Call(1, "x", code, "batch"), m.Read(1, 1, "loss"), m.Look(2), m.Detach(3, 1),
-        m.Stand(4, 0, "loss", False, True), m.Share(5, 1.0), m.Revoke(6), m.Ask(7, "stats"), m.Got(9),
+        m.Stand(4, 0, "loss", False, True), m.CreateShare(5, 1.0), m.Revoke(6), m.Ask(7, "stats"), m.Got(9),
     )] + [evil]
     rng, events = random.Random(7), set()
 
@@ -621,7 +621,7 @@ def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
         assert run.shares[-1].who == ["[2Jviewer"]
         viewer.send(encode(m.Leave()))
         soon(lambda: len(agent._service.clients) == 1)
-    assert agent._service.guests._reached == {}
+    assert agent._service.sessions._reached == {}
 
 
 def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):

@@ -15,7 +15,7 @@ from PIL import Image as PILImage
 from looptap.protocol.codec import pack, unpack
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values import snapshots
-from looptap.streams.values.snapshots import Image, Pending, take, take_item
+from looptap.streams.values.snapshots import Image, Pending, snapshot, take_item
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -36,7 +36,7 @@ class Phase(enum.Enum):
 
 
 def roundtrip(value):
-    return unpack(pack(take(value)[0]))
+    return unpack(pack(snapshot(value)[0]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -83,7 +83,7 @@ def test_scalars_and_containers_keep_their_kind(value, expected):
 
 def test_a_dataclass_becomes_a_dict_and_its_tensors_copies():
     metrics = Metrics(3, torch.ones(2))
-    copy, _ = take(metrics)
+    copy, _ = snapshot(metrics)
     metrics.grad.zero_()
     assert copy["step"] == 3
     assert copy["grad"].tolist() == [1, 1]
@@ -91,7 +91,7 @@ def test_a_dataclass_becomes_a_dict_and_its_tensors_copies():
 
 def test_a_later_change_in_place_does_not_reach_what_was_taken():
     array, tensor, nested = np.ones(3), torch.ones(3), {"a": [1]}
-    copies = [take(v)[0] for v in (array, tensor, nested)] + [take_item(tensor)]
+    copies = [snapshot(v)[0] for v in (array, tensor, nested)] + [take_item(tensor)]
     array += 1
     tensor += 1
     nested["a"].append(2)
@@ -101,7 +101,7 @@ def test_a_later_change_in_place_does_not_reach_what_was_taken():
 
 def test_no_graph_is_kept():
     w = torch.ones(3, requires_grad=True)
-    copy, _ = take((w * 2, (w * 2).sum()))
+    copy, _ = snapshot((w * 2, (w * 2).sum()))
     assert not copy[0].requires_grad
     assert copy[1] == 6.0
 
@@ -132,21 +132,21 @@ def test_pictures_become_images():
 )
 def test_what_cannot_leave_is_named_with_type_and_path(value, says):
     with pytest.raises(SnapshotError, match=says):
-        take(value)
+        snapshot(value)
 
 
 def test_a_value_that_contains_itself_is_refused():
     loop: list = []
     loop.append(loop)
     with pytest.raises(SnapshotError, match="contains itself"):
-        take(loop)
+        snapshot(loop)
 
 
 def test_bytes_are_counted_before_anything_is_copied(monkeypatch):
     copied = []
     monkeypatch.setattr(np, "array", lambda *a, **k: copied.append(a))
     with pytest.raises(SnapshotError):
-        take(np.zeros(10**6))
+        snapshot(np.zeros(10**6))
     assert not copied
 
 
@@ -171,7 +171,7 @@ class Device:
 def test_a_device_tensor_is_waited_for_only_when_it_is_resolved(monkeypatch):
     device = Device(monkeypatch)
     tensor = torch.ones(2, 2)
-    pending, size = take((1, [tensor]))
+    pending, size = snapshot((1, [tensor]))
     assert isinstance(pending, Pending)
     assert size >= tensor.nbytes
     assert device.waited == 0
@@ -185,7 +185,7 @@ def test_a_cuda_tensor_arrives_as_it_was_without_synchronising():
     tensor = torch.ones(1000, 1000, device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
-        pending, _ = take((tensor, tensor.sum()))
+        pending, _ = snapshot((tensor, tensor.sum()))
         tensor.zero_()
     finally:
         torch.cuda.set_sync_debug_mode("default")

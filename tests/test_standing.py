@@ -14,8 +14,8 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.handoff.history import OVERHEAD, History, Reader
-from looptap.agent.handoff.value_queue import Post
+from looptap.agent.handoff.history import OVERHEAD, Cursor, History
+from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.deferred_evaluation import ENOUGH
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
@@ -226,9 +226,9 @@ def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(d
 
 
 def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
-    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring, chance = history.open(100), random.Random(1)
-    readers = [(Reader(ring), []) for _ in range(5)]
+    readers = [(Cursor(ring), []) for _ in range(5)]
     for turn in range(400):
         for _ in range(chance.randrange(3)):
             ring.put(turn, 0.0, ring.number + 1, 64)
@@ -242,7 +242,7 @@ def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
                 reader.take(columns)
                 seen += columns.numbers
     assert len(ring) == 100
-    assert ring.held == history.held == 100 * (64 + OVERHEAD)
+    assert ring.held == history.held_bytes == 100 * (64 + OVERHEAD)
     for reader, seen in readers:
         while (columns := reader.peek(1000, 1 << 20)) is not None:
             reader.take(columns)
@@ -269,7 +269,7 @@ class Raced(list):
 @pytest.mark.parametrize("more", [1, 5, 9, 10, 11, 25])
 @pytest.mark.parametrize("behind", [0, 3])
 def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_number_of_another(more, behind):
-    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(10)
     for number in range(1, 11 + behind):
         ring.put(number, 0.0, number, 64)
@@ -278,7 +278,7 @@ def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_numbe
         for _ in range(more):
             ring.put(ring.number + 1, 0.0, ring.number + 1, 64)
 
-    reader, seen = Reader(ring), []
+    reader, seen = Cursor(ring), []
     ring._slots = Raced(ring._slots, write)
     for _ in range(5):  # one that was overtaken by all that there was comes back with nothing
         if (columns := reader.peek(10, 1 << 20)) is not None:
@@ -292,20 +292,20 @@ def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_numbe
 
 @pytest.mark.parametrize("more", [3, 5, 7])
 def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at_once(more):
-    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(10)
     for number in range(1, 11):
         ring.put(number, 0.0, number, 64)
-    reader = Reader(ring)
+    reader = Cursor(ring)
     ring._slots = Raced(ring._slots, lambda: [ring.put(n, 0.0, n, 64) for n in range(11, 11 + more)])
     assert reader.peek(3, 1 << 20).numbers == tuple(range(more + 1, min(more + 4, 11)))
     assert reader.dropped == more
 
 
 def test_a_reader_passes_over_values_that_there_never_were_however_many_and_counts_them():
-    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(100)
-    reader, seen = Reader(ring), []
+    reader, seen = Cursor(ring), []
     for number in (1, 2):
         ring.put(number, 0.0, number, 64)
     ring.lose(35)
@@ -319,17 +319,17 @@ def test_a_reader_passes_over_values_that_there_never_were_however_many_and_coun
 
 def test_without_readers_nothing_rings_and_only_the_first_value_hurries():
     rung, hurried = [], []
-    history = History(Post(1 << 20, lambda: rung.append(1), lambda: hurried.append(1)), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: rung.append(1), lambda: hurried.append(1)), 1 << 20, 1 << 20)
     ring = history.open(100)
     ring.put(1, 0.0, 1, 64)
     ring.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
     ring.lose(2)
     assert (rung, hurried) == ([], [])
-    Reader(ring)
+    Cursor(ring)
     ring.put(6, 0.0, 6, 64)
     assert (len(rung), hurried) == (1, [])
     first = history.open(100)
-    Reader(first)
+    Cursor(first)
     first.put(1, 0.0, 1, 64)
     assert hurried == [1]
     first.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
@@ -337,9 +337,9 @@ def test_without_readers_nothing_rings_and_only_the_first_value_hurries():
 
 
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
-    history = History(Post(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(50)
-    reader, seen, over = Reader(ring), [], threading.Event()
+    reader, seen, over = Cursor(ring), [], threading.Event()
 
     def read():
         while not over.is_set() or len(reader):
@@ -379,13 +379,13 @@ def test_all_histories_together_stay_within_their_bounds():
 
 
 def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
-    history = History(Post(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
+    history = History(QueueSet(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
     ring = history.open(10_000)
     tracemalloc.start()
     try:
         for step in range(20_000):
             ring.put(step, step + 0.5, step / 3, 64)
-        assert tracemalloc.get_traced_memory()[0] <= history.held == 10_000 * (64 + OVERHEAD)
+        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == 10_000 * (64 + OVERHEAD)
     finally:
         tracemalloc.stop()
 
@@ -403,8 +403,8 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
             agent.emit("batch", step=step, loss=0.5)
             agent.log(lr=0.1)
         assert agent._link.wakes == wakes
-        assert not agent._service.post.rung
-        assert len(agent._taps.quiet.events) < ENOUGH
+        assert not agent._service.queues.wakeup_pending
+        assert len(agent._taps.unobserved.events) < ENOUGH
         with looptap.attach("quiet") as run:
             streams = [run.stream(name) for name in ("later", "at once", "lr")]
             soon(lambda: [s.arrived for s in streams] == [5 * ENOUGH, 5 * ENOUGH, 5 * ENOUGH - 1])
@@ -414,7 +414,7 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
             for stream in streams:
                 stream.close()
             soon(lambda: not agent.stats()["readers"])
-            soon(lambda: agent._service.post.rung is False)
+            soon(lambda: agent._service.queues.wakeup_pending is False)
             wakes = agent._link.wakes
             for step in range(1000):
                 agent.emit("batch", step=step, loss=0.5)

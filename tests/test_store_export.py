@@ -16,7 +16,7 @@ import pytest
 
 import looptap
 from looptap.store.exchange import tensorboard_events
-from looptap.store.queue import Command
+from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, Batch
 
@@ -39,7 +39,7 @@ def file(tmp_path_factory):
     writer.append(writer.stream("texts"), batch(1, ["x", None]))
     writer.append(writer.stream("number", fields=("number",)), batch(1, [(1,), (2,)]))
     writer.stream("empty")
-    writer.command(Command("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, 0.2, "done"))
+    writer.command(QueuedCommand("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, 0.2, "done"))
     assert writer.close(30)
     return writer.path
 
@@ -158,7 +158,7 @@ def test_a_directory_that_tensorboard_wrote_opens_as_a_stored_run(tmp_path):
 @pytest.fixture
 def events():
     file = io.BytesIO()
-    points = [tensorboard_events.Scalar("loss", step, 1e9, step / 2) for step in range(5)]
+    points = [tensorboard_events.ScalarPoint("loss", step, 1e9, step / 2) for step in range(5)]
     tensorboard_events.write(file, 1e9, points)
     return file.getvalue(), points
 

@@ -21,7 +21,7 @@ from waiting import soon
 import looptap
 from looptap.store import writer
 from looptap.store.layout import run_path
-from looptap.store.queue import Command
+from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, Batch
 
@@ -132,7 +132,7 @@ def test_a_run_that_keeps_nothing_has_no_file(made):
 def test_facts_and_commands_are_kept(made):
     kept = made()
     kept.describe(exposed=("model",), odd=object)
-    first = Command("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, "fast", "pending")
+    first = QueuedCommand("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, "fast", "pending")
     kept.command(first)
     kept.command(first._replace(outcome="done"))
     kept.describe(steps=5)
@@ -288,7 +288,7 @@ def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
             if number == place:
                 kept.append(stream, batch(2, [2])._replace(rank=2**80))
             kept.describe(step=number)
-            kept.command(Command("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, 0.2, f"outcome {number}"))
+            kept.command(QueuedCommand("c", 1.0, 2.0, "batch", 3, "me", "set lr", 0.1, 0.2, f"outcome {number}"))
         slow.go.set()
         assert not kept.close(60)
         with looptap.open(kept.path) as run:

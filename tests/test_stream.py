@@ -38,7 +38,7 @@ def batch(values, first=1, flags=b"", **about) -> Batch:
 def fed(*batches, **options) -> Stream:
     stream = Stream("loss", **options)
     for one in batches:
-        stream._push(one)
+        stream.publish(one)
     return stream
 
 
@@ -110,7 +110,7 @@ def test_values_that_came_before_are_not_taken_twice():
 def test_nothing_is_taken_after_the_end():
     stream = fed(batch([1]))
     stream.close()
-    stream._push(batch([2], first=2))
+    stream.publish(batch([2], first=2))
     stream._finish("failed", "too late")
     assert (stream.values, stream.state, stream.reason) == ([1], "ended", "closed")
 
@@ -131,7 +131,7 @@ def test_rows_get_the_names_of_their_elements_when_they_are_read_whoever_read_be
     stream = fed(batch([(1, 0.5), (2, 0.25)]), fields=("step", "loss"))
     assert [type(value) for value in stream.columns(plain=True).values] == [tuple, tuple]
     assert [value.loss for value in stream.values] == [0.5, 0.25]
-    stream._push(batch([(3, 0.125), "an error"], first=3, flags=bytes([0, ERROR])))
+    stream.publish(batch([(3, 0.125), "an error"], first=3, flags=bytes([0, ERROR])))
     assert (stream.latest.step, [error.value for error in stream.errors]) == (3, [None])
     assert [tuple(value) for value in stream.columns(plain=True).values] == [(1, 0.5), (2, 0.25), (3, 0.125)]
     assert [record.value and record.value.step for record in stream.records] == [1, 2, 3, None]
@@ -180,7 +180,7 @@ def test_a_stream_is_like_the_list_of_its_newest_items(pieces, bound, position):
     for gap, count, flag, rank in pieces:
         number += gap
         values = [f"{n}" for n in range(number, number + count)]
-        stream._push(batch(values, number, bytes([flag] * count) if flag else b"", rank=rank))
+        stream.publish(batch(values, number, bytes([flag] * count) if flag else b"", rank=rank))
         items += [(number + i, value, flag, rank) for i, value in enumerate(values)]
         number += count
     kept = items[-bound:] if items else []
@@ -251,7 +251,7 @@ def test_named_columns_of_a_stream_that_grows_are_of_one_look():
 
     def grow():
         for n in itertools.takewhile(lambda _: not over.is_set(), itertools.count(1)):
-            stream._push(batch([(n, 1 / n)], first=n))
+            stream.publish(batch([(n, 1 / n)], first=n))
 
     in_background(grow)
     try:
@@ -312,7 +312,7 @@ def test_a_frame_of_other_values_has_the_columns_one_would_expect(values, column
 
 def test_waiting_returns_the_values_when_enough_have_arrived():
     stream = Stream("loss")
-    in_background(lambda: [stream._push(batch([n], first=n)) for n in range(1, 6)])
+    in_background(lambda: [stream.publish(batch([n], first=n)) for n in range(1, 6)])
     assert stream.wait(5, timeout=60)[:5] == [1, 2, 3, 4, 5]
 
 
@@ -336,7 +336,7 @@ def test_a_for_loop_yields_what_is_here_and_what_comes_until_the_end():
     stream = fed(batch([1, 2]))
 
     def feed():
-        stream._push(batch([3], first=3))
+        stream.publish(batch([3], first=3))
         stream.close()
 
     in_background(feed)
@@ -356,7 +356,7 @@ def test_a_for_loop_over_a_failed_stream_says_so_after_its_last_value():
 def test_following_without_history_yields_only_what_is_new():
     stream = fed(batch([1]))
     follow = stream.follow(history=False)
-    stream._push(batch([2], first=2))
+    stream.publish(batch([2], first=2))
     stream.close()
     assert list(follow) == [2]
 
@@ -370,7 +370,7 @@ def test_a_reader_that_falls_behind_goes_on_with_the_oldest_value_that_is_kept()
     stream = fed(batch([1, 2]), buffer=2)
     reader = iter(stream)
     assert next(reader) == 1
-    stream._push(batch(range(3, 8), first=3))
+    stream.publish(batch(range(3, 8), first=3))
     stream.close()
     assert list(reader) == [2, 6, 7]
 
@@ -380,7 +380,7 @@ def test_asyncio_reads_along_while_another_thread_feeds():
 
     def feed():
         for n in range(1, 101):
-            stream._push(batch([n], first=n))
+            stream.publish(batch([n], first=n))
         stream.close()
 
     async def read():
@@ -407,7 +407,7 @@ def test_two_tasks_of_one_loop_read_the_same_stream():
     async def read():
         readers = [asyncio.create_task(collect()) for _ in range(2)]
         await asyncio.sleep(0)
-        in_background(lambda: (stream._push(batch([1, 2])), stream.close()))
+        in_background(lambda: (stream.publish(batch([1, 2])), stream.close()))
         return await asyncio.gather(*readers)
 
     async def collect():
@@ -441,9 +441,9 @@ def test_ctrl_c_ends_a_wait_in_the_main_thread(wait):
 def test_a_callback_gets_each_value_from_now_on_until_it_is_taken_off():
     stream, seen = fed(batch([1])), []
     stop = stream.on_value(seen.append)
-    stream._push(batch([2, 3], first=2))
+    stream.publish(batch([2, 3], first=2))
     stop()
-    stream._push(batch([4], first=4))
+    stream.publish(batch([4], first=4))
     assert seen == [2, 3]
 
 
@@ -456,7 +456,7 @@ def test_a_callback_may_ask_for_what_is_here_already():
 def test_a_callback_may_take_itself_off():
     stream, seen = Stream(), []
     stop = stream.on_value(lambda value: (seen.append(value), stop()))
-    stream._push(batch([1, 2, 3]))
+    stream.publish(batch([1, 2, 3]))
     assert seen == [1]
 
 
@@ -465,7 +465,7 @@ def test_an_exception_in_a_callback_is_warned_of_once_and_hurts_nobody_else():
     stream.on_value(lambda value: 1 / 0)
     stream.on_value(seen.append)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError") as warned:
-        stream._push(batch([1, 2, 3]))
+        stream.publish(batch([1, 2, 3]))
     assert len(warned) == 1
     assert seen == [1, 2, 3]
     assert isinstance(stream.callback_error, ZeroDivisionError)
@@ -474,7 +474,7 @@ def test_an_exception_in_a_callback_is_warned_of_once_and_hurts_nobody_else():
 def test_an_exception_in_a_callback_reaches_nobody_where_warnings_are_errors():
     stream = Stream()
     stream.on_value(lambda value: 1 / 0)
-    stream._push(batch([1]))
+    stream.publish(batch([1]))
     assert isinstance(stream.callback_error, ZeroDivisionError)
 
 
@@ -489,7 +489,7 @@ def test_each_callback_gets_all_values_once_and_in_order_whoever_feeds():
                 number = next(numbers, None)
                 if number is None:
                     return
-                stream._push(batch([number], first=number))
+                stream.publish(batch([number], first=number))
 
     threads = [in_background(feed) for _ in range(8)]
     for thread in threads:
@@ -502,7 +502,7 @@ def test_readers_on_many_threads_see_every_value():
     stream, results = Stream(), []
     readers = [in_background(lambda: results.append(list(stream))) for _ in range(6)]
     for n in range(1, 2001):
-        stream._push(batch([n], first=n))
+        stream.publish(batch([n], first=n))
     stream.close()
     for reader in readers:
         reader.join(60)
@@ -515,7 +515,7 @@ def test_readers_on_many_threads_see_every_value():
 def test_a_query_over_values_streams_what_is_here_and_what_comes():
     stream = fed(batch([3, 1]))
     most = stream.query("max(v for v in values)", window=2)
-    stream._push(batch([2, 9, 5], first=3))
+    stream.publish(batch([2, 9, 5], first=3))
     assert most.values == [3, 9]
     stream.close()
     assert most.values == [3, 9, 5]
@@ -571,7 +571,7 @@ def test_a_derived_value_carries_the_event_that_completed_it():
 def test_a_window_that_lost_values_is_flagged_partial():
     stream = fed(batch([1, 2, 3]))
     total = stream.query("sum(v for v in values)", window=2)
-    stream._push(batch([9, 9, 9], first=10))
+    stream.publish(batch([9, 9, 9], first=10))
     assert [(r.value, r.partial) for r in total.records] == [(3, False), (12, True), (18, False)]
     assert total.dropped == 6
 
@@ -599,7 +599,7 @@ def test_closing_a_derived_stream_leaves_its_source_alone():
     stream = fed(batch([1]))
     double = stream.query("lambda v: 2 * v")
     double.close()
-    stream._push(batch([2], first=2))
+    stream.publish(batch([2], first=2))
     assert (double.values, stream.values) == ([2], [1, 2])
     assert not stream._subscribers
 
@@ -618,7 +618,7 @@ def test_taking_in_small_values_is_fast_and_builds_no_records():
     stream = Stream(buffer=100_000)
     began = time.thread_time()  # of this thread alone, however busy the machine is
     for one in batches:
-        stream._push(one)
+        stream.publish(one)
     per_second = 400 * 512 / (time.thread_time() - began)
     assert per_second > 50_000  # a tenth of what is promised
     assert stream.arrived == 400 * 512

@@ -19,7 +19,7 @@ from waiting import soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.files.connection import read
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
@@ -64,7 +64,7 @@ def job(directory):
         thread.start()
         yield agent
         over.set()
-        agent._service.steering.pause.resume()
+        agent._service.commands.pause.resume()
         thread.join(60)
 
 
@@ -214,7 +214,7 @@ def test_a_lost_link_is_said_and_comes_back(directory):
 
         async def play():
             with Proxy(file.endpoints[0]) as proxy:
-                run = Run(Link([proxy.endpoint], file.server_public.encode(), file.client), run=file.run)
+                run = Run(ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client), run=file.run)
                 app = Top(run)
                 async with app.run_test(size=(120, 30)) as pilot:
                     await until(pilot, lambda: "live" in shown(app), "the run")

@@ -24,7 +24,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.loop.guard import torch_state
-from looptap.agent.loop.thread_time import used
+from looptap.agent.loop.thread_time import thread_usage
 from looptap.testing import pair
 
 EXCEPTIONS = [
@@ -331,12 +331,12 @@ def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(tmp_path,
         release = threading.Event()
         agent._link.post(lambda: release.wait(60))
         agent.emit("batch", step=0)
-        times, (_, waits) = [], used()
+        times, (_, waits) = [], thread_usage()
         for step in range(1, 5000):
             started = time.thread_time()
             agent.emit("batch", step=step)
             times.append(time.thread_time() - started)
-        waited = used()[1] - waits  # of itself: that others had the processor does not count
+        waited = thread_usage()[1] - waits  # of itself: that others had the processor does not count
         release.set()
         agent.emit("batch", step=5000)
         stream.wait(1000, timeout=60)

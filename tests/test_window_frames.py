@@ -15,7 +15,7 @@ from matplotlib.backend_bases import KeyEvent, MouseEvent, NavigationToolbar2
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.window import Window
+from looptap.visualizers.surfaces.window import ChartWindow
 
 BLUE, ORANGE = "#1f77b4", "#ff7f0e"
 
@@ -26,7 +26,7 @@ class Fed(Stream):
     def feed(self, *values):
         first = self.newest + 1
         events = array("q", range(first, first + len(values)))
-        self._push(Batch(first, events, array("d", map(float, events)), list(values)))
+        self.publish(Batch(first, events, array("d", map(float, events)), list(values)))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def window(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before = pyplot.get_backend()
     pyplot.switch_backend("agg")
-    yield lambda *streams, **how: Window(Plot(*streams), **how)
+    yield lambda *streams, **how: ChartWindow(Plot(*streams), **how)
     pyplot.close("all")
     pyplot.switch_backend(before)
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from looptap.agent.control.command_log import Asker, Commands, Did, Outcome, Work, record_of
-from looptap.agent.control.controls import Knob, Knobs
+from looptap.agent.control.command_log import CommandLog, CommandResult, CommandState, Requester, Work, record_of
+from looptap.agent.control.controls import BoundControl, BoundControls
 from looptap.agent.control.optimizer_controls import FREEZE, SCALE
 from looptap.agent.control.pause import Pause
 from looptap.agent.control.process_group import group
-from looptap.agent.control.rank_consensus import Agreement
-from looptap.agent.loop.event_sources import Taps
-from looptap.agent.loop.guard.torch_state import LoopState
+from looptap.agent.control.rank_consensus import RankConsensus
+from looptap.agent.loop.event_sources import EventSources
+from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.agent.queries.code_loading import code_of
-from looptap.agent.queries.query_registry import Queries
+from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack
 from looptap.protocol.limits import Limits
@@ -25,7 +25,7 @@ from looptap.streams.control import Control
 from looptap.streams.errors import CommandCancelled, ControlConflict, ControlError, LooptapError, QueryError
 from looptap.streams.events import Event
 from looptap.streams.expressions import nearest
-from looptap.streams.values.snapshots import take
+from looptap.streams.values.snapshots import snapshot
 
 _RESULT = 10_000  # bytes of what a host's function returns that are kept on record
 _NAME = 200  # characters of a name, an id, an event
@@ -40,18 +40,18 @@ class Trigger(NamedTuple):
     doc: str
 
 
-class Steering:
+class CommandService:
     """Makes work of each command, and keeps what the host allows."""
 
     def __init__(
-        self, queries: Queries, taps: Taps, groups: tuple[str, ...], limits: Limits,
-        finished: Callable[[Outcome], None],
+        self, queries: QueryRegistry, taps: EventSources, groups: tuple[str, ...], limits: Limits,
+        finished: Callable[[CommandState], None],
     ) -> None:  # fmt: skip
         self._queries, self._taps = queries, taps
         self.usual = groups[0] if groups else "batch"
-        self.commands = Commands(limits.commands_per_second, finished)
-        self.agreement = Agreement(self.commands, queries, taps, limits.agreement, finished)
-        self.knobs = Knobs(lambda: taps.standing)
+        self.commands = CommandLog(limits.commands_per_second, finished)
+        self.agreement = RankConsensus(self.commands, queries, taps, limits.agreement, finished)
+        self.controls = BoundControls(lambda: taps.exposed)
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None
         self.pause = Pause()
@@ -66,17 +66,17 @@ class Steering:
 
     # ------------------------------------------------------------ what a client asks
 
-    def asked(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> None:
+    def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> None:
         """Have done what a client asks for. Raises LooptapError."""
         match message:
             case m.Call():
-                self.call(client, message, Asker(peer, message.request, bool(message.ranks)))
+                self.call(client, message, Requester(peer, message.request, bool(message.ranks)))
             case m.Command():
-                self.command(client, message, Asker(peer, message.request))
+                self.command(client, message, Requester(peer, message.request))
             case m.Agree():
-                self.agreement.agree(message, Asker(peer, message.request))
+                self.agreement.agree(message, Requester(peer, message.request))
 
-    def call(self, client: str, call: m.Call, asker: Asker) -> None:
+    def call(self, client: str, call: m.Call, asker: Requester) -> None:
         """Have code run at the next event. Raises LooptapError."""
         if self.commands.known(call.id, asker, again=bool(call.ranks)):
             return
@@ -88,7 +88,7 @@ class Steering:
             return
         self._queries.at_next(call.on, self.commands.accept(record, asker, work, text))
 
-    def command(self, client: str, command: m.Command, asker: Asker) -> None:
+    def command(self, client: str, command: m.Command, asker: Requester) -> None:
         """Have a command done at the next event that suits it. Raises LooptapError where it may not be."""
         if command.what == "cancel":
             self.cancel(client[:_NAME], command.id)
@@ -146,17 +146,17 @@ class Steering:
         if not pipeline.mapped:
             raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
 
-        def work(event: Event) -> Did:
-            outputs = pipeline.post(event, event.event_number, event.event_time)
-            return Did(outputs[-1][1] if outputs else None)
+        def work(event: Event) -> CommandResult:
+            outputs = pipeline.push(event, event.event_number, event.event_time)
+            return CommandResult(outputs[-1][1] if outputs else None)
 
         record.update(name=pipeline.text[:200], value=code.text or None)
         return self._after_saving(work, record), pipeline.text
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What can be done in this job, as plain data."""
         return {
-            "controls": self.knobs.told(),
+            "controls": self.controls.describe(),
             "triggers": {name: trigger.doc for name, trigger in self.triggers.items()},
             "checkpoint": self.checkpoint is not None,
             "may_pause": self.pause.most(group()),
@@ -167,34 +167,34 @@ class Steering:
         self.pause.resume()
         self.agreement.close()
         self.triggers.clear()
-        self.knobs = Knobs(dict)
+        self.controls = BoundControls(dict)
         self.checkpoint = None
 
     # ------------------------------------------------------------ the work of each
 
     def _set(self, record: dict[str, Any], expected: int | None) -> tuple[Work, tuple[str, ...]]:
         name, schedule = record["name"], record["schedule"]
-        knob = self.knobs.find(name)
+        knob = self.controls.find(name)
         value = record["value"] = knob.control.checked(record["value"], name)
         _check_schedule(knob, schedule)
-        changes = self.knobs.changes
+        changes = self.controls.changes
         if conflict := changes.conflict(name, expected):
             raise ControlConflict(conflict)
 
-        def work(event: Event) -> Did:
+        def work(event: Event) -> CommandResult:
             if conflict := changes.conflict(name, expected):
                 raise ControlConflict(conflict)
-            knob = self.knobs.find(name)  # what is exposed may be another object by now
+            knob = self.controls.find(name)  # what is exposed may be another object by now
             return self._turn(knob, knob.control.checked(value, name), record)
 
         return work, knob.control.at
 
-    def restoring(self, knob: Knob, value: Any, record: dict[str, Any]) -> Work:
+    def restoring(self, knob: BoundControl, value: Any, record: dict[str, Any]) -> Work:
         """The work of setting a control back to a value that it had. Raises ControlError."""
         value = knob.control.checked(value, knob.name)
         return lambda event: self._turn(knob, value, record)
 
-    def _turn(self, knob: Knob, value: Any, record: dict[str, Any]) -> Did:
+    def _turn(self, knob: BoundControl, value: Any, record: dict[str, Any]) -> CommandResult:
         record["old"] = old = knob.value()
         try:
             knob.set(value, record["schedule"])
@@ -204,8 +204,8 @@ class Steering:
         except BaseException as error:
             error.add_note(_put_back(knob, old))
             raise
-        record.update(new=new, version=self.knobs.changes.note(knob.name, record["client"], new))
-        return Did()
+        record.update(new=new, version=self.controls.changes.note(knob.name, record["client"], new))
+        return CommandResult()
 
     def _trigger(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         name = record["name"]
@@ -216,12 +216,12 @@ class Steering:
                 f"this job has no trigger {name!r:.80}; there are: {', '.join(self.triggers) or 'none'}."
                 f"{' ' * bool(near)}{near}"
             )
-        return lambda event: Did(_short(trigger.function())), trigger.at
+        return lambda event: CommandResult(_short(trigger.function())), trigger.at
 
     def _save(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         save = self._saving()
         record["checkpoint"] = False  # it is one itself
-        return lambda event: Did(_short(save.function())), save.at
+        return lambda event: CommandResult(_short(save.function())), save.at
 
     def _saving(self) -> Trigger:
         if self.checkpoint is None:
@@ -235,9 +235,9 @@ class Steering:
                 "given no on_stop=)"
             )
 
-        def work(event: Event) -> Did:
+        def work(event: Event) -> CommandResult:
             self.stop_requested = True
-            return Did(None, None if self.on_stop is None else self._leave)
+            return CommandResult(None, None if self.on_stop is None else self._leave)
 
         return work, ()
 
@@ -248,7 +248,9 @@ class Steering:
     def _pause(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         seconds = record["value"] = self.pause.allowed(record["value"], group(), record["agreed"])
         resumes = self.pause.resumes
-        return lambda event: Did(seconds, lambda: self._taps.slept(self.pause.wait(seconds, resumes))), ()
+        return lambda event: CommandResult(
+            seconds, lambda: self._taps.exclude_pause(self.pause.wait(seconds, resumes))
+        ), ()
 
     # ------------------------------------------------------------ common to all
 
@@ -258,8 +260,8 @@ class Steering:
             return work
         save = self._saving()
 
-        def both(event: Event) -> Did:
-            state = LoopState()
+        def both(event: Event) -> CommandResult:
+            state = TorchStateGuard()
             try:
                 with state:
                     record["saved"] = _short(save.function())
@@ -279,7 +281,7 @@ class Steering:
         return wanted or (safe[0] if safe else self.usual)
 
 
-def _check_schedule(knob: Knob, schedule: str) -> None:
+def _check_schedule(knob: BoundControl, schedule: str) -> None:
     if knob.refusal:
         raise ControlError(f"{knob.name}: {knob.refusal}")
     if schedule and (knob.schedules is None or schedule not in (SCALE, FREEZE)):
@@ -292,7 +294,7 @@ def _check_schedule(knob: Knob, schedule: str) -> None:
         )
 
 
-def _put_back(knob: Knob, old: Any) -> str:
+def _put_back(knob: BoundControl, old: Any) -> str:
     """Undo a change that failed halfway, where that can be told; a sentence on how it is now."""
     try:
         if knob.value() != old:
@@ -307,12 +309,12 @@ def _put_back(knob: Knob, old: Any) -> str:
 def _short(value: Any) -> Any:
     """What a function of the host returned, if it can leave the job and is small; else how it calls itself."""
     try:
-        return take(value, _RESULT)[0]
+        return snapshot(value, _RESULT)[0]
     except LooptapError:
         return f"{value!r:.200}"
 
 
-def declared(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
+def checked_trigger(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
     """A function of the host as a trigger. Raises ControlError."""
     if not callable(function):
         raise ControlError(f"{what} is a function without arguments, not {function!r:.80}.")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from looptap.agent.loop.guard.torch_state import LoopState
+from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
@@ -28,7 +28,7 @@ from looptap.streams.errors import (
 )
 from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
-from looptap.streams.values.snapshots import Pending, take
+from looptap.streams.values.snapshots import Pending, snapshot
 
 REMEMBERED = 1000
 """Outcomes that can be asked for again, and records that are kept."""
@@ -45,7 +45,7 @@ INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done
 run here and may have run on other ranks, it was called off."""
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """Who wants to know what came of a command."""
 
     peer: bytes
@@ -60,14 +60,14 @@ Then: TypeAlias = Callable[[], None]
 """What the training thread has to do when the event is over: wait, or raise."""
 
 
-class Did(NamedTuple):
+class CommandResult(NamedTuple):
     """What came of a command, and what is to be done when its event is over."""
 
     value: Any = None
     then: Then | None = None
 
 
-Work: TypeAlias = Callable[[Event], Did]
+Work: TypeAlias = Callable[[Event], CommandResult]
 
 
 def record_of(id: str, client: str, what: str, on: str = "", **more: Any) -> dict[str, Any]:
@@ -81,11 +81,11 @@ def record_of(id: str, client: str, what: str, on: str = "", **more: Any) -> dic
 
 
 @dataclass
-class Outcome:
+class CommandState:
     """What has become of one command, and who wants to know."""
 
     record: dict[str, Any]
-    asked_by: list[Asker] = field(default_factory=list)
+    asked_by: list[Requester] = field(default_factory=list)
     over: bool = False
     value: Any = None
     kind: str = CALL
@@ -93,7 +93,7 @@ class Outcome:
     traceback: str = ""
     size: int = 0
     """Bytes of the result."""
-    kept: bool = False
+    on_record: bool = False
     """Whether it was handed to who keeps commands."""
     overdue: float = 0.0
     """Seconds that it has run, once they are many."""
@@ -115,7 +115,7 @@ class Outcome:
         self.value, self.size, self.kind = None, 0, LimitReached.__name__
         self.error = f"This command has run; of all results {REMEMBERED_BYTES:,} bytes are kept, and this is older."
 
-    def reply(self, asker: Asker) -> m.Message:
+    def reply(self, asker: Requester) -> m.Message:
         """The answer to who asked."""
         if self.error and not asker.anyhow:
             return m.Failed(asker.request, self.kind, self.error, self.traceback)
@@ -127,17 +127,17 @@ class Outcome:
             return m.Failed(asker.request, type(error).__name__, str(error))
 
 
-class Commands:
+class CommandLog:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(self, per_second: int, finished: Callable[[Outcome], None]) -> None:
+    def __init__(self, per_second: int, finished: Callable[[CommandState], None]) -> None:
         self._per_second, self._finished = per_second, finished
-        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
+        self._outcomes: OrderedDict[str, CommandState] = OrderedDict()
         self._times: deque[float] = deque()
         self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         """Plain data, in the order in which the commands came."""
 
-    def known(self, id: str, asker: Asker, *, again: bool = False) -> bool:
+    def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
         """Whether a command of this id came before; then whoever asks is told its outcome.
 
         With ``again`` one that the ranks agreed not to do counts as if it had not come.
@@ -162,7 +162,7 @@ class Commands:
         self._times.append(now)
 
     def accept(
-        self, record: dict[str, Any], asker: Asker | None, work: Work, source: str = ""
+        self, record: dict[str, Any], asker: Requester | None, work: Work, source: str = ""
     ) -> Callable[[Event], Then | None]:
         """What the training thread has to do for this command, whose code is ``source``."""
         outcome = self._remember(record, asker)
@@ -179,7 +179,7 @@ class Commands:
         outcome.command = command
         return command
 
-    def settle(self, record: dict[str, Any], asker: Asker | None, value: Any) -> None:
+    def settle(self, record: dict[str, Any], asker: Requester | None, value: Any) -> None:
         """Note a command that was done where it was accepted."""
         outcome = self._remember(record, asker)
         outcome.claim(self)
@@ -213,8 +213,8 @@ class Commands:
         command = None if outcome is None else outcome.command
         return None if outcome is None or command is None else (outcome.record["on"], command)
 
-    def _remember(self, record: dict[str, Any], asker: Asker | None) -> Outcome:
-        outcome = self._outcomes[record["id"]] = Outcome(record, [] if asker is None else [asker])
+    def _remember(self, record: dict[str, Any], asker: Requester | None) -> CommandState:
+        outcome = self._outcomes[record["id"]] = CommandState(record, [] if asker is None else [asker])
         self.records.append(record)
         if len(self._outcomes) > REMEMBERED:  # what waits is remembered until it is over
             self._outcomes.pop(next((id for id, one in self._outcomes.items() if one.over), ""), None)
@@ -230,15 +230,15 @@ class Commands:
             code -= _length(self.records.popleft())
         return outcome
 
-    def _run(self, work: Work, event: Event, outcome: Outcome, source: str) -> Then | None:
+    def _run(self, work: Work, event: Event, outcome: CommandState, source: str) -> Then | None:
         record, then = outcome.record, None
         record.update(event=event._source.name, number=event._number, time=time.time())
-        state = LoopState(randomness=record["what"] != CALL)
+        state = TorchStateGuard(randomness=record["what"] != CALL)
         try:
             with state:
                 outcome.begun = True
                 value, then = work(event)
-                outcome.value, outcome.size = take(value)
+                outcome.value, outcome.size = snapshot(value)
             turns.add()
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt as error:
@@ -254,7 +254,7 @@ class Commands:
         self._conclude(outcome)
         return then
 
-    def _interrupted(self, outcome: Outcome) -> None:
+    def _interrupted(self, outcome: CommandState) -> None:
         """Say what has become of a command into which Ctrl-C came."""
         if not outcome.begun:
             outcome.error = NOT_BEGUN
@@ -262,7 +262,7 @@ class Commands:
             outcome.error = INTERRUPTED
         self._conclude(outcome)
 
-    def _conclude(self, outcome: Outcome) -> None:
+    def _conclude(self, outcome: CommandState) -> None:
         """Put on record what has become of a command, and tell who asked; done again, it changes nothing."""
         record = outcome.record
         if outcome.error:

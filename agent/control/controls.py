@@ -17,13 +17,13 @@ from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import Lazy
 from looptap.streams.expressions import nearest
-from looptap.streams.values.snapshots import Pending, take
+from looptap.streams.values.snapshots import Pending, snapshot
 
 _STEP = re.compile(r"\.?([^\W\d]\w*)|\.(\d+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _FREE = Control(float)
 
 
-class Knob:
+class BoundControl:
     """One control: how to read and to set it. ``set`` takes the value and what is to become of a schedule."""
 
     def __init__(
@@ -42,11 +42,11 @@ class Knob:
         """The value as plain data; of what has one element, a number."""
         value = self.get()
         value = value.item() if getattr(value, "ndim", None) == 0 else value
-        copy = take(value)[0]
+        copy = snapshot(value)[0]
         return copy.resolve() if type(copy) is Pending else copy
 
 
-class Changes:
+class ControlChanges:
     """How often each control was changed by a command, and by whom last: what compare-and-set compares."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class Changes:
         )
 
 
-class Knobs:
+class BoundControls:
     """All that can be set in a job, by name: ``standing`` are the exposed objects."""
 
     def __init__(self, standing: Callable[[], dict[str, Any]]) -> None:
         self._standing = standing
-        self._declared: dict[str, Knob] = {}
-        self.changes = Changes()
+        self._declared: dict[str, BoundControl] = {}
+        self.changes = ControlChanges()
 
     def declare(self, name: str, get: Callable[[], Any], set: Callable[[Any], object], control: Control) -> None:
         """Add a control of the host's own. Raises ControlError."""
@@ -95,9 +95,9 @@ class Knobs:
             raise ControlError(f"a control's name is 1 to 100 printable characters, not {name!r:.120}.")
         if not callable(get) or not callable(set):
             raise ControlError(f"the control {name!r} needs two functions: one without arguments, one of the value.")
-        self._declared[name] = Knob(name, control, get, lambda value, schedule: set(value))
+        self._declared[name] = BoundControl(name, control, get, lambda value, schedule: set(value))
 
-    def named(self) -> dict[str, Knob]:
+    def named(self) -> dict[str, BoundControl]:
         """Every control that has a name of its own; a declared one hides a found one."""
         standing = self._standing()
         found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
@@ -116,7 +116,7 @@ class Knobs:
                 values[name] = knob.value()
         return {name: value for name, value in values.items() if type(value) in KINDS}
 
-    def find(self, name: str) -> Knob:
+    def find(self, name: str) -> BoundControl:
         """The control of this name, or an attribute by its path. Raises ControlError."""
         named = self.named()
         if name in named:
@@ -128,11 +128,11 @@ class Knobs:
             raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
         return knob
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Every named control with its value, bounds and version, as plain data."""
         return [self._told(knob) for knob in self.named().values()]
 
-    def _told(self, knob: Knob) -> dict[str, Any]:
+    def _told(self, knob: BoundControl) -> dict[str, Any]:
         value, problem = None, ""
         try:
             value = knob.value()
@@ -144,7 +144,7 @@ class Knobs:
             **knob.control.told(),
         }  # fmt: skip
 
-    def _at_path(self, path: str) -> Knob | None:
+    def _at_path(self, path: str) -> BoundControl | None:
         """An attribute, or an item, of something exposed; None if the path leads nowhere."""
         steps = list(_steps(path))
         if len(steps) < 2 or steps[0] not in (standing := self._standing()):
@@ -163,7 +163,9 @@ class Knobs:
             )
         number = kind is float or scalar
         control = Control(kind) if kind in (bool, str, int) else _FREE if number else _Anything()
-        return Knob(path, control, lambda: _reach(holder, last, path), lambda value, _: _put(holder, last, value, path))
+        return BoundControl(
+            path, control, lambda: _reach(holder, last, path), lambda value, _: _put(holder, last, value, path)
+        )
 
 
 class _Anything(Control):
@@ -176,7 +178,7 @@ class _Anything(Control):
         return "a number, text, True or False"
 
 
-def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Knob]:
+def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[BoundControl]:
     """The controls of one exposed object."""
     if isinstance(thing, Lazy):
         return
@@ -184,10 +186,10 @@ def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Knob]:
     for owner in type(thing).__mro__:
         for attribute, control in vars(owner).items():
             if attribute not in seen and isinstance(control, Control):
-                yield Knob(f"{name}.{attribute}", control, *_accessors(thing, attribute))
+                yield BoundControl(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
     for found in optimizer_knobs(name, thing, standing):
-        knob = Knob(*found)
+        knob = BoundControl(*found)
         knob.of_optimizer = True
         yield knob
 

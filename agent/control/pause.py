@@ -6,7 +6,7 @@ import contextlib
 import time
 from queue import Empty, SimpleQueue
 
-from looptap.agent.control.process_group import Group
+from looptap.agent.control.process_group import ProcessGroup
 from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
@@ -36,11 +36,11 @@ class Pause:
         """Seconds until it goes on by itself."""
         return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
 
-    def most(self, world: Group | None) -> float | None:
+    def most(self, world: ProcessGroup | None) -> float | None:
         """The seconds that a pause may take: what the host allows, and far less than ranks wait for each other."""
         return self.bound if self.bound is None or world is None else min(self.bound, world.timeout / SHARE)
 
-    def allowed(self, seconds: float | None, world: Group | None = None, ranks: int = 0) -> float:
+    def allowed(self, seconds: float | None, world: ProcessGroup | None = None, ranks: int = 0) -> float:
         """The seconds that a pause takes, by default the most; it is for all of the ranks. Raises ControlError."""
         most = self.most(world)
         if most is None:

@@ -27,7 +27,7 @@ _TICKS = 0.0002, 0.002  # seconds between two looks for the decision: at first, 
 _KEPT = 60.0  # seconds after which no rank asks for a decision any more
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """The process group of this job."""
 
     rank: int
@@ -36,12 +36,12 @@ class Group(NamedTuple):
     """Seconds after which a collective gives up."""
 
 
-def group() -> Group | None:
+def group() -> ProcessGroup | None:
     """The default process group; None if there is none, or this is its only rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         return None
-    return Group(dist.get_rank(), dist.get_world_size(), _timeout(dist))
+    return ProcessGroup(dist.get_rank(), dist.get_world_size(), _timeout(dist))
 
 
 def _timeout(dist: Any) -> float:

@@ -16,10 +16,10 @@ from queue import Empty
 from time import monotonic
 from typing import Any, NamedTuple
 
-from looptap.agent.control.command_log import Asker, Commands, Did, Outcome, Then, Work
+from looptap.agent.control.command_log import CommandLog, CommandResult, CommandState, Requester, Then, Work
 from looptap.agent.control.process_group import COMMIT, LATE, OFF, Ballots, group
-from looptap.agent.loop.event_sources import After, Taps
-from looptap.agent.queries.query_registry import Queries
+from looptap.agent.loop.event_sources import DeferredActions, EventSources
+from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
@@ -45,19 +45,24 @@ class Prepared(NamedTuple):
     until: float
 
 
-class Agreement:
+class RankConsensus:
     """The commands of this rank that other ranks do, too."""
 
     def __init__(
-        self, commands: Commands, queries: Queries, taps: Taps, patience: float, answer: Callable[[Outcome], None]
+        self,
+        commands: CommandLog,
+        queries: QueryRegistry,
+        taps: EventSources,
+        patience: float,
+        answer: Callable[[CommandState], None],
     ) -> None:
         self._commands, self._queries, self._taps, self._answer = commands, queries, taps, answer
         self._patience = patience
         self._ballots = Ballots()
         self._prepared: dict[str, Prepared] = {}
-        self._due: dict[str, Due] = {}
+        self._due: dict[str, EventSchedule] = {}
 
-    def prepare(self, record: dict[str, Any], asker: Asker, work: Work, on: str, source: str = "") -> None:
+    def prepare(self, record: dict[str, Any], asker: Requester, work: Work, on: str, source: str = "") -> None:
         """Keep a command until its event is named. Raises ControlError where ranks cannot agree, LimitReached."""
         world = group()
         if world is None:
@@ -77,7 +82,7 @@ class Agreement:
         self._prepared[record["id"]] = Prepared(record, work, on, source, asker[0], monotonic() + EXPIRES)
         self._tell(on, asker)
 
-    def agree(self, message: m.Agree, asker: Asker) -> None:
+    def agree(self, message: m.Agree, asker: Requester) -> None:
         """Name the event of a prepared command, or let go of it, or tell how far this rank is. Raises ControlError."""
         self._expire()
         prepared = self._prepared.get(message.id)
@@ -95,7 +100,7 @@ class Agreement:
         del self._prepared[message.id]
         work = self._agreed(prepared, message.number)
         command = self._commands.accept(prepared.record, asker, work, prepared.source)
-        due = self._due.setdefault(prepared.on, Due(self._queries, prepared.on))
+        due = self._due.setdefault(prepared.on, EventSchedule(self._queries, prepared.on))
         due.add(message.number, message.id, command)
         # A rank that has passed the event may be in a collective by now, and come to no further event while others wait
         # for it at theirs: so that is told here, not by its training thread.
@@ -136,16 +141,16 @@ class Agreement:
         for id in [id for id, one in self._prepared.items() if one.until < now]:
             del self._prepared[id]
 
-    def _tell(self, on: str, asker: Asker) -> None:
+    def _tell(self, on: str, asker: Requester) -> None:
         told = {"prepared": on, "number": self._taps.counts().get(on, 0)}
-        self._answer(Outcome(told, [asker], over=True, kept=True))
+        self._answer(CommandState(told, [asker], over=True, on_record=True))
 
     def _agreed(self, prepared: Prepared, number: int) -> Work:
         """The work, once all ranks are at event ``number``. It raises NotAgreed and InDoubt."""
         key, record = _key(prepared.record["id"], number), prepared.record
         event_named = f"{prepared.on} {number:,}"
 
-        def work(event: Event) -> Did:
+        def work(event: Event) -> CommandResult:
             if event._number > number:
                 raise self._passed(key, prepared.on, number)
             began = monotonic()
@@ -158,7 +163,7 @@ class Agreement:
             finally:
                 record["waited"] = waited = monotonic() - began
                 self._ballots.forget_later(key)
-                self._taps.slept(waited)
+                self._taps.exclude_pause(waited)
             if decision == COMMIT:
                 return prepared.work(event)
             if decision == OFF:
@@ -199,10 +204,10 @@ class Agreement:
             ) from None
 
 
-class Due:
+class EventSchedule:
     """The commands of one type of events that wait for theirs, in the same order on every rank."""
 
-    def __init__(self, queries: Queries, on: str) -> None:
+    def __init__(self, queries: QueryRegistry, on: str) -> None:
         self._queries, self._on = queries, on
         self.pending: list[tuple[int, str, Callable[[Event], Then | None]]] = []
         """In the order of their events, and of their ids."""
@@ -237,7 +242,7 @@ class Due:
             self._waits = again = len(self.pending) > 0
         if again:  # after Ctrl-C it is called at the next event anyway
             self._queries.at_next(self._on, self)
-        return After(thens).do if thens else None
+        return DeferredActions(thens).run if thens else None
 
     def _next(self, number: int) -> Callable[[Event], Then | None] | None:
         with self._lock:

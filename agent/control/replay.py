@@ -7,10 +7,10 @@ import secrets
 from collections import deque
 from typing import Any
 
-from looptap.agent.control.command_handlers import Steering
+from looptap.agent.control.command_handlers import CommandService
 from looptap.agent.control.command_log import Then, record_of
-from looptap.agent.loop.event_sources import After
-from looptap.agent.queries.query_registry import Queries
+from looptap.agent.loop.event_sources import DeferredActions
+from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.messages import Code
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
@@ -21,7 +21,7 @@ log = logging.getLogger("looptap")
 class Replay:
     """The commands of one type of events that are still to come; it is called at each of these events."""
 
-    def __init__(self, steering: Steering, queries: Queries, source: str, on: str) -> None:
+    def __init__(self, steering: CommandService, queries: QueryRegistry, source: str, on: str) -> None:
         self._steering, self._queries, self._source, self._on = steering, queries, source, on
         self.due: deque[dict[str, Any]] = deque()
 
@@ -33,7 +33,7 @@ class Replay:
                 thens.append(then)
         if self.due:  # after Ctrl-C it is called at the next event anyway
             self._queries.at_next(self._on, self)
-        return After(thens).do if thens else None
+        return DeferredActions(thens).run if thens else None
 
     def _do(self, event: Event) -> Then | None:
         entry, record = self.due[0], None
@@ -68,7 +68,9 @@ class Replay:
         return then
 
 
-def replay(entries: list[dict[str, Any]], source: str, steering: Steering, queries: Queries) -> dict[str, Replay]:
+def replay(
+    entries: list[dict[str, Any]], source: str, steering: CommandService, queries: QueryRegistry
+) -> dict[str, Replay]:
     """Have these commands done at their events; they are in order within each type."""
     found: dict[str, Replay] = {}
     for entry in entries:

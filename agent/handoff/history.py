@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.agent.handoff.value_queue import SMALLEST, Columns, Item, Outbox, Post, leading
+from looptap.agent.handoff.value_queue import SMALLEST, Item, QueueSet, ValueBatch, ValueQueue, leading
 
 OVERHEAD = 192
 """Bytes that keeping a value takes, beside its own: the tuple, its number, event and time, its place."""
@@ -20,39 +20,41 @@ OVERHEAD = 192
 class History:
     """What all rings of an agent share: the bell for readers, and the bounds on bytes, of each and of all."""
 
-    __slots__ = ("each", "held", "limit", "lock", "peak", "post", "rings")
+    __slots__ = ("buffers", "each", "held_bytes", "limit", "lock", "peak_bytes", "queues")
 
-    def __init__(self, post: Post, limit: int, each: int) -> None:
-        self.post, self.limit, self.each = post, limit, each
+    def __init__(self, post: QueueSet, limit: int, each: int) -> None:
+        self.queues, self.limit, self.each = post, limit, each
         self.lock = threading.RLock()  # readers never take it
-        self.rings: tuple[Ring, ...] = ()
-        self.held = self.peak = 0
+        self.buffers: tuple[HistoryBuffer, ...] = ()
+        self.held_bytes = self.peak_bytes = 0
 
-    def open(self, values: int, after: int = 0) -> Ring:
+    def open(self, values: int, after: int = 0) -> HistoryBuffer:
         """A new ring of up to ``values`` values, fewer if so many cannot be held; they are numbered above ``after``."""
-        ring = Ring(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))), after)
+        ring = HistoryBuffer(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))), after)
         with self.lock:
-            self.rings = (*self.rings, ring)
+            self.buffers = (*self.buffers, ring)
         return ring
 
-    def close(self, ring: Ring) -> None:
+    def close(self, ring: HistoryBuffer) -> None:
         """Forget a ring that nobody fills any more, and what it holds."""
         with self.lock:
-            self.rings = tuple(r for r in self.rings if r is not ring)
-            self.held -= ring.held
+            self.buffers = tuple(r for r in self.buffers if r is not ring)
+            self.held_bytes -= ring.held
             ring.held = 0
 
-    def shrink(self, ring: Ring) -> None:
+    def shrink(self, ring: HistoryBuffer) -> None:
         """Make room, after ``ring`` has grown."""
         while ring.held > self.each:
             ring.forget()
-        while self.held > self.limit:
-            most = ring if ring.held * len(self.rings) >= self.limit else max(self.rings, key=lambda other: other.held)
+        while self.held_bytes > self.limit:
+            most = (
+                ring if ring.held * len(self.buffers) >= self.limit else max(self.buffers, key=lambda other: other.held)
+            )
             most.forget()
-        self.peak = max(self.peak, self.held)
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
 
-class Ring:
+class HistoryBuffer:
     """The newest values of one stream. `quiet` while nobody reads: then no bell is rung."""
 
     __slots__ = ("_history", "_made", "_slots", "capacity", "first", "held", "number", "readers")
@@ -70,7 +72,7 @@ class Ring:
         self.readers = 0
 
     @property
-    def quiet(self) -> bool:
+    def unobserved(self) -> bool:
         """Whether nobody reads."""
         return not self.readers
 
@@ -89,11 +91,11 @@ class Ring:
             self._slots[place] = (number, event, time, value, size)
             self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
             self.held += growth
-            history.held += growth
-            if self.held > history.each or history.held > history.peak:
+            history.held_bytes += growth
+            if self.held > history.each or history.held_bytes > history.peak_bytes:
                 history.shrink(self)
         if self.readers:
-            self._tell(number)
+            self._wake_readers(number)
 
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
@@ -119,11 +121,11 @@ class Ring:
             self.first = oldest
             self.number = self._made
             self.held += growth
-            history.held += growth
-            if self.held > history.each or history.held > history.peak:
+            history.held_bytes += growth
+            if self.held > history.each or history.held_bytes > history.peak_bytes:
                 history.shrink(self)
         if self.readers:
-            self._tell(first)
+            self._wake_readers(first)
 
     def lose(self, count: int = 1) -> None:
         """Number values that there will never be; readers find that they are not there."""
@@ -135,16 +137,16 @@ class Ring:
                 self._slots[number % self.capacity] = None
                 self.number = number
         if self.readers:
-            self._tell(self.number)
+            self._wake_readers(self.number)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Have the I/O thread look, also while nobody reads: the query's state has changed."""
-        post = self._history.post
+        post = self._history.queues
         post.changed = True
         post.announce(self)
 
-    def _tell(self, number: int) -> None:
-        post = self._history.post
+    def _wake_readers(self, number: int) -> None:
+        post = self._history.queues
         if self not in post.ready:
             post.announce(self)
         if number == 1:  # somebody waits for the first value
@@ -158,7 +160,7 @@ class Ring:
         if item is not None:
             size = item[4] + OVERHEAD
             self.held -= size
-            self._history.held -= size
+            self._history.held_bytes -= size
 
     # ------------------------------------------------------------ the readers' end
 
@@ -177,14 +179,14 @@ class Ring:
         return self.number + 1 - self.first
 
 
-class Reader:
+class Cursor:
     """One reader of a ring, at his own place; he reads like the I/O thread reads an outbox.
 
     Above 0, ``above`` is the number that he has come to: what he has not had since and is no longer held is lost.
     """
 
-    def __init__(self, ring: Ring, above: int = 0) -> None:
-        self.ring = ring
+    def __init__(self, ring: HistoryBuffer, above: int = 0) -> None:
+        self.buffer = ring
         held_above = max(0, ring.first - 1)
         self.position = max(min(above, ring.number), held_above)
         self.dropped = max(0, held_above - above) if above else 0
@@ -194,32 +196,32 @@ class Reader:
     @property
     def number(self) -> int:
         """The number of the newest value that is for him."""
-        return self.ring.number if self._end is None else self._end
+        return self.buffer.number if self._end is None else self._end
 
-    def peek(self, count: int, size: int) -> Columns | None:
+    def peek(self, count: int, size: int) -> ValueBatch | None:
         """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
         upto = self.number
         if self.position >= upto:
             return None
-        items = self.ring.read(self.position, count, upto)
+        items = self.buffer.read(self.position, count, upto)
         while not items and self.position < upto:  # overtaken while he read, or none of them was ever there
-            self._skip(min(upto, max(self.position + count, self.ring.first - 1)))
-            items = self.ring.read(self.position, count, upto)
+            self._skip(min(upto, max(self.position + count, self.buffer.first - 1)))
+            items = self.buffer.read(self.position, count, upto)
         if items:
             self._skip(items[0][0] - 1)
         return leading(items, size)
 
-    def take(self, columns: Columns) -> None:
+    def take(self, columns: ValueBatch) -> None:
         """Go on behind what `peek` gave."""
         self.position = columns.numbers[-1]
 
     def stop(self, *, at_once: bool = False) -> None:
         """Read no further than to the newest value of now; ``at_once``, no further than he has come."""
-        self._end = self.position if at_once else self.ring.number
+        self._end = self.position if at_once else self.buffer.number
 
     def leave(self) -> None:
         """Read no more."""
-        self.ring.readers -= 1
+        self.buffer.readers -= 1
 
     @property
     def reached(self) -> int:
@@ -234,15 +236,15 @@ class Reader:
         return max(0, self.number - self.position)
 
 
-class Handed:
+class HandedOverCursor:
     """The source of a client whose own query has become a standing stream: the rest of his outbox, then the ring.
 
     Nothing fills the outbox any more; its values are numbered above ``base``, as those of the ring are.
     """
 
-    def __init__(self, post: Post, outbox: Outbox, base: int, reader: Reader) -> None:
+    def __init__(self, post: QueueSet, outbox: ValueQueue, base: int, reader: Cursor) -> None:
         self.reader = reader
-        self._post, self._outbox, self._base = post, outbox, base
+        self._queues, self._queue, self._base = post, outbox, base
         self._lost = outbox.dropped
         self._rest = True  # whether the outbox holds some
 
@@ -261,20 +263,20 @@ class Handed:
         """The number up to which every value was taken, or lost; where the outbox holds some, none is known to be."""
         return 0 if self._rest else self.reader.position
 
-    def peek(self, count: int, size: int) -> Columns | None:
+    def peek(self, count: int, size: int) -> ValueBatch | None:
         """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
-        columns = self._outbox.peek(count, size) if self._rest else None
+        columns = self._queue.peek(count, size) if self._rest else None
         if columns is None:
             if self._rest:
                 self._rest = False
-                self._post.close(self._outbox)
+                self._queues.close(self._queue)
             return self.reader.peek(count, size)
         return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
 
-    def take(self, columns: Columns) -> None:
+    def take(self, columns: ValueBatch) -> None:
         """Go on behind what `peek` gave."""
         if self._rest:
-            self._outbox.take(columns)
+            self._queue.take(columns)
         else:
             self.reader.take(columns)
 
@@ -284,8 +286,8 @@ class Handed:
 
     def leave(self) -> None:
         """Read no more."""
-        self._post.close(self._outbox)
+        self._queues.close(self._queue)
         self.reader.leave()
 
     def __len__(self) -> int:
-        return len(self._outbox) + len(self.reader)
+        return len(self._queue) + len(self.reader)

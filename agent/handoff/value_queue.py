@@ -20,20 +20,20 @@ SLICE = 16_384
 """Values that the I/O thread moves out of the training thread's way at once."""
 
 
-class Marked:
+class FlaggedValue:
     """A value with flags, with what the condition of a flight recorder reads, or with the number of its window."""
 
-    __slots__ = ("flags", "kept", "value", "window")
+    __slots__ = ("condition_inputs", "flags", "value", "window")
 
     def __init__(self, value: Any, flags: int, kept: dict[str, Any] | None = None, window: int = 0) -> None:
-        self.value, self.flags, self.kept, self.window = value, flags, kept, window
+        self.value, self.flags, self.condition_inputs, self.window = value, flags, kept, window
 
 
 Item: TypeAlias = tuple[int, int, float, Any, int]
 """One value that waits: its number, the number and time of its event, the value, its bytes."""
 
 
-class Columns(NamedTuple):
+class ValueBatch(NamedTuple):
     """Consecutive items, column by column."""
 
     numbers: tuple[int, ...]
@@ -43,29 +43,29 @@ class Columns(NamedTuple):
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, items: Sequence[Item]) -> Columns | None:
+    def of(cls, items: Sequence[Item]) -> ValueBatch | None:
         """The columns of some items; None if there is none."""
         return cls(*zip(*items, strict=True)) if items else None
 
 
-def leading(items: Sequence[Item], size: int) -> Columns | None:
+def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
     """The first of ``items`` that are consecutively numbered, of ``size`` bytes together (one at least)."""
-    columns = Columns.of(items)
+    columns = ValueBatch.of(items)
     if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
         return columns
     first, total = items[0][0], 0
     for i, item in enumerate(items):
         total += item[4]
         if item[0] != first + i or (i and total > size):
-            return Columns.of(items[:i])
+            return ValueBatch.of(items[:i])
     return columns
 
 
-class Sink(Protocol):
-    """Where a query puts its values: an `Outbox`, or the ring of a standing stream."""
+class ValueSink(Protocol):
+    """Where a query puts its values: an `ValueQueue`, or the ring of a standing stream."""
 
     @property
-    def quiet(self) -> bool:
+    def unobserved(self) -> bool:
         """Whether nobody waits for them."""
 
     @property
@@ -83,12 +83,12 @@ class Sink(Protocol):
     def lose(self, count: int = 1) -> None:
         """Number values that there will never be, and count them as dropped."""
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Have the I/O thread look."""
 
 
-class Source(Protocol):
-    """Where the I/O thread takes the values of one client's stream: an `Outbox`, or a reader of a ring."""
+class ValueSource(Protocol):
+    """Where the I/O thread takes the values of one client's stream: an `ValueQueue`, or a reader of a ring."""
 
     @property
     def number(self) -> int:
@@ -98,16 +98,16 @@ class Source(Protocol):
     def dropped(self) -> int:
         """Values that were lost."""
 
-    def peek(self, count: int, size: int) -> Columns | None:
+    def peek(self, count: int, size: int) -> ValueBatch | None:
         """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
 
-    def take(self, columns: Columns) -> None:
+    def take(self, columns: ValueBatch) -> None:
         """Go on behind what `peek` gave."""
 
     def __len__(self) -> int: ...
 
 
-class Post:
+class QueueSet:
     """What all sinks of an agent share: the ready set, the wakeup of the I/O thread, and the bound on bytes.
 
     ``ring`` lets values gather before they are sent, ``hurry`` does not.
@@ -122,33 +122,43 @@ class Post:
     """
 
     __slots__ = (
-        "_outboxes", "changed", "deferred", "defers", "granted", "hurry", "limit", "peak", "ready", "ring", "rung",
+        "_queues",
+        "changed",
+        "deferred",
+        "defers",
+        "granted",
+        "limit",
+        "peak_bytes",
+        "ready",
         "taken",
+        "wake_gathering",
+        "wake_now",
+        "wakeup_pending",
     )  # fmt: skip
 
     def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
-        self.limit, self.ring, self.hurry = limit, ring, hurry
+        self.limit, self.wake_gathering, self.wake_now = limit, ring, hurry
         self.defers = False
         """Whether the training thread measures the cost of a query, and sends wakeups afterwards."""
         self.deferred: tuple[Callable[[], None], ...] = ()
         """Those wakeups."""
-        self.ready: set[Sink] = set()
+        self.ready: set[ValueSink] = set()
         """The sinks with news; added by producers, removed by the I/O thread."""
         self.changed = False
         """Whether the state of a query has changed; set by producers, cleared by the I/O thread before it looks."""
-        self.rung = False
-        self.peak = 0
+        self.wakeup_pending = False
+        self.peak_bytes = 0
         self.granted = 0
-        """Bytes that outboxes were granted since the start; `Outbox._ask_for_room` raises it."""
+        """Bytes that outboxes were granted since the start; `ValueQueue._ask_for_room` raises it."""
         self.taken = 0
         """Bytes of these that are free again; the I/O thread raises it."""
-        self._outboxes: dict[Outbox, None] = {}
+        self._queues: dict[ValueQueue, None] = {}
 
-    def open(self, outbox: Outbox) -> None:
+    def open(self, outbox: ValueQueue) -> None:
         """Count what an outbox holds."""
-        self._outboxes[outbox] = None
+        self._queues[outbox] = None
 
-    def announce(self, sink: Sink) -> None:
+    def announce(self, sink: ValueSink) -> None:
         """Have the I/O thread look at ``sink``."""
         try:
             self.ready.add(sink)
@@ -159,17 +169,17 @@ class Post:
 
     def wake(self) -> None:
         """Wake the I/O thread, unless a wakeup is pending."""
-        if not self.rung:
+        if not self.wakeup_pending:
             try:
-                self.rung = True
-                self._send(self.ring)
+                self.wakeup_pending = True
+                self._send(self.wake_gathering)
             except BaseException:  # an interrupt
-                self.rung = False
+                self.wakeup_pending = False
                 raise
 
     def hasten(self) -> None:
         """Have the I/O thread send the first value of a stream at once: somebody looks at an empty screen."""
-        self._send(self.hurry)
+        self._send(self.wake_now)
 
     def _send(self, wakeup: Callable[[], None]) -> None:
         if self.defers:  # there is no call up to the end, so no other thread and no interrupt comes between
@@ -184,51 +194,51 @@ class Post:
             for wakeup in deferred:
                 wakeup()
         except BaseException:  # an interrupt
-            self.rung = False
+            self.wakeup_pending = False
             raise
 
-    def collect(self) -> list[Sink]:
+    def collect(self) -> list[ValueSink]:
         """Take the sinks that have news out of the set, for the I/O thread, which looks at them afterwards."""
-        taken: list[Sink] = []
+        taken: list[ValueSink] = []
         with contextlib.suppress(KeyError):  # an interrupted producer has taken one back
             for _ in range(len(self.ready)):
                 taken.append(self.ready.pop())
         return taken
 
-    def close(self, outbox: Source) -> None:
+    def close(self, outbox: ValueSource) -> None:
         """Forget an outbox and what it holds; it is granted no more."""
-        if isinstance(outbox, Outbox) and outbox in self._outboxes:
-            del self._outboxes[outbox]
+        if isinstance(outbox, ValueQueue) and outbox in self._queues:
+            del self._queues[outbox]
             outbox.closed = True
-            self.taken += outbox.granted()
+            self.taken += outbox.reserved_bytes()
 
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that wait, over all outboxes."""
-        return sum(outbox.waiting() for outbox in list(self._outboxes))
+        return sum(outbox.pending_bytes() for outbox in list(self._queues))
 
     def gathered(self) -> int:
         """Bytes that wait in the outboxes that have news."""
-        return sum(sink.waiting() for sink in list(self.ready) if isinstance(sink, Outbox))
+        return sum(sink.pending_bytes() for sink in list(self.ready) if isinstance(sink, ValueQueue))
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that no outbox holds or may fill without asking."""
         granted = self.granted - self.taken
-        self.peak = max(self.peak, granted)
+        self.peak_bytes = max(self.peak_bytes, granted)
         return self.limit - granted
 
 
-class Outbox:
+class ValueQueue:
     """The values of one stream that wait for the I/O thread."""
 
-    quiet = False  # somebody waits for them
+    unobserved = False  # somebody waits for them
     # Byte counters with one writer each are exact without a lock: the difference is what waits.
     __slots__ = (
-        "_granted", "_held", "_items", "_post", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",
+        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",
         "values",
     )  # fmt: skip
 
-    def __init__(self, post: Post, values: int) -> None:
-        self._post, self._ready, self.values = post, post.ready, values
+    def __init__(self, post: QueueSet, values: int) -> None:
+        self._queues, self._ready, self.values = post, post.ready, values
         self.closed = False  # by the I/O thread, for good
         # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
         # behind; one append is all or nothing, whatever interrupts it.
@@ -243,7 +253,7 @@ class Outbox:
         """Append the next value, or count it as dropped if there is no room."""
         room = self._room - size
         if room < 0:
-            room = self._ask_for_room(size)
+            room = self._reserve(size)
             if room < 0:
                 self.number += 1
                 self.dropped += 1
@@ -253,9 +263,9 @@ class Outbox:
         self._room = room
         self._items.append((number, event, time, value, size))
         if self not in self._ready:
-            self._post.announce(self)
+            self._queues.announce(self)
         if number == 1:
-            self._post.hasten()
+            self._queues.hasten()
 
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
@@ -271,30 +281,30 @@ class Outbox:
         self.number, self._room = self.number + len(values), room
         self._items += items
         if self not in self._ready:
-            self._post.announce(self)
+            self._queues.announce(self)
 
     def lose(self, count: int = 1) -> None:
         """Number values that there will never be, and count them as dropped."""
         self.number += count
         self.dropped += count
-        self.ring()
+        self.notify()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Have the I/O thread look: the state of the query has changed."""
-        self._post.changed = True
-        self._post.announce(self)
+        self._queues.changed = True
+        self._queues.announce(self)
 
-    def _ask_for_room(self, size: int) -> int:
+    def _reserve(self, size: int) -> int:
         """Bytes left for further values once this one is in; below 0 if there is no room for it."""
-        left, room, post = self.values - len(self), self._room, self._post
-        free = post.free() + room
-        held = self.waiting()
+        left, room, post = self.values - len(self), self._room, self._queues
+        free = post.free_bytes() + room
+        held = self.pending_bytes()
         if left <= 0 or free < size or (held and held + size > GREED * free):
             return -1
         grant = max(size, min(GRANT, free, left * SMALLEST))
         more, rest = grant - room, grant - size
         # From here on there is no call and no jump back, so no other thread and no interrupt comes between: what is
-        # granted is in both sums, and nothing is granted once `Post.close` has settled the account.
+        # granted is in both sums, and nothing is granted once `QueueSet.close` has settled the account.
         if self.closed:
             return -1
         self._granted += more
@@ -303,28 +313,28 @@ class Outbox:
 
     # ------------------------------------------------------------ the I/O thread's end
 
-    def peek(self, count: int, size: int) -> Columns | None:
+    def peek(self, count: int, size: int) -> ValueBatch | None:
         """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
         if not self._held:
             self._held = self._items[:SLICE]
             del self._items[: len(self._held)]
         return leading(self._held[:count], size)
 
-    def take(self, columns: Columns) -> None:
+    def take(self, columns: ValueBatch) -> None:
         """Remove what `peek` gave."""
         del self._held[: len(columns.numbers)]
         size = sum(columns.sizes)
         self._taken_bytes += size
         if not self.closed:
-            self._post.taken += size
+            self._queues.taken += size
 
     # ------------------------------------------------------------ from either thread
 
-    def granted(self) -> int:
+    def reserved_bytes(self) -> int:
         """Bytes that wait, or may come before the outbox asks again."""
         return self._granted - self._taken_bytes
 
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that wait."""
         return self._granted - self._room - self._taken_bytes
 

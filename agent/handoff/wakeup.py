@@ -10,7 +10,7 @@ import weakref
 
 if sys.platform == "linux":
 
-    class Bell:
+    class Wakeup:
         """Rung from any thread in a fraction of a microsecond, without waiting and without raising."""
 
         def __init__(self) -> None:
@@ -18,7 +18,7 @@ if sys.platform == "linux":
             # Closed with the object and not before: a late ring must never reach somebody else's descriptor.
             weakref.finalize(self, os.close, self.fd).atexit = False
 
-        def ring(self) -> None:
+        def set(self) -> None:
             """Make the descriptor readable."""
             try:  # noqa: SIM105 - contextlib.suppress costs more than the ring
                 os.eventfd_write(self.fd, 1)
@@ -34,7 +34,7 @@ if sys.platform == "linux":
 
 else:
 
-    class Bell:
+    class Wakeup:
         """Rung from any thread in a few microseconds, without waiting and without raising."""
 
         def __init__(self) -> None:

@@ -15,13 +15,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from looptap.agent.io.server_thread import Link
+    from looptap.agent.io.server_thread import ServerThread
 
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[ServerThread] = weakref.WeakSet()
 _kept: list[object] = []
 
 
-def remember(link: Link) -> None:
+def remember(link: ServerThread) -> None:
     """Make ``link`` inert in every child that is forked from now on."""
     _links.add(link)
 

@@ -20,7 +20,7 @@ _VERSION = b"1.0"
 _AT_ONCE = 64
 
 
-class Doorman:
+class Authenticator:
     """Answers handshakes of one context from a table of public keys; used by one thread after `open`."""
 
     def __init__(self) -> None:

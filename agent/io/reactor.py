@@ -22,8 +22,8 @@ import zmq
 from looptap.protocol.keys import OPERATOR
 
 if TYPE_CHECKING:
-    from looptap.agent.io.server_socket import Gate
-    from looptap.agent.io.server_thread import Brain, Link
+    from looptap.agent.io.server_socket import ServerSocket
+    from looptap.agent.io.server_thread import RequestHandler, ServerThread
 
 FRAMES_AT_ONCE = 64
 """Frames that are received before values get their turn."""
@@ -44,7 +44,7 @@ LOOK = 60.0
 _spent = time.monotonic if sys.platform == "win32" else time.thread_time
 
 
-class _Why(enum.Enum):
+class WakeReason(enum.Enum):
     """Why a flush is due."""
 
     RUNG = enum.auto()
@@ -53,15 +53,15 @@ class _Why(enum.Enum):
     RETRY = enum.auto()
 
 
-class Loop:
+class Reactor:
     """The turns of one link: ``turn`` sleeps until there is something to do, and does a piece of it."""
 
-    def __init__(self, link: Link, brain: Brain, door: zmq.Socket[bytes]) -> None:
-        self._link, self._brain, self._door = link, brain, door
+    def __init__(self, link: ServerThread, brain: RequestHandler, door: zmq.Socket[bytes]) -> None:
+        self._server, self._handler, self._authenticator = link, brain, door
         self._rested: float | None = None  # when viewers are heard again; None while they are
         self._watch()
         self._due: float | None = None  # when to flush; None while cold
-        self._why = _Why.RUNG
+        self._wake_reasons = WakeReason.RUNG
         self._retry = 0.0
         self._next_beat = time.monotonic() + link.limits.heartbeat
         self._next_look = time.monotonic() + LOOK
@@ -69,91 +69,93 @@ class Loop:
 
     def _watch(self) -> None:
         """Look at the gates that there are; not at those of viewers while these rest."""
-        self._gates = self._link.gates
-        self._warm, self._cold = zmq.Poller(), zmq.Poller()
-        routers = [g.router for g in self._gates if g.router is not None and (g.role == OPERATOR or not self._rested)]
-        for poller in (self._warm, self._cold):
-            for source in (self._door, self._link.urgent.fd, *routers):
+        self._sockets = self._server.sockets
+        self._busy_polling, self._cold = zmq.Poller(), zmq.Poller()
+        routers = [g.router for g in self._sockets if g.router is not None and (g.role == OPERATOR or not self._rested)]
+        for poller in (self._busy_polling, self._cold):
+            for source in (self._authenticator, self._server.urgent.fd, *routers):
                 poller.register(source, zmq.POLLIN)
-        self._cold.register(self._link.bell.fd, zmq.POLLIN)
+        self._cold.register(self._server.wakeup.fd, zmq.POLLIN)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Sleep until there is something to do, and do a bounded piece of each kind of work."""
         if self._rested is not None and time.monotonic() >= self._rested:
             self._rested = None
             self._watch()
-        elif self._gates is not self._link.gates:
+        elif self._sockets is not self._server.sockets:
             self._watch()
-        listens = self._due is None or self._why is _Why.RETRY
-        ready = dict((self._cold if listens else self._warm).poll(self._patience()))
-        if self._door in ready:
-            self._link.doorman.answer()
-        for gate in self._gates:
+        listens = self._due is None or self._wake_reasons is WakeReason.RETRY
+        ready = dict((self._cold if listens else self._busy_polling).poll(self._poll_timeout()))
+        if self._authenticator in ready:
+            self._server.authenticator.answer()
+        for gate in self._sockets:
             if gate.router in ready:
                 self._receive(gate)
-        if self._link.urgent.fd in ready:
-            self._link.urgent.clear()
-            self._link.work_posted()
+        if self._server.urgent.fd in ready:
+            self._server.urgent.clear()
+            self._server.work_posted()
         now = time.monotonic()
-        if listens and self._link.bell.fd in ready:
-            self._warm_up(now)
+        if listens and self._server.wakeup.fd in ready:
+            self._enter_busy_poll(now)
         elif self._due is not None and now >= self._due:
             self._flush()
         if now >= self._next_beat:
-            self._next_beat = now + self._link.limits.heartbeat
-            self._brain.beat()
-        if now >= self._link.alarm:
-            self._brain.alarmed()
+            self._next_beat = now + self._server.limits.heartbeat
+            self._handler.on_heartbeat_timer()
+        if now >= self._server.alarm:
+            self._handler.on_shutdown_signal()
         if now >= self._next_look:
             self._next_look = now + LOOK
             touch = now >= self._next_touch
             if touch:
                 self._next_touch = now + FRESH
-            self._link.look_after(touch)
+            self._server.check_files(touch)
 
     def recover(self) -> None:
         """Look at everything anew, after a fault: nobody rings for what waits already."""
-        self._due, self._why = time.monotonic(), _Why.RUNG
+        self._due, self._wake_reasons = time.monotonic(), WakeReason.RUNG
 
-    def _patience(self) -> int:
+    def _poll_timeout(self) -> int:
         """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
         times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
-        return max(0, int((min([*times, self._link.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
+        return max(0, int((min([*times, self._server.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
 
     # ------------------------------------------------------------ values
 
-    def _warm_up(self, now: float) -> None:
-        self._link.wakes += 1
-        self._link.bell.clear()
-        self._due, self._why = now + self._brain.linger(), _Why.RUNG
+    def _enter_busy_poll(self, now: float) -> None:
+        self._server.wakes += 1
+        self._server.wakeup.clear()
+        self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.RUNG
 
     def _flush(self) -> None:
         """Flush a piece, and decide when to come back."""
-        full, out = self._link.full, self._link.frames_out
+        full, out = self._server.full, self._server.frames_out
         began = now = time.monotonic()
         worked = time.thread_time()
         more = True
         while more and now < began + PIECE:
-            more = self._brain.flush()
+            more = self._handler.flush()
             now = time.monotonic()
-        sent = self._link.frames_out > out
+        sent = self._server.frames_out > out
         if more and sent:
             worked = time.thread_time() - worked
             if now - began < 2 * worked + SHORTEST_GAP:  # else this thread has waited for the GIL as long already
                 time.sleep(max(SHORTEST_GAP, worked))
-            self._due, self._why = now, _Why.MORE
-        elif more or self._link.full > full:  # somebody reads too slowly: come back, ever more patiently
-            self._retry = min(2 * self._retry or self._brain.linger(), self._link.limits.heartbeat)
-            self._brain.rest()
-            self._due, self._why = now + self._retry, _Why.RETRY
+            self._due, self._wake_reasons = now, WakeReason.MORE
+        elif more or self._server.full > full:  # somebody reads too slowly: come back, ever more patiently
+            self._retry = min(2 * self._retry or self._handler.linger(), self._server.limits.heartbeat)
+            self._handler.is_idle()
+            self._due, self._wake_reasons = now + self._retry, WakeReason.RETRY
         else:
             self._retry = 0.0
-            warm = sent or not self._brain.rest()
-            self._due, self._why = (now + self._brain.linger(), _Why.HABIT) if warm else (None, _Why.RUNG)
+            warm = sent or not self._handler.is_idle()
+            self._due, self._wake_reasons = (
+                (now + self._handler.linger(), WakeReason.HABIT) if warm else (None, WakeReason.RUNG)
+            )
 
     # ------------------------------------------------------------ messages
 
-    def _receive(self, gate: Gate) -> None:
+    def _receive(self, gate: ServerSocket) -> None:
         """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
         router = gate.router
         begun = time.monotonic()
@@ -175,7 +177,7 @@ class Loop:
             self._rested = now + max(REST, RESTS * (now - begun))
             self._watch()
 
-    def _take(self, gate: Gate, frame: Any) -> None:
+    def _take(self, gate: ServerSocket, frame: Any) -> None:
         """Take the next frame of a message: the peer, the one that counts, and those that may not be."""
         gate.frames += 1
         if gate.frames == 1:
@@ -186,19 +188,19 @@ class Loop:
         alone, gate.frames = gate.frames == 2, 0
         role = self._role(frame) if alone else None
         if role is None:
-            self._link.denied += 1
-            self._brain.gone(gate.peer)
+            self._server.denied += 1
+            self._handler.on_disconnect(gate.peer)
             return
-        self._link.frames_in += 1
+        self._server.frames_in += 1
         try:
-            self._brain.receive(gate.peer, role, frame.bytes)
+            self._handler.receive(gate.peer, role, frame.bytes)
         except Exception:  # one client's message must not end the link of the others
-            self._link.faults += 1
-            self._brain.gone(gate.peer)
+            self._server.faults += 1
+            self._handler.on_disconnect(gate.peer)
 
     def _role(self, frame: Any) -> str | None:
         try:
-            self._link.speaker = key = str(frame.get("User-Id"))
+            self._server.sender = key = str(frame.get("User-Id"))
         except zmq.ZMQError:  # nobody gets here without one, and if so, is not heard
             return None
-        return self._link.doorman.role(key)
+        return self._server.authenticator.role(key)

@@ -25,7 +25,7 @@ MARK = 4
 """Bytes before a peer's own name by which the gates of an agent tell their peers apart."""
 
 
-class Sent(enum.Enum):
+class SendResult(enum.Enum):
     """What became of a frame."""
 
     OK = "handed over to libzmq"
@@ -33,7 +33,7 @@ class Sent(enum.Enum):
     GONE = "refused: this peer is not connected"
 
 
-class Gate:
+class ServerSocket:
     """One ROUTER with CURVE, which holds the secret of ``server``; used by the I/O thread after `open`."""
 
     def __init__(self, number: int, role: str, server: KeyPair, limits: Limits) -> None:
@@ -56,14 +56,14 @@ class Gate:
         if self.router is not None:
             self.bound = rebind(self.router, self.bound)
 
-    def send(self, peer: bytes, frame: bytes) -> Sent:
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Hand ``frame`` over for ``peer``, by its own name, without waiting. Never raises."""
         router = self.router
         if router is None:
-            return Sent.GONE
+            return SendResult.GONE
         tracked = self.role != OPERATOR and len(frame) >= TRACKED
         if tracked and self._holds(peer) >= VIEWERS_BYTES:
-            return Sent.FULL
+            return SendResult.FULL
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
             if tracked:
@@ -72,10 +72,10 @@ class Gate:
             else:
                 router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
         except zmq.Again:
-            return Sent.FULL
+            return SendResult.FULL
         except zmq.ZMQError:
-            return Sent.GONE
-        return Sent.OK
+            return SendResult.GONE
+        return SendResult.OK
 
     def _holds(self, peer: bytes) -> int:
         """Bytes of large frames that libzmq still holds for a viewer."""

@@ -1,12 +1,12 @@
 """The agent's end of the wire: one thread that owns the sockets, and nothing else of the job.
 
 Guarantees
-- `Link.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
+- `ServerThread.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
 - Nobody is heard who did not prove a key, and the role is looked up for every message.
 - An exception of the brain restarts the loop after a pause; the fourth one without a quiet minute in between
   closes the link for good and is told once. None reaches the training thread.
 - A forked child neither uses nor closes what its parent owns.
-Assumes that the brain calls `Link.send` on this thread only. How the thread shares the interpreter with the
+Assumes that the brain calls `ServerThread.send` on this thread only. How the thread shares the interpreter with the
 training thread is the matter of looptap.agent.io.reactor.
 """
 
@@ -31,11 +31,11 @@ import zmq
 # What frees uncopied frames has an exit hook, and hooks run last one first: it must be there before ours.
 import zmq.utils.garbage
 
-from looptap.agent.handoff.wakeup import Bell
+from looptap.agent.handoff.wakeup import Wakeup
 from looptap.agent.io import after_fork
-from looptap.agent.io.authenticator import Doorman
-from looptap.agent.io.reactor import Loop
-from looptap.agent.io.server_socket import MARK, Gate, Sent
+from looptap.agent.io.authenticator import Authenticator
+from looptap.agent.io.reactor import Reactor
+from looptap.agent.io.server_socket import MARK, SendResult, ServerSocket
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
@@ -50,26 +50,26 @@ CLOSING = 0.5
 """Seconds that last messages may take to leave."""
 
 
-class Brain(Protocol):
+class RequestHandler(Protocol):
     """What decides what to send; all of it is called on the I/O thread."""
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
-        """Handle one frame of an authenticated peer; may call `Link.send`."""
+        """Handle one frame of an authenticated peer; may call `ServerThread.send`."""
 
-    def gone(self, peer: bytes) -> None:
+    def on_disconnect(self, peer: bytes) -> None:
         """Forget a peer: it broke the rules, or its key was revoked."""
 
     def flush(self) -> bool:
         """Send one small message's worth of what waits; True if more can be sent."""
 
-    def rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be flushed already."""
 
-    def beat(self) -> None:
+    def on_heartbeat_timer(self) -> None:
         """See whether the loop moves, and send each client a sign of life."""
 
-    def alarmed(self) -> None:
-        """Do what is due at `Link.alarm`, and set that anew."""
+    def on_shutdown_signal(self) -> None:
+        """Do what is due at `ServerThread.alarm`, and set that anew."""
 
     def linger(self) -> float:
         """Seconds in which values gather after a wake-up."""
@@ -78,7 +78,7 @@ class Brain(Protocol):
         """Send what waits, and take leave."""
 
 
-class Link:
+class ServerThread:
     """The gates of an agent, their doorman, and the thread "looptap-io" that serves them.
 
     There is one gate, for operators, until `open_gate` makes another. ``endpoint`` is what `looptap.agent.io.endpoints`
@@ -88,7 +88,7 @@ class Link:
 
     def __init__(
         self,
-        brain: Brain,
+        brain: RequestHandler,
         *,
         endpoint: str | None = None,
         keys: RoleKeys,
@@ -96,24 +96,24 @@ class Link:
         directory: Path | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        self.doorman = Doorman()
-        self.doorman.admit(keys.client.public, keys.role)
+        self.authenticator = Authenticator()
+        self.authenticator.admit(keys.client.public, keys.role)
         self.failure = ""
         self.frames_in = self.frames_out = self.full = self.denied = self.faults = self.wakes = 0
-        self.speaker = ""
+        self.sender = ""
         """The public key of the peer whose message is being handled."""
         self.alarm = math.inf
-        """When `Brain.alarmed` is to be called, in monotonic seconds."""
-        self._brain, self._wanted, self._directory = brain, endpoint, directory
+        """When `RequestHandler.alarmed` is to be called, in monotonic seconds."""
+        self._handler, self._wanted, self._directory = brain, endpoint, directory
         self.limits, self._keys, self._on_failure = limits, keys, on_failure
-        self.bell, self.urgent = Bell(), Bell()
-        self._ring, self._ring_urgently = self.bell.ring, self.urgent.ring
+        self.wakeup, self.urgent = Wakeup(), Wakeup()
+        self._ring, self._ring_urgently = self.wakeup.set, self.urgent.set
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
-        self._grieved = False  # whether it was told that a file cannot be made again
+        self._republish_failure_logged = False  # whether it was told that a file cannot be made again
         self._numbers = itertools.count()
-        self._operators = Gate(next(self._numbers), keys.role, keys.server, limits)
-        self.gates: tuple[Gate, ...] = ()
+        self._operators = ServerSocket(next(self._numbers), keys.role, keys.server, limits)
+        self.sockets: tuple[ServerSocket, ...] = ()
         self._stopping = False
         self._deadline = 0.0
         self._thread: threading.Thread | None = None
@@ -126,9 +126,9 @@ class Link:
         require_curve()
         self._context = zmq.Context()
         try:
-            door = self.doorman.open(self._context)  # before anybody can knock
+            door = self.authenticator.open(self._context)  # before anybody can knock
             self._open(self._operators, self._wanted)
-            loop = Loop(self, self._brain, door)
+            loop = Reactor(self, self._handler, door)
             self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
             after_fork.remember(self)
             self._thread.start()
@@ -146,7 +146,7 @@ class Link:
         self._posted.append(call)
         self._ring_urgently()
 
-    def keep_up(self, path: Path, renew: Callable[[], object]) -> None:
+    def watch_file(self, path: Path, renew: Callable[[], object]) -> None:
         """Touch ``path`` now and then, and call ``renew`` on the I/O thread if it has vanished.
 
         Cleaners of temporary directories remove what is ten days old; a logout removes all of /run/user/<uid>.
@@ -171,13 +171,13 @@ class Link:
         """Become inert in a forked child: the sockets and the bell are the parent's, and stay untouched."""
         if self._context is None:
             return
-        for gate in self.gates:
+        for gate in self.sockets:
             after_fork.release(gate.bound.endpoints)
-        after_fork.forget((self._context, self.gates, self.doorman, self.bell, self.urgent, self._thread))
+        after_fork.forget((self._context, self.sockets, self.authenticator, self.wakeup, self.urgent, self._thread))
         self._ring = self._ring_urgently = _nothing
         self._thread = self._context = None
-        self.gates = ()
-        self.doorman = Doorman()
+        self.sockets = ()
+        self.authenticator = Authenticator()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -196,54 +196,54 @@ class Link:
             "frames_out": self.frames_out,
             "full": self.full,
             "denied": self.denied,
-            "admitted": self.doorman.admitted,
-            "refused": self.doorman.refused,
+            "admitted": self.authenticator.admitted,
+            "refused": self.authenticator.refused,
             "wakes": self.wakes,
             "faults": self.faults,
         }
 
     # ------------------------------------------------------------ from the I/O thread
 
-    def send(self, peer: bytes, frame: bytes) -> Sent:
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
         mark = peer[:MARK]
-        for gate in self.gates:
+        for gate in self.sockets:
             if gate.mark == mark:
                 sent = gate.send(peer[MARK:], frame)
-                self.frames_out += sent is Sent.OK
-                self.full += sent is Sent.FULL
+                self.frames_out += sent is SendResult.OK
+                self.full += sent is SendResult.FULL
                 return sent
-        return Sent.GONE
+        return SendResult.GONE
 
-    def open_gate(self, server: KeyPair, role: str, wanted: str | None) -> Gate:
+    def open_viewer_socket(self, server: KeyPair, role: str, wanted: str | None) -> ServerSocket:
         """Listen at a further endpoint, for clients of ``role``. Raises EndpointBusy or BadEndpoint."""
-        gate = Gate(next(self._numbers), role, server, self.limits)
+        gate = ServerSocket(next(self._numbers), role, server, self.limits)
         self._open(gate, wanted)
         return gate
 
-    def close_gate(self, gate: Gate) -> None:
+    def close_viewer_socket(self, gate: ServerSocket) -> None:
         """Hang up on all who came in by ``gate``, and listen there no more."""
-        self.gates = tuple(g for g in self.gates if g is not gate)
+        self.sockets = tuple(g for g in self.sockets if g is not gate)
         self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
         gate.close(CLOSING)
 
-    def _open(self, gate: Gate, wanted: str | None) -> None:
+    def _open(self, gate: ServerSocket, wanted: str | None) -> None:
         assert self._context is not None
         try:
             gate.open(self._context, wanted, self._directory)
         except BaseException:
             gate.close()
             raise
-        self.gates = (*self.gates, gate)
+        self.sockets = (*self.sockets, gate)
         if gate.bound.path is not None:
-            self.keep_up(gate.bound.path, gate.renew)
+            self.watch_file(gate.bound.path, gate.renew)
 
-    def _run(self, loop: Loop) -> None:
+    def _run(self, loop: Reactor) -> None:
         last = 0.0
         strikes = 0
         while not self._stopping:
             try:
-                loop.turn()
+                loop.run_once()
             except BaseException:
                 self.faults += 1
                 now = time.monotonic()
@@ -254,10 +254,10 @@ class Link:
                     return
                 time.sleep(RESTARTS[strikes - 1])
                 loop.recover()
-        self._take_leave()
+        self._send_goodbye()
 
-    def _take_leave(self) -> None:
-        for last in (self.work_posted, self._brain.goodbye):
+    def _send_goodbye(self) -> None:
+        for last in (self.work_posted, self._handler.goodbye):
             try:
                 last()
             except BaseException:
@@ -274,11 +274,11 @@ class Link:
 
     def _close(self, linger: float) -> None:
         """Close the sockets, the doorman last; messages that wait have ``linger`` seconds to leave."""
-        gates, self.gates = self.gates, ()
+        gates, self.sockets = self.sockets, ()
         context, self._context = self._context, None
         for gate in gates:
             gate.close(linger)
-        self.doorman.close()
+        self.authenticator.close()
         if context is not None:
             context.term()
 
@@ -287,7 +287,7 @@ class Link:
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
-    def look_after(self, touch: bool) -> None:
+    def check_files(self, touch: bool) -> None:
         """Make again what vanished of the files, and with ``touch`` show them to be in use."""
         for path, renew in self._kept:
             try:
@@ -296,11 +296,11 @@ class Link:
                 elif touch:
                     os.utime(path)
             except (OSError, LinkError) as error:
-                self._grieve(path, error)
+                self._log_republish_failure(path, error)
 
-    def _grieve(self, path: Path, error: Exception) -> None:
-        if not self._grieved:
-            self._grieved = True
+    def _log_republish_failure(self, path: Path, error: Exception) -> None:
+        if not self._republish_failure_logged:
+            self._republish_failure_logged = True
             log.warning(
                 "looptap: %s has vanished and cannot be made again (%s). Clients that are attached stay so; new ones "
                 "will not find this run until the directory is there. A better place: export LOOPTAP_DIR=…", path, error

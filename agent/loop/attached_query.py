@@ -7,7 +7,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from looptap.agent.handoff.value_queue import SMALLEST, Item, Marked, Sink
+from looptap.agent.handoff.value_queue import SMALLEST, FlaggedValue, Item, ValueSink
 from looptap.agent.loop.deferred_evaluation import MISSED
 from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
@@ -17,9 +17,9 @@ from looptap.streams.events import Event, missing_of
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import ERROR, Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.operators.trust import Sight
-from looptap.streams.values.snapshots import NUMBERS, take
+from looptap.streams.values.snapshots import NUMBERS, snapshot
 
-Happened: TypeAlias = tuple[Any, int, float, int]
+EventOccurrence: TypeAlias = tuple[Any, int, float, int]
 """An event with its number, time and the number of the last one before its group; None ends the group of the number,
 `MISSED` stands for an event that Ctrl-C has cut short."""
 
@@ -38,7 +38,7 @@ class AttachedQuery(QueryStatus):
     def __init__(
         self,
         pipeline: Pipeline,
-        outbox: Sink,
+        outbox: ValueSink,
         *,
         on: str,
         name: str = "",
@@ -57,14 +57,14 @@ class AttachedQuery(QueryStatus):
             self.language |= condition.language
             if self.numbers is not None:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
-        self.later: bool | None = None
+        self.deferred: bool | None = None
         """Whether it is evaluated after its events; None until it has seen one."""
-        self.dear = 0  # how often in a row, a little later, it cost more than what is never limited
+        self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seen = 0
         """The number of the last event that it has evaluated, or counted as lost."""
         self.closed = 0
         """How many groups had ended when it last closed its window at the end of one."""
-        self._close_asked = False
+        self._flush_requested = False
         self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
         self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
@@ -72,7 +72,7 @@ class AttachedQuery(QueryStatus):
         self._standing: Mapping[str, Any] = {}  # of the newest event
         self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
 
-    def post(self, event: Event, number: int, now: float, began: int) -> None:
+    def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
 
         ``began`` is the number of the last event before the open group.
@@ -83,9 +83,9 @@ class AttachedQuery(QueryStatus):
         try:
             try:
                 feed = self._feed
-                if feed is not None and (self.later or self._harmless(event)):
+                if feed is not None and (self.deferred or self._harmless(event)):
                     self.events += 1
-                    value, size = take(feed(event), self.max_bytes)
+                    value, size = snapshot(feed(event), self.max_bytes)
                     outbox.put(number, now, value, size)
                     self._in_a_row = 0
                     return
@@ -100,17 +100,17 @@ class AttachedQuery(QueryStatus):
                     self.started = now
                     if self.pipeline.expects:
                         self.doubt = missing_of(event, self.pipeline.expects)
-                        self._tell()
+                        self._notify()
                     if self.grouped:
                         self.pipeline.begin(partial=number > began + 1)
                 self.events += 1
-                if self.later or self._harmless(event):
+                if self.deferred or self._harmless(event):
                     self._evaluate(event, number, now)
                 else:
                     self._guarded(event, number, now)
                 self._outputs = None
-                if self._close_asked:
-                    self.close(number, now)
+                if self._flush_requested:
+                    self.flush(number, now)
                 if self._mapped is not None:
                     self._feed = self._mapped.feed()
             except KeyboardInterrupt:
@@ -130,7 +130,7 @@ class AttachedQuery(QueryStatus):
         return self._inputs_seen is None or self._inputs_seen.plain(event)
 
     def _evaluate(self, event: Event, number: int, now: float) -> None:
-        self._outputs = outputs = self.pipeline.post(event, number, now)
+        self._outputs = outputs = self.pipeline.push(event, number, now)
         if outputs:
             self._put(outputs, event, number, now)
         elif self.pipeline.mapped:
@@ -187,25 +187,25 @@ class AttachedQuery(QueryStatus):
     def _warn(self, guard: StateGuard, number: int) -> None:
         if not self.warning and (warning := guard.changed(number)):
             self.warning = warning
-            self._tell()
+            self._notify()
 
-    def take_in(self, batch: Sequence[Happened]) -> None:
+    def evaluate_batch(self, batch: Sequence[EventOccurrence]) -> None:
         """Evaluate the query at several events, and end windows between them; not those that it has seen already."""
         if batch and batch[0][1] <= self.seen:  # Ctrl-C had come
             batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
         if self.every != 1:
             batch = [one for one in batch if one[0] is None or not one[1] % self.every]
-        if not batch or (self._feed is not None and self._in_bulk(self._feed, batch)):
+        if not batch or (self._feed is not None and self._evaluate_numbers_in_bulk(self._feed, batch)):
             return
-        begun = self.events > 0 and self.state == "live" and not (self.suspended or self._close_asked)
-        post = self._reduce if begun and self.later and not self.pipeline.mapped else self.post
+        begun = self.events > 0 and self.state == "live" and not (self.suspended or self._flush_requested)
+        post = self._reduce if begun and self.deferred and not self.pipeline.mapped else self.evaluate
         rest = iter(batch)
         while True:
             try:
                 for event, number, now, began in rest:
                     if event is None:
                         if self.grouped and self.events:
-                            self.close(number, now, began)
+                            self.flush(number, now, began)
                     elif event is MISSED:
                         self.miss(number, now)
                     else:
@@ -215,7 +215,7 @@ class AttachedQuery(QueryStatus):
                 raise
             except BaseException as error:
                 self._failed(error)
-                post = self.post
+                post = self.evaluate
 
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
         """`post` of a reduction that goes on as it did. Raises what it raises."""
@@ -224,7 +224,7 @@ class AttachedQuery(QueryStatus):
         outbox = self.outbox
         before = outbox.number
         try:
-            outputs = self.pipeline.post(event, number, now)
+            outputs = self.pipeline.push(event, number, now)
             if outputs:
                 self._outputs = outputs
                 self._put(outputs, event, number, now)
@@ -233,7 +233,7 @@ class AttachedQuery(QueryStatus):
             self._interrupted(outbox.number - before, event, number, now)
             raise
 
-    def _in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[Happened]) -> bool:
+    def _evaluate_numbers_in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[EventOccurrence]) -> bool:
         """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""
         happened = [one for one in batch if one[0] is not None]
         values: list[Any] = []
@@ -244,7 +244,7 @@ class AttachedQuery(QueryStatus):
         except KeyboardInterrupt:
             if len(values) < len(happened):  # it was evaluating this one, which may take for ever
                 for event, number, now, began in happened[: len(values)]:
-                    self.post(event, number, now, began)
+                    self.evaluate(event, number, now, began)
                 self.miss(*happened[len(values)][1:3])
             raise
         kinds = set(map(type, values))
@@ -271,7 +271,7 @@ class AttachedQuery(QueryStatus):
         outbox, before = self.outbox, self.outbox.number
         try:
             self.events += 1
-            copy, size = take(value, self.max_bytes)
+            copy, size = snapshot(value, self.max_bytes)
             outbox.put(self.events, now, copy, size)
             self._in_a_row = 0
         except KeyboardInterrupt:
@@ -288,10 +288,10 @@ class AttachedQuery(QueryStatus):
             self.events += 1
             self.outbox.lose()
 
-    def close(self, number: int, now: float, group: int = 0) -> None:
+    def flush(self, number: int, now: float, group: int = 0) -> None:
         """End the window: the host's group has ended, which was the ``group``-th."""
         self.closed = group or self.closed
-        self._close_asked = False
+        self._flush_requested = False
         outbox = self.outbox
         before = outbox.number
         try:
@@ -317,22 +317,22 @@ class AttachedQuery(QueryStatus):
             self._inside(guard, number, lambda: self._put_closed(number, now))
 
     def _put_closed(self, number: int, now: float) -> None:
-        self._outputs = outputs = self.pipeline.close(now)
+        self._outputs = outputs = self.pipeline.flush(now)
         self._put(outputs, None, number, now)
 
-    def close_soon(self) -> None:
+    def flush_at_next_event(self) -> None:
         """End the window at the next event (from any thread)."""
-        self._close_asked = True
+        self._flush_requested = True
 
-    def cut(self, number: int, now: float) -> None:
+    def flush_partial(self, number: int, now: float) -> None:
         """End the window because the query goes; it is flagged partial."""
         self.pipeline.begin(partial=True)
-        self.close(number, now)
+        self.flush(number, now)
 
-    def watched(self, event: Event, number: int, now: float, began: int, step: float) -> None:
+    def evaluate_measured(self, event: Event, number: int, now: float, began: int, step: float) -> None:
         """`post` of a query that is under suspicion, at the cost that is its own doing."""
         before = self.meter.own.start()
-        self.post(event, number, now, began)
+        self.evaluate(event, number, now, began)
         cost = self.meter.own.stop(before)
         self.seconds += cost
         if cost > self.meter.cheap:
@@ -346,32 +346,32 @@ class AttachedQuery(QueryStatus):
         if not meter.charge(cost, step, self.seconds, self.events, now):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
         elif meter.limited and not self.pipeline.mapped:
-            self.cut(number, now)
+            self.flush_partial(number, now)
             self._suspend(now)
         elif meter.limited != limited:
-            self._tell()
+            self._notify()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         put = self.outbox.put
         for flags, value in outputs:
             if flags & ERROR:
-                self.note(value)
-                put(number, now, Marked(value, flags), SMALLEST + len(value))
+                self.record_error(value)
+                put(number, now, FlaggedValue(value, flags), SMALLEST + len(value))
                 continue
             try:
-                copy, size = take(value, self.max_bytes)
+                copy, size = snapshot(value, self.max_bytes)
             except LooptapError as error:
                 if self.pipeline.mapped:
                     raise
-                self.note(str(error))
-                put(number, now, Marked(str(error), flags | ERROR), SMALLEST + len(str(error)))
+                self.record_error(str(error))
+                put(number, now, FlaggedValue(str(error), flags | ERROR), SMALLEST + len(str(error)))
                 continue
             self._in_a_row = 0
             if self.recorder is None:
-                put(number, now, Marked(copy, flags) if flags else copy, size)
+                put(number, now, FlaggedValue(copy, flags) if flags else copy, size)
             elif event is not None:
                 kept, more = self._inputs(event)
-                put(number, now, Marked(copy, flags, kept), size + more)
+                put(number, now, FlaggedValue(copy, flags, kept), size + more)
 
     def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
         """Snapshots of what the recorder's condition reads."""
@@ -381,6 +381,6 @@ class AttachedQuery(QueryStatus):
         present = event.__looptap_names__()
         for name in self.recorder.condition.reads:
             if name in present:
-                kept[name], size = take(getattr(event, name), self.max_bytes)
+                kept[name], size = snapshot(getattr(event, name), self.max_bytes)
                 total += size
         return kept, total

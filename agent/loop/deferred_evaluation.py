@@ -19,8 +19,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from looptap.agent.handoff.value_queue import Post
-    from looptap.agent.loop.evaluation_plan import Plan
+    from looptap.agent.handoff.value_queue import QueueSet
+    from looptap.agent.loop.evaluation_plan import EvaluationPlan
 
 ENOUGH = 256
 """Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
@@ -35,16 +35,16 @@ PIECE = 64
 PATIENCE = 0.5
 """Seconds that one thread waits for another one's piece."""
 
-Waiting: TypeAlias = "tuple[Plan, int, float, float, int, dict[str, Any] | object | None]"
+PendingEvent: TypeAlias = "tuple[EvaluationPlan, int, float, float, int, dict[str, Any] | object | None]"
 """The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,
 `MISSED` stands for an event that Ctrl-C has cut short."""
 MISSED: Final = object()
 
 
-class Silence:
+class NullWakeup:
     """In place of the bell where nobody waits: it has always been rung already."""
 
-    rung = True
+    wakeup_pending = True
 
     def wake(self) -> None:
         """Nobody is woken."""
@@ -64,22 +64,22 @@ class Turn:
         """The identifier of the thread that evaluates."""
 
 
-class Backlog:
+class DeferredEvaluator:
     """The events of an agent that wait for evaluation, of all types, in order."""
 
-    __slots__ = ("enough", "events", "piece", "post", "turn")
+    __slots__ = ("events", "max_pending", "piece", "queues", "turn")
 
-    def __init__(self, post: Post | Silence) -> None:
-        self.post = post
-        self.events: deque[Waiting] = deque()
-        self.enough = ENOUGH
+    def __init__(self, post: QueueSet | NullWakeup) -> None:
+        self.queues = post
+        self.events: deque[PendingEvent] = deque()
+        self.max_pending = ENOUGH
         self.turn = Turn()
-        self.piece: list[Waiting] = []
+        self.piece: list[PendingEvent] = []
         """The events that are being evaluated, or that Ctrl-C has left."""
 
-    def quiet_twin(self) -> Backlog:
+    def for_unobserved_events(self) -> DeferredEvaluator:
         """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
-        twin = Backlog(Silence())
+        twin = DeferredEvaluator(NullWakeup())
         twin.turn = self.turn
         return twin
 
@@ -87,11 +87,11 @@ class Backlog:
         """Whether there are events to evaluate."""
         return bool(self.events or self.piece)
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
         waiting = len(self.events)
-        if waiting < self.enough:
-            self.post.wake()
+        if waiting < self.max_pending:
+            self.queues.wake()
         elif waiting < OVERFLOW_EVENTS:
             self.drain(blocking=waiting >= MOST)
         else:
@@ -140,7 +140,7 @@ class Backlog:
             piece.clear()
             return True
         except KeyboardInterrupt:
-            self.post.wake()
+            self.queues.wake()
             raise
         except BaseException:
             piece.clear()

@@ -5,64 +5,66 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Post
-from looptap.agent.loop.attached_query import AttachedQuery, Happened
-from looptap.agent.loop.deferred_evaluation import Waiting
+from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.loop.attached_query import AttachedQuery, EventOccurrence
+from looptap.agent.loop.deferred_evaluation import PendingEvent
 from looptap.agent.loop.overhead_budget import GRACE, WATCHED
-from looptap.agent.loop.thread_time import used
-from looptap.streams.events import Event, Lazy, LazyEvent, Source, lazies
+from looptap.agent.loop.thread_time import thread_usage
+from looptap.streams.events import Event, EventOrigin, Lazy, LazyEvent, lazies
 from looptap.streams.language.copyable import tensor_type
 
 COLD = 1e-4
 """Seconds that the first of several events may take longer: looptap's code is in no cache."""
 
 
-class Plan:
+class EvaluationPlan:
     """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
 
-    __slots__ = ("at_once", "begun", "later", "names", "queries", "source", "stale", "tensor")
+    __slots__ = ("deferred", "immediate", "names", "queries", "source", "stale", "started", "tensor")
 
     def __init__(
-        self, source: Source, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
+        self, source: EventOrigin, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
     ) -> None:
-        self.source, self.queries, self.later = source, queries, later
+        self.source, self.queries, self.deferred = source, queries, later
         put_off = frozenset(later)
-        self.at_once = tuple(q for q in queries if q not in put_off)
+        self.immediate = tuple(q for q in queries if q not in put_off)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
         self.tensor = tensor_type()
         self.stale = False  # whether a query of ``later`` has turned out to be dear
-        self.begun = False  # the first event is evaluated without delay: somebody has just asked
+        self.started = False  # the first event is evaluated without delay: somebody has just asked
 
-    def evaluate(self, waiting: list[Waiting]) -> None:
+    def evaluate(self, waiting: list[PendingEvent]) -> None:
         """Have the queries of ``later`` take in these events and ends of groups, as far as they have not yet."""
-        batch: list[Happened] = []
+        batch: list[EventOccurrence] = []
         for _, number, now, dt, began, observables in waiting:
             event: Any = observables
             if type(observables) is dict:
                 event = event_of(observables, self.source, number, now, dt)
             batch.append((event, number, now, began))
-        for query in self.later:
-            began_on, _ = used() if query.dear else (0.0, 0)  # of a suspect alone
+        for query in self.deferred:
+            began_on, _ = thread_usage() if query.expensive_in_a_row else (0.0, 0)  # of a suspect alone
             started = monotonic()
-            query.take_in(batch)
+            query.evaluate_batch(batch)
             cost = monotonic() - started
-            if query.dear and (on := used()[0]):
+            if query.expensive_in_a_row and (on := thread_usage()[0]):
                 cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
             query.seconds += cost
-            query.dear = query.dear + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
-            if query.dear >= GRACE:
-                query.later = False  # it is for the budget to judge, event by event
+            query.expensive_in_a_row = (
+                query.expensive_in_a_row + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
+            )
+            if query.expensive_in_a_row >= GRACE:
+                query.deferred = False  # it is for the budget to judge, event by event
                 self.stale = True
 
     def fail(self, reason: str) -> None:
         """Fail the queries of ``later``, from the training thread: their events are not evaluated any more."""
-        for query in self.later:
-            query.later = False
+        for query in self.deferred:
+            query.deferred = False
             query.fail(reason)
         self.stale = True
 
 
-def event_of(observables: dict[str, Any], source: Source, number: int, now: float, dt: float) -> Event:
+def event_of(observables: dict[str, Any], source: EventOrigin, number: int, now: float, dt: float) -> Event:
     """The event of these observables."""
     if lazies and Lazy in map(type, observables.values()):
         return LazyEvent(observables, source, number, now, dt)
@@ -73,7 +75,7 @@ def event_of(observables: dict[str, Any], source: Source, number: int, now: floa
 
 
 def evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: Post
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: QueueSet
 ) -> float:
     """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds.
 
@@ -90,7 +92,7 @@ def evaluate(
 
 
 def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: Post
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: QueueSet
 ) -> float:
     started = begin = monotonic()  # what an event costs with any query is no query's fault
     for query in queries:
@@ -103,10 +105,10 @@ def _evaluate(
                 meter.skip = meter.skip - 1 or WATCHED
                 query.withheld += 1
                 continue
-            query.watched(event, number, now, began, step)
+            query.evaluate_measured(event, number, now, began, step)
             ended = monotonic()
         else:
-            query.post(event, number, now, began)
+            query.evaluate(event, number, now, began)
             ended = monotonic()
             cost = ended - started
             query.seconds += cost
@@ -126,7 +128,7 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
     """End the windows that follow the group, which is the ``group``-th."""
     for query in queries:
         if query.grouped and query.events and query.closed != group:
-            query.close(number, now, group)
+            query.flush(number, now, group)
 
 
 _new = object.__new__

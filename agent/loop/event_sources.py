@@ -14,79 +14,99 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Post
+from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.deferred_evaluation import MISSED, Backlog
-from looptap.agent.loop.evaluation_plan import Plan, end_group, evaluate, event_of
+from looptap.agent.loop.deferred_evaluation import MISSED, DeferredEvaluator
+from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate, event_of
 from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.guard.torch_state import captures
-from looptap.streams.events import Event, LazyEvent, Source
+from looptap.streams.events import Event, EventOrigin, LazyEvent
 from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
 from looptap.streams.operators.pipeline import Latest
 
-Command = Callable[[Event], "Callable[[], None] | None"]
+EventCommand = Callable[[Event], "Callable[[], None] | None"]
 """What runs at an event; it returns what is to be done when the event is over."""
 
 EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
 
-class After(Exception):
+class DeferredActions(Exception):
     """Raised out of an event when commands have left something to do after it, outside the lock: to wait, or to end."""
 
     def __init__(self, thens: list[Callable[[], None]]) -> None:
-        self.thens = thens
+        self.actions = thens
 
-    def do(self) -> None:
+    def run(self) -> None:
         """Do it; raises what the host wants to be stopped by."""
-        for then in self.thens:
+        for then in self.actions:
             then()
 
 
-class Tap:
+class EventSource:
     """One type of events."""
 
     __slots__ = (
-        "_backlogs", "_ends", "_last", "_lock", "_own", "_plan", "_post", "_posted", "_told", "backlog", "began",
-        "busy", "capturing", "closes", "commands", "groups", "latest", "number", "queries", "source",
+        "_backlogs",
+        "_ends",
+        "_last_time",
+        "_lock",
+        "_plan",
+        "_post",
+        "_posted",
+        "_query_seconds",
+        "_told",
+        "backlog",
+        "capturing",
+        "commands",
+        "group_start",
+        "groups_ended",
+        "has_work",
+        "inner_groups",
+        "latest_slots",
+        "number",
+        "queries",
+        "source",
     )  # fmt: skip
 
     def __init__(
         self,
-        source: Source,
+        source: EventOrigin,
         lock: threading.RLock,
-        backlogs: tuple[Backlog, Backlog],
-        post: Post,
-        closes: tuple[Tap, ...] = (),
+        backlogs: tuple[DeferredEvaluator, DeferredEvaluator],
+        post: QueueSet,
+        closes: tuple[EventSource, ...] = (),
     ) -> None:
-        self.source, self._lock, self.closes = source, lock, closes
+        self.source, self._lock, self.inner_groups = source, lock, closes
         self._backlogs = backlogs  # where somebody waits for the values, and where nobody does
         self._post = post
         self.backlog = backlogs[0]
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
-        self.began = 0  # the number of the last event before the open group
-        self.groups = 0  # how many have ended
+        self.group_start = 0  # the number of the last event before the open group
+        self.groups_ended = 0  # how many have ended
         self.queries: tuple[AttachedQuery, ...] = ()
-        self.latest: tuple[Latest, ...] = ()
-        self.commands: deque[Command] = deque()
-        self._plan = Plan(source)
-        self._last = 0.0
-        self._own = 0.0  # what the queries took at the last event
+        self.latest_slots: tuple[Latest, ...] = ()
+        self.commands: deque[EventCommand] = deque()
+        self._plan = EvaluationPlan(source)
+        self._last_time = 0.0
+        self._query_seconds = 0.0  # what the queries took at the last event
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
         # were put into the backlog, and the event that last ended groups, with what their counts are to be then.
         self._posted = self._told = 0
         self._ends: tuple[int, tuple[int, ...]] = 0, ()
-        self.update()
+        self.refresh()
 
-    def update(self) -> None:
+    def refresh(self) -> None:
         """Decide anew whether an event has anything to do beyond being counted."""
         self.capturing = captures()
-        self.busy = bool(self.closes or self.queries or self.latest or self.commands)
+        self.has_work = bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
-        """Raise one event: close groups, run commands, evaluate queries. KeyboardInterrupt comes out, and `After`."""
+        """Raise one event: close groups, run commands, evaluate queries. KeyboardInterrupt comes out, and
+        `DeferredActions`.
+        """
         if self.capturing is not None and self.capturing():
             self.number += 1  # counted as if nobody listened
             return
@@ -94,16 +114,16 @@ class Tap:
             self.number = number = self.number + 1
             try:
                 now = monotonic()
-                if self.closes:
+                if self.inner_groups:
                     self._end_inner(number, now)
-                if not (self.queries or self.commands or self.latest):
+                if not (self.queries or self.commands or self.latest_slots):
                     return
-                dt = now - self._last if self._last else 0.0
-                self._last = now
+                dt = now - self._last_time if self._last_time else 0.0
+                self._last_time = now
                 plan = self._plan
                 if plan.queries is not self.queries or plan.stale:
                     plan = self._decide(observables)
-                if plan.later:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
+                if plan.deferred:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
                     numbers = {}
                     try:
                         for name in plan.names:
@@ -116,31 +136,35 @@ class Tap:
                     except Exception:  # not there, no number, or a tensor that has no value now
                         plan = self._decide(observables)
                         numbers = copied_numbers(observables, plan.names) or {}
-                    if plan.later:
+                    if plan.deferred:
                         backlog = self.backlog
                         self._posted = number
-                        backlog.events.append((plan, number, now, dt, self.began, numbers))
-                        if not backlog.post.rung or len(backlog.events) >= backlog.enough:
-                            backlog.look()
-                        if not plan.begun:
-                            plan.begun = True
+                        backlog.events.append((plan, number, now, dt, self.group_start, numbers))
+                        if not backlog.queues.wakeup_pending or len(backlog.events) >= backlog.max_pending:
+                            backlog.notify()
+                        if not plan.started:
+                            plan.started = True
                             backlog.drain()
-                for query in plan.at_once:
+                for query in plan.immediate:
                     if not number % query.every:
                         break
                 else:
-                    if not (self.commands or self.latest):
-                        self._own = 0.0
+                    if not (self.commands or self.latest_slots):
+                        self._query_seconds = 0.0
                         return
                 event = event_of(observables, self.source, number, now, dt)
                 try:
-                    if self.commands or self.latest:
+                    if self.commands or self.latest_slots:
                         thens = self._prepare(event)
-                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own, self._post)
+                        self._query_seconds = evaluate(
+                            plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
+                        )
                         if thens:
-                            raise After(thens)
+                            raise DeferredActions(thens)
                     else:
-                        self._own = evaluate(plan.at_once, event, number, now, self.began, dt - self._own, self._post)
+                        self._query_seconds = evaluate(
+                            plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
+                        )
                 finally:
                     observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
                     if type(event) is LazyEvent:
@@ -153,25 +177,25 @@ class Tap:
     def _finish(self, number: int) -> None:
         """Finish an event that Ctrl-C has cut short: groups end, and what no query has evaluated is counted as lost."""
         now, plan = monotonic(), self._plan
-        if self.closes:
+        if self.inner_groups:
             self._end_inner(number, now)
-        if plan.later and self._posted != number:
+        if plan.deferred and self._posted != number:
             self._posted = number
-            self.backlog.events.append((plan, number, now, 0.0, self.began, MISSED))
-            self.backlog.post.wake()
+            self.backlog.events.append((plan, number, now, 0.0, self.group_start, MISSED))
+            self.backlog.queues.wake()
         fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
-        for query in (*plan.at_once, *fresh):
+        for query in (*plan.immediate, *fresh):
             if query.seen != number and not number % query.every:
                 query.miss(number, now)
 
     def _end_inner(self, number: int, now: float) -> None:
         """End the open groups of the types that this one encloses; for the same event again, those that are left."""
         if self._ends[0] != number:
-            self._ends = number, tuple([inner.groups + 1 for inner in self.closes])
-        for inner, groups in zip(self.closes, self._ends[1], strict=True):
+            self._ends = number, tuple([inner.groups_ended + 1 for inner in self.inner_groups])
+        for inner, groups in zip(self.inner_groups, self._ends[1], strict=True):
             inner.end(groups, now)
 
-    def _decide(self, observables: dict[str, Any]) -> Plan:
+    def _decide(self, observables: dict[str, Any]) -> EvaluationPlan:
         """A plan for the queries of now, as this event has the numbers that they read, or has not."""
         self.backlog.drain()
         queries, given = self.queries, observables.keys()
@@ -180,13 +204,13 @@ class Tap:
             there[names] = copied_numbers(observables, names) is not None
         later = tuple(
             q for q in queries
-            if q.numbers is not None and q.later is not False and there[q.numbers] and q.language.isdisjoint(given)
+            if q.numbers is not None and q.deferred is not False and there[q.numbers] and q.language.isdisjoint(given)
         )  # fmt: skip
         put_off = frozenset(later)
         for query in queries:
-            query.later = query in put_off
-        backlog = self._backlogs[bool(later) and all(q.outbox.quiet for q in later)]
-        plan = Plan(self.source, queries, later)
+            query.deferred = query in put_off
+        backlog = self._backlogs[bool(later) and all(q.outbox.unobserved for q in later)]
+        plan = EvaluationPlan(self.source, queries, later)
         self.backlog, self._plan = backlog, plan
         return plan
 
@@ -204,7 +228,7 @@ class Tap:
                 self.commands.remove(command)
             except ValueError:  # called off meanwhile
                 pass
-        for place in self.latest:
+        for place in self.latest_slots:
             try:
                 place.value = copy_of(event, place.name)
             except Exception as error:  # the query that asked shows None, its stream why
@@ -214,7 +238,7 @@ class Tap:
     def end_group(self, now: float) -> None:
         """End the open group: the windows that follow it close."""
         with self._lock:
-            groups = self.groups + 1
+            groups = self.groups_ended + 1
             try:
                 self.end(groups, now)
             except KeyboardInterrupt:
@@ -223,34 +247,36 @@ class Tap:
 
     def end(self, groups: int, now: float) -> None:
         """End the group that is the ``groups``-th; called again for the same one, it does what was left to do."""
-        if self.groups != groups:
-            self.began, self.groups = self.number, groups
+        if self.groups_ended != groups:
+            self.group_start, self.groups_ended = self.number, groups
         plan = self._plan
-        if plan.later:
+        if plan.deferred:
             if self._told != groups:
                 self._told = groups
                 self.backlog.events.append((plan, self.number, now, 0.0, groups, None))
-            self.backlog.look()
-        end_group(plan.at_once, self.number, now, groups)
+            self.backlog.notify()
+        end_group(plan.immediate, self.number, now, groups)
         if not self.queries:
-            self._last = 0.0
+            self._last_time = 0.0
 
 
-class Taps:
+class EventSources:
     """All event types of a run. A type is opened by its first event or by who attaches to it."""
 
-    def __init__(self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: Backlog) -> None:
-        self.standing, self.rank, self.backlog = standing, rank, backlog
-        assert isinstance(backlog.post, Post)
-        self._post = backlog.post
-        self.quiet = backlog.quiet_twin()
+    def __init__(
+        self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: DeferredEvaluator
+    ) -> None:
+        self.exposed, self.rank, self.backlog = standing, rank, backlog
+        assert isinstance(backlog.queues, QueueSet)
+        self._post = backlog.queues
+        self.unobserved = backlog.for_unobserved_events()
         """The events of the queries whose values nobody waits for: no bell is rung for them."""
         self.lock = threading.RLock()
-        self.by_name: dict[str, Tap] = {}
+        self.by_name: dict[str, EventSource] = {}
         for name in groups:
             self.by_name[name] = self._new(name, tuple(self.by_name.values()))
 
-    def open(self, event: str) -> Tap:
+    def open(self, event: str) -> EventSource:
         """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
         tap = self.by_name.get(event)
         if tap is None:
@@ -261,12 +287,12 @@ class Taps:
             tap = self.by_name.setdefault(event, self._new(event))
         return tap
 
-    def _new(self, event: str, closes: tuple[Tap, ...] = ()) -> Tap:
-        source, backlogs = Source(event, self.standing, self.rank), (self.backlog, self.quiet)
-        return Tap(source, self.lock, backlogs, self._post, closes)
+    def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
+        source, backlogs = EventOrigin(event, self.exposed, self.rank), (self.backlog, self.unobserved)
+        return EventSource(source, self.lock, backlogs, self._post, closes)
 
     @contextlib.contextmanager
-    def still(self, seconds: float) -> Iterator[bool]:
+    def paused(self, seconds: float) -> Iterator[bool]:
         """Have no event raised and no query evaluated meanwhile; False if that cannot be had within ``seconds``."""
         with contextlib.ExitStack() as held:
             for lock in (self.lock, self.backlog.turn.lock):
@@ -279,16 +305,16 @@ class Taps:
     def drain(self) -> None:
         """Evaluate all that waits."""
         self.backlog.drain()
-        self.quiet.drain()
+        self.unobserved.drain()
 
-    def slept(self, seconds: float) -> None:
+    def exclude_pause(self, seconds: float) -> None:
         """The loop has paused for so long: that is no step's time."""
         with self.lock:
             for tap in list(self.by_name.values()):
-                if tap._last:
-                    tap._last += seconds
+                if tap._last_time:
+                    tap._last_time += seconds
 
-    def go_on(self, events: dict[str, int], groups: dict[str, int]) -> None:
+    def resume_from(self, events: dict[str, int], groups: dict[str, int]) -> None:
         """Number the events on from these, in groups that began there; a window that this cuts is flagged."""
         with self.lock:
             self.drain()
@@ -296,13 +322,13 @@ class Taps:
             for name in {*self.by_name, *events}:
                 tap = self.open(name)
                 number, tap.number = tap.number, events.get(name, 0)
-                tap.began = min(groups.get(name, tap.number), tap.number)
+                tap.group_start = min(groups.get(name, tap.number), tap.number)
                 for query in tap.queries:
                     query.seen = tap.number
                     if query.events and not query.pipeline.mapped:
-                        query.cut(number, now)
-                        query.pipeline.begin(partial=tap.number > tap.began)
-                tap._last = 0.0
+                        query.flush_partial(number, now)
+                        query.pipeline.begin(partial=tap.number > tap.group_start)
+                tap._last_time = 0.0
                 tap._posted, tap._ends = 0, (0, ())
 
     def counts(self) -> dict[str, int]:
@@ -310,20 +336,20 @@ class Taps:
         return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}
 
 
-class Deaf(Taps):
+class NullEventSources(EventSources):
     """The event types of an inert agent: all names lead to one tap that nobody listens to."""
 
     def __init__(self) -> None:
-        super().__init__((), {}, 0, Backlog(Post(0, _nobody, _nobody)))
-        self._tap = super()._new("inert")
+        super().__init__((), {}, 0, DeferredEvaluator(QueueSet(0, _no_wakeup, _no_wakeup)))
+        self._only_source = super()._new("inert")
 
-    def _new(self, event: str, closes: tuple[Tap, ...] = ()) -> Tap:
-        return self._tap
+    def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
+        return self._only_source
 
     def counts(self) -> dict[str, int]:
         """Nothing is counted."""
         return {}
 
 
-def _nobody() -> None:
+def _no_wakeup() -> None:
     """Whom the bell of an inert agent wakes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Sink
+from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.overhead_budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
@@ -19,10 +19,10 @@ TOO_MANY = 100
 class QueryStatus:
     """The part of an `AttachedQuery` that clients are told of."""
 
-    def __init__(self, pipeline: Pipeline, outbox: Sink, meter: CostMeter, places: Sequence[Latest]) -> None:
+    def __init__(self, pipeline: Pipeline, outbox: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
         self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
         pipeline.on_failure = self._window_failed
-        self.places = places
+        self.latest_slots = places
         """What it reads of events of other types."""
         self.state, self.reason = "live", ""
         self.errors = self.events = 0
@@ -52,7 +52,7 @@ class QueryStatus:
         self._retry = now + self._pause
         self.suspended = True
         self.meter.forget()  # its share is free for others meanwhile
-        self._tell()
+        self._notify()
 
     def _try_again(self, now: float) -> None:
         """Resume a suspended query, and watch what it costs."""
@@ -63,15 +63,15 @@ class QueryStatus:
     def _resume(self) -> None:
         self.pipeline.begin(partial=True)
         self.suspended = False
-        self._tell()
+        self._notify()
 
-    def granted(self, share: float | None) -> None:
+    def set_grant(self, share: float | None) -> None:
         """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
         self.meter.forget()
         self.meter.grant = share
         if self.suspended:
             self._resume()
-        self._tell()
+        self._notify()
 
     @property
     def filtered(self) -> int:
@@ -79,9 +79,9 @@ class QueryStatus:
         empty = self._empty  # looked at first: the training thread raises it last
         return max(0, empty - self.pipeline.skipped)
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What whoever reads the stream should know of it at present."""
-        problems = [f"latest({place.event!r}): {place.problem}" for place in self.places if place.problem]
+        problems = [f"latest({place.event!r}): {place.problem}" for place in self.latest_slots if place.problem]
         overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
         failure = self.pipeline.failure
         failed = f"the open window has failed and will yield an error: {last_line(failure)}" if failure else ""
@@ -105,33 +105,33 @@ class QueryStatus:
     def fail(self, reason: str) -> None:
         """Stop for good; the I/O thread takes the query off its events."""
         self.state, self.reason, self._feed = "failed", reason, None
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.changes += 1
-        self.outbox.ring()
+        self.outbox.notify()
 
     def _window_failed(self) -> None:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
             self.traceback = self.pipeline.failure or ""
-        self._tell()
+        self._notify()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
         elif isinstance(error, LooptapError):
-            self.note(str(error))
+            self.record_error(str(error))
         else:
-            self.note(format_error(error, self.pipeline.text))
+            self.record_error(format_error(error, self.pipeline.text))
 
-    def note(self, text: str) -> None:
+    def record_error(self, text: str) -> None:
         """Count an error; the first is told, and one hundred in a row end the query."""
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:
             self.traceback = text
-            self._tell()
+            self._notify()
         if self._in_a_row >= TOO_MANY:
             first = last_line(self.traceback) or text
             self.fail(f"{TOO_MANY} errors in a row, the first: {first}")

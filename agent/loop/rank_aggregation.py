@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from looptap.agent.handoff.value_queue import SMALLEST, Marked
+from looptap.agent.handoff.value_queue import SMALLEST, FlaggedValue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
-from looptap.streams.language.rank_windows import Aligned
+from looptap.streams.language.rank_windows import RankWindowStage
 from looptap.streams.operators.pipeline import ERROR, Output
-from looptap.streams.values.snapshots import take
+from looptap.streams.values.snapshots import snapshot
 
 
-class AlignedQuery(AttachedQuery):
-    """An attached query whose pipeline is `Aligned`."""
+class PartialAggregateQuery(AttachedQuery):
+    """An attached query whose pipeline is `RankWindowStage`."""
 
-    def close(self, number: int, now: float, group: int = 0) -> None:
+    def flush(self, number: int, now: float, group: int = 0) -> None:
         """End the window: the host's group of this number has ended; without a number it is the open one that ends."""
-        assert isinstance(self.pipeline, Aligned)
+        assert isinstance(self.pipeline, RankWindowStage)
         if self.grouped:
             self.pipeline.at = group or self.pipeline.at + 1
-        super().close(number, now, group)
+        super().flush(number, now, group)
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         for flags, placed in outputs:
             value = placed.value
             if not flags & ERROR:
                 try:
-                    value, size = take(value, self.max_bytes)
+                    value, size = snapshot(value, self.max_bytes)
                     self._in_a_row = 0
                 except LooptapError as error:
                     value, flags = str(error), flags | ERROR
             if flags & ERROR:
-                self.note(value)
+                self.record_error(value)
                 size = SMALLEST + len(value)
-            self.outbox.put(number, now, Marked(value, flags, window=placed.window), size)
+            self.outbox.put(number, now, FlaggedValue(value, flags, window=placed.window), size)

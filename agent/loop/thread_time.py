@@ -36,7 +36,7 @@ LONG_WAIT_SECONDS = 0.2
 _NANOSECOND = 1e-9
 
 
-def used() -> tuple[float, int]:
+def thread_usage() -> tuple[float, int]:
     """Seconds that this thread was on a CPU, and how often it has waited of itself: it slept, or wanted a lock.
 
     Where the system does not tell (macOS, Windows) both are 0. Costs 1.5 µs.
@@ -124,13 +124,13 @@ class OwnTime:
     def start(self) -> Moment:
         """What the clocks show before an evaluation. Costs some 10 µs."""
         others = self._others()
-        cpu, waits = used()
+        cpu, waits = thread_usage()
         return Moment(monotonic(), cpu, waits, others)
 
     def stop(self, before: Moment) -> float:
         """Seconds of an evaluation that were its own doing."""
         wall = monotonic() - before.wall
-        cpu, waits = used()
+        cpu, waits = thread_usage()
         return self.of(wall, cpu - before.cpu, waits - before.waits, self._others() - before.others)
 
     def of(self, wall: float, cpu: float, waits: int, others: float = 0.0) -> float:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Item, Outbox, Sink
+from looptap.agent.handoff.value_queue import Item, ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.event_sources import Command, Tap, Taps
+from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
-from looptap.agent.loop.rank_aggregation import AlignedQuery
+from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
@@ -35,11 +35,11 @@ NAMED = 20
 """Event types that a note lists."""
 
 
-class Queries:
+class QueryRegistry:
     """Compiles queries and commands, and moves them on and off the taps."""
 
-    def __init__(self, taps: Taps, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
-        self._taps, self._groups, self._limits, self._budget = taps, groups, limits, budget
+    def __init__(self, taps: EventSources, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
+        self._sources, self._groups, self._limits, self._budget = taps, groups, limits, budget
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
 
     def compiled(
@@ -50,21 +50,21 @@ class Queries:
         throttle: float = 0.0,
     ) -> Pipeline:
         """The pipeline of some code, which may use the functions that the host exposed. Raises QueryError."""
-        standing = self._taps.standing
+        standing = self._sources.exposed
         functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
         known = frozenset(set(standing) - set(functions))
         limits = self._limits
         bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
         return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
 
-    def declared(self, name: str, pipeline: Pipeline, on: str, sink: Sink, max_bytes: int) -> AttachedQuery:
+    def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
         """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
         meter = CostMeter(self._budget, math.inf, pipeline.every)
         return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
 
-    def attached(self, attach: m.Attach, outbox: Outbox) -> AttachedQuery:
+    def attached(self, attach: m.Attach, outbox: ValueQueue) -> AttachedQuery:
         """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""
         pipeline = self.compiled(code_of(attach.code), window_of(attach.window), attach.every, attach.throttle)
         recorder: FlightRecorder[Item] | None = None
@@ -76,8 +76,8 @@ class Queries:
             recorder = FlightRecorder(self.compiled(code_of(attach.when)), attach.before, attach.after)
         kind = AttachedQuery
         if attach.align:
-            pipeline, kind = _aligned(pipeline, attach), AlignedQuery if not pipeline.mapped else AttachedQuery
-        meter = CostMeter(self._budget, granted(attach.budget), attach.every)
+            pipeline, kind = _aligned(pipeline, attach), PartialAggregateQuery if not pipeline.mapped else AttachedQuery
+        meter = CostMeter(self._budget, grant_share(attach.budget), attach.every)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
@@ -92,10 +92,12 @@ class Queries:
             places=places,
         )
 
-    def told(self, query: AttachedQuery) -> dict[str, Any]:
+    def describe(self, query: AttachedQuery) -> dict[str, Any]:
         """How a query is understood, and what whoever attaches it should know."""
         pipeline = query.pipeline
-        functions = sorted(pipeline.reads.intersection(n for n, v in list(self._taps.standing.items()) if callable(v)))
+        functions = sorted(
+            pipeline.reads.intersection(n for n, v in list(self._sources.exposed.items()) if callable(v))
+        )
         return {
             "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(),
             "notes": [*pipeline.notes, *self.notes(query)], **({"functions": functions} if functions else {}),
@@ -104,13 +106,13 @@ class Queries:
     def notes(self, query: AttachedQuery) -> list[str]:
         """What whoever attaches ``query`` should know of its events."""
         notes = []
-        seen = list(self._taps.counts())
+        seen = list(self._sources.counts())
         if query.on not in seen:
             near = nearest(query.on, seen)
             notes.append(f"no {query.on!r} event so far, only {_listed(seen)}.{' ' * bool(near)}{near}")
             if _emits_are_compiled(likely=bool(seen) and not near):
                 notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
-        for event in dict.fromkeys(place.event for place in query.places if place.event not in seen):
+        for event in dict.fromkeys(place.event for place in query.latest_slots if place.event not in seen):
             near = nearest(event, seen)
             notes.append(
                 f"latest({event!r}) is None until there is such an event; so far only {_listed(seen)}."
@@ -125,22 +127,22 @@ class Queries:
     def install(self, query: AttachedQuery) -> None:
         """Put a query on its events."""
         with self._moving:
-            for place in query.places:
-                other = self._taps.open(place.event)
-                other.latest = (*other.latest, place)
-                other.update()
-            tap = self._taps.open(query.on)
+            for place in query.latest_slots:
+                other = self._sources.open(place.event)
+                other.latest_slots = (*other.latest_slots, place)
+                other.refresh()
+            tap = self._sources.open(query.on)
             tap.queries = (*tap.queries, query)
-            tap.update()
+            tap.refresh()
 
-    def heed(self, query: AttachedQuery) -> None:
+    def schedule_command(self, query: AttachedQuery) -> None:
         """Have the next event look anew at whether somebody waits for the values of ``query``."""
         if not query.on:
             return
         with self._moving:
-            tap = self._taps.open(query.on)
+            tap = self._sources.open(query.on)
             tap.queries = tuple([*tap.queries])
-        self._taps.quiet.drain()
+        self._sources.unobserved.drain()
 
     def drop(self, *queries: AttachedQuery) -> None:
         """Take queries off their events; no harm if one is off already, or has none."""
@@ -151,46 +153,46 @@ class Queries:
             query.meter.forget()
         with self._moving:
             for event in {query.on for query in gone}:
-                tap = self._taps.open(event)
+                tap = self._sources.open(event)
                 tap.queries = tuple(q for q in tap.queries if q not in gone)
-                tap.update()
-        self._taps.drain()
-        places = [place for query in gone for place in query.places]
+                tap.refresh()
+        self._sources.drain()
+        places = [place for query in gone for place in query.latest_slots]
         with self._moving:
             for event in {place.event for place in places}:
-                other = self._taps.open(event)
-                other.latest = tuple(p for p in other.latest if not any(p is place for place in places))
-                other.update()
+                other = self._sources.open(event)
+                other.latest_slots = tuple(p for p in other.latest_slots if not any(p is place for place in places))
+                other.refresh()
 
-    def at_next(self, on: str, command: Command) -> None:
+    def at_next(self, on: str, command: EventCommand) -> None:
         """Have ``command`` run at the next event of type ``on``."""
         tap = self._open(on)
         tap.commands.append(command)
-        tap.update()
+        tap.refresh()
 
-    def not_at_next(self, on: str, command: Command) -> None:
+    def not_at_next(self, on: str, command: EventCommand) -> None:
         """Take a command back that waits for an event of type ``on``; no harm if it waits no more."""
         tap = self._open(on)
         with contextlib.suppress(ValueError):
             tap.commands.remove(command)
-        tap.update()
+        tap.refresh()
 
-    def _open(self, event: str) -> Tap:
+    def _open(self, event: str) -> EventSource:
         """The tap of an event that a client names. Raises QueryError where there are too many types already."""
         try:
-            return self._taps.open(event)
+            return self._sources.open(event)
         except ValueError as error:
             raise QueryError(str(error)) from None
 
     def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
         """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
-        lock = self._taps.lock
+        lock = self._sources.lock
         if not lock.acquire(blocking=False):
             later()
             return
         try:
-            self._taps.drain()
-            now(self._taps.open(on).number, time.monotonic())
+            self._sources.drain()
+            now(self._sources.open(on).number, time.monotonic())
         finally:
             lock.release()
 
@@ -242,7 +244,7 @@ def window_of(window: m.Window) -> Window:
     raise QueryError(f"there is no window of kind {window.kind!r}.")
 
 
-def granted(share: float | None) -> float | None:
+def grant_share(share: float | None) -> float | None:
     """The fraction of the loop's time that a client asks for. Raises QueryError for anything but a positive number."""
     if share is not None and not share > 0:
         raise QueryError(f"budget={share!r}: it is a fraction of the loop's time above 0; math.inf lifts the limit.")

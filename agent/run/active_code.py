@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from looptap.agent.control.command_log import Commands, Outcome
+from looptap.agent.control.command_log import CommandLog, CommandState
 from looptap.agent.loop.attached_query import AttachedQuery
 
-_QUERIES = AttachedQuery.post.__code__.co_filename
-_COMMANDS = Commands.accept.__code__.co_filename
+_QUERIES = AttachedQuery.evaluate.__code__.co_filename
+_COMMANDS = CommandLog.accept.__code__.co_filename
 
 
 class Inside(NamedTuple):
     """A query or a command that a thread is inside of; ``turn`` tells one evaluation from the next."""
 
-    subject: AttachedQuery | Outcome
+    subject: AttachedQuery | CommandState
     turn: int
     thread: int
     seconds: float = 0.0
@@ -35,7 +35,7 @@ class Inside(NamedTuple):
 
     def as_info(self) -> dict[str, Any]:
         """The same as plain data."""
-        if isinstance(self.subject, Outcome):
+        if isinstance(self.subject, CommandState):
             record = self.subject.record
             kind, name = f"command {record['what']}", record["name"]
             on, client = record["event"], record["client"]
@@ -54,18 +54,18 @@ def evaluations() -> Iterator[Inside]:
     own = threading.get_ident()
     for thread, frame in sys._current_frames().items():
         found = None if thread == own else _innermost(frame)
-        if isinstance(found, Outcome):
+        if isinstance(found, CommandState):
             yield Inside(found, 0, thread)
         elif found is not None:
             yield Inside(found, found.events, thread)
 
 
-def _innermost(frame: FrameType | None) -> AttachedQuery | Outcome | None:
+def _innermost(frame: FrameType | None) -> AttachedQuery | CommandState | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file in (_QUERIES, _COMMANDS):  # of no other frame the variables are looked at: they may be anything
             held = frame.f_locals
-            for name, kind in (("self", AttachedQuery), ("outcome", Outcome)):
+            for name, kind in (("self", AttachedQuery), ("outcome", CommandState)):
                 if isinstance(found := held.get(name), kind):
                     return found
         frame = frame.f_back

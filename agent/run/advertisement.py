@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.files.connection import ConnectionFile, publish, remake, sweep
 from looptap.protocol.files.ended_runs import Ended, note
@@ -18,11 +18,11 @@ LEFT = 3600.0
 """Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
-def announce(run: RunInfo, keys: RoleKeys, link: Link, directory: Path) -> Path:
+def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) -> Path:
     """Publish the connection file of a run in ``directory``, and keep it up while ``link`` lives."""
     file = ConnectionFile.of(run, keys, link.endpoints)
     path = publish(file, directory)
-    link.keep_up(path, lambda: _renew(file, directory))
+    link.watch_file(path, lambda: _renew(file, directory))
     link.post(lambda: _tidy(directory))
     return path
 

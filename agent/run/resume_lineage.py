@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Columns
+from looptap.agent.handoff.value_queue import ValueBatch
 from looptap.protocol import messages as m
 from looptap.store.errors import StoreError
 
@@ -16,7 +16,7 @@ RUNS = 100
 """Runs before this one that are remembered, the newest ones."""
 
 
-class Lineage:
+class RunHistory:
     """The runs before this one; and the events, by type, up to which they had come."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Lineage:
         self._since = math.inf
         self._find: Callable[[], Mapping[str, int]] | None = None
 
-    def go_on(
+    def resume_from(
         self,
         runs: tuple[str, ...],
         taken_up: Mapping[str, int],
@@ -49,7 +49,7 @@ class Lineage:
         """These events had been there, too."""
         self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
 
-    def marked(self, on: str, columns: Columns, flags: bytearray) -> bytearray:
+    def flagged(self, on: str, columns: ValueBatch, flags: bytearray) -> bytearray:
         """The flags of these values, with those marked whose event is done anew."""
         if self._find is not None:
             self._look()
@@ -62,7 +62,7 @@ class Lineage:
                 flags[i] |= m.AGAIN
         return flags
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The same as facts of the run; none if it began anew."""
         if self._find is not None:
             self._look()

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from looptap.agent.io.server_socket import Gate
-from looptap.agent.server.declared_streams import Sight, Standing, StandingStreams
-from looptap.agent.server.sessions import Guests
-from looptap.agent.server.subscription import Client
+from looptap.agent.io.server_socket import ServerSocket
+from looptap.agent.server.declared_streams import DeclaredStream, DeclaredStreams, Sight
+from looptap.agent.server.sessions import SessionTable
+from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError
 from looptap.protocol.files.connection import ConnectionFile
@@ -27,20 +27,20 @@ from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError
 
 if TYPE_CHECKING:
-    from looptap.agent.io.server_thread import Link
+    from looptap.agent.io.server_thread import ServerThread
 
 LONGEST = 366 * 86_400.0
 """Seconds that a share may last."""
 
 
 @dataclass
-class Shared:
+class AccessGrant:
     """One share: its key, where it lets in, and until when."""
 
     id: str
     key: bytes = field(repr=False)
     wanted: str
-    gate: Gate
+    gate: ServerSocket
     until: float
     expires: float
     by: str
@@ -48,22 +48,22 @@ class Shared:
     """Whether it shows what is exported to it, in place of what is exported to all."""
 
 
-class Sharing:
+class AccessGrants:
     """The shares of a run; ``dismiss`` ends all contact with who came in by a key."""
 
     def __init__(
-        self, run: m.RunInfo, limits: Limits, standing: StandingStreams, dismiss: Callable[[str, str], None]
+        self, run: m.RunInfo, limits: Limits, standing: DeclaredStreams, dismiss: Callable[[str, str], None]
     ) -> None:
         self._run, self._limits, self._standing, self._dismiss = run, limits, standing, dismiss
-        self.link: Link | None = None
+        self.link: ServerThread | None = None
         """Where sockets are opened; None until the agent listens."""
-        self.shares: dict[str, Shared] = {}
+        self.shares: dict[str, AccessGrant] = {}
 
     def speaker(self) -> str:
         """The public key of the client whose message is being handled."""
-        return "" if self.link is None else self.link.speaker
+        return "" if self.link is None else self.link.sender
 
-    def share(self, ask: m.Share, by: str) -> dict[str, Any]:
+    def share(self, ask: m.CreateShare, by: str) -> dict[str, Any]:
         """Make a key that opens until it expires; returns its connection file with what `told` tells.
 
         Raises LimitReached, QueryError for a time that is none, BadEndpoint, EndpointBusy.
@@ -77,12 +77,12 @@ class Sharing:
             raise QueryError(f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {LONGEST:.0f}.")
         gate = next((s.gate for s in self.shares.values() if s.wanted == ask.endpoint), None)
         if gate is None:
-            gate = link.open_gate(KeyPair.fresh(), VIEWER, ask.endpoint or None)
+            gate = link.open_viewer_socket(KeyPair.fresh(), VIEWER, ask.endpoint or None)
         keys = RoleKeys(VIEWER, gate.server, KeyPair.fresh())
         until, expires = time.monotonic() + ask.expires, time.time() + ask.expires
-        shared = Shared(secrets.token_hex(4), keys.client.public, ask.endpoint, gate, until, expires, by, ask.only)
+        shared = AccessGrant(secrets.token_hex(4), keys.client.public, ask.endpoint, gate, until, expires, by, ask.only)
         self.shares[shared.id] = shared
-        link.doorman.admit(shared.key, VIEWER, until)
+        link.authenticator.admit(shared.key, VIEWER, until)
         self._set_alarm(link)
         file = ConnectionFile.of(self._run, keys, gate.bound.endpoints, expires)
         return {**self._told(shared), "viewers": [], "file": msgspec.json.encode(file).decode()}
@@ -100,7 +100,7 @@ class Sharing:
         now = time.monotonic()
         self._end([shared for shared in self.shares.values() if shared.until <= now], "this share has expired")
 
-    def sight(self, client: Client) -> Sight | None:
+    def visibility(self, client: ClientSession) -> Sight | None:
         """Which streams a client may read: None means all of them, as an operator may."""
         if not client.viewer:
             return None
@@ -111,14 +111,14 @@ class Sharing:
             return lambda standing: share.id in standing.shares
         return lambda standing: standing.exported
 
-    def limited(self, id: str) -> Shared:
+    def limited(self, id: str) -> AccessGrant:
         """The share of that id, which shows streams of its own. Raises QueryError."""
         share = self._share(id)
         if not share.only:
             raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
         return share
 
-    def show(self, standing: Standing, share: str, shown: bool) -> None:
+    def show(self, standing: DeclaredStream, share: str, shown: bool) -> None:
         """Show a stream to the viewers of one share, or to all where none is named; or no more. Raises QueryError."""
         if share:
             (standing.shares.add if shown else standing.shares.discard)(self.limited(share).id)
@@ -127,19 +127,19 @@ class Sharing:
         if not shown:
             standing.shares.clear()
 
-    def _share(self, id: str) -> Shared:
+    def _share(self, id: str) -> AccessGrant:
         if (share := self.shares.get(id)) is None:
             raise QueryError(f"there is no share {id!r:.80}; there are: {', '.join(self.shares) or 'none'}.")
         return share
 
-    def told(self, guests: Guests) -> list[dict[str, Any]]:
+    def describe(self, guests: SessionTable) -> list[dict[str, Any]]:
         """What there is to tell of each share, with the names of the viewers who are there."""
         return [
-            {**self._told(s), "viewers": [c.name for c in guests.of(s.key.decode()) if not c.away]}
+            {**self._told(s), "viewers": [c.name for c in guests.of(s.key.decode()) if not c.disconnected]}
             for s in self.shares.values()
         ]
 
-    def _end(self, over: list[Shared], reason: str) -> None:
+    def _end(self, over: list[AccessGrant], reason: str) -> None:
         link = self.link
         if link is None:
             return
@@ -147,18 +147,18 @@ class Sharing:
             del self.shares[shared.id]
             for standing in self._standing.seen(None):
                 standing.shares.discard(shared.id)
-            link.doorman.revoke(shared.key)
+            link.authenticator.revoke(shared.key)
             self._dismiss(shared.key.decode(), reason)
             if all(other.gate is not shared.gate for other in self.shares.values()):
-                link.close_gate(shared.gate)
+                link.close_viewer_socket(shared.gate)
         self._set_alarm(link)
 
-    def _told(self, shared: Shared) -> dict[str, Any]:
+    def _told(self, shared: AccessGrant) -> dict[str, Any]:
         own = [standing.name for standing in self._standing.seen(None) if shared.id in standing.shares]
         return {
             "share": shared.id, "expires": shared.expires, "left": max(0.0, shared.until - time.monotonic()),
             "endpoints": list(shared.gate.bound.endpoints), "by": shared.by, "streams": own if shared.only else None,
         }  # fmt: skip
 
-    def _set_alarm(self, link: Link) -> None:
+    def _set_alarm(self, link: ServerThread) -> None:
         link.alarm = min((shared.until for shared in self.shares.values()), default=math.inf)

@@ -14,15 +14,15 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from looptap.agent.control.command_log import REMEMBERED
-from looptap.agent.handoff.history import History, Ring
-from looptap.agent.handoff.value_queue import Post
+from looptap.agent.handoff.history import History, HistoryBuffer
+from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.event_sources import Taps
+from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.guard.torch_state import captures
-from looptap.agent.queries.query_registry import Queries
+from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
-from looptap.store.queue import COMMAND_FIELDS, COMMANDS, Command
+from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
 from looptap.streams.language.compiler import QuerySpec, compile_query
@@ -37,13 +37,20 @@ RECENT = 128
 """Values from which the rate is told."""
 
 
-class Standing:
+class DeclaredStream:
     """One standing stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
 
     def __init__(
-        self, name: str, query: AttachedQuery, ring: Ring, unit: str = "", *, logged: bool = False, by: str = ""
+        self,
+        name: str,
+        query: AttachedQuery,
+        ring: HistoryBuffer,
+        unit: str = "",
+        *,
+        logged: bool = False,
+        by: str = "",
     ) -> None:
-        self.name, self.query, self.ring, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
+        self.name, self.query, self.buffer, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
         self.exported = self.kept = False
         """Whether viewers see it; whether its values go to the file of the run."""
         self.shares: set[str] = set()
@@ -51,9 +58,9 @@ class Standing:
         self.dropped = False
         """Whether its query has failed and was taken off its events."""
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What whoever lists the streams of the run is told of it."""
-        query, ring = self.query, self.ring
+        query, ring = self.query, self.buffer
         elapsed = monotonic() - query.started if query.started else 0.0
         fields = query.pipeline.fields
         return {
@@ -81,24 +88,24 @@ class Standing:
 
     def _rate(self) -> float:
         """Values per second, as of the last 128 and of what has passed since."""
-        ring = self.ring
+        ring = self.buffer
         newest = ring.read(ring.number - RECENT, RECENT, ring.number)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
 
 
-Sight: TypeAlias = Callable[[Standing], bool]
+Sight: TypeAlias = Callable[[DeclaredStream], bool]
 """Whether a viewer sees a stream."""
 
 
-class StandingStreams:
+class DeclaredStreams:
     """All standing streams of an agent, by name."""
 
-    def __init__(self, queries: Queries, taps: Taps, post: Post, limits: Limits) -> None:
+    def __init__(self, queries: QueryRegistry, taps: EventSources, post: QueueSet, limits: Limits) -> None:
         self._queries, self._taps, self._limits = queries, taps, limits
         self.history = History(post, limits.history_bytes_in_all, limits.history_bytes)
-        self.by_name: dict[str, Standing] = {}
-        self._displaced: list[Standing] = []
+        self.by_name: dict[str, DeclaredStream] = {}
+        self._displaced: list[DeclaredStream] = []
         self._naming = threading.Lock()  # the host's threads and the I/O thread
         self._capturing: Callable[[], bool] | None = None
         self._logs = 0  # calls of `log` so far
@@ -128,10 +135,10 @@ class StandingStreams:
         pipeline = self._queries.compiled(query, as_window(window), every, throttle)
         ring = self.history.open(history)
         attached = self._queries.declared(name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2))
-        self._add(Standing(name, attached, ring, unit))
+        self._add(DeclaredStream(name, attached, ring, unit))
         self._queries.install(attached)
 
-    def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> Standing:
+    def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> DeclaredStream:
         """Have the query of a client stand, its values numbered above ``after``. Raises QueryError, LimitReached.
 
         Nothing may be evaluated meanwhile.
@@ -141,14 +148,14 @@ class StandingStreams:
             raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
         try:
             _check_name(name)
-            standing = Standing(name, query, self.history.open(HISTORY, after), by=by or "a client")
+            standing = DeclaredStream(name, query, self.history.open(HISTORY, after), by=by or "a client")
             self._add(standing)
         except ValueError as error:
             raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
-        query.outbox, query.name = standing.ring, name
+        query.outbox, query.name = standing.buffer, name
         return standing
 
-    def find(self, name: str, sees: Sight | None = None) -> Standing:
+    def find(self, name: str, sees: Sight | None = None) -> DeclaredStream:
         """The standing stream of that name, for a viewer if he ``sees`` it. Raises QueryError."""
         found = self.by_name.get(name)
         if found is None or (sees is not None and not sees(found)):
@@ -160,7 +167,7 @@ class StandingStreams:
             )
         return found
 
-    def seen(self, sees: Sight | None) -> list[Standing]:
+    def seen(self, sees: Sight | None) -> list[DeclaredStream]:
         """The streams that somebody may read: all of them, or for a viewer those that he ``sees``."""
         return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
@@ -193,32 +200,32 @@ class StandingStreams:
             query.seconds += ended - started
             started = ended
 
-    def named(self, name: str) -> Standing | None:
+    def named(self, name: str) -> DeclaredStream | None:
         """The stream of that name; that of the commands is made when it is first asked for."""
         return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
 
-    def command(self, command: Command) -> None:
+    def command(self, command: QueuedCommand) -> None:
         """Append a command to the stream of all commands."""
         value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
-        ring = (self.by_name.get(COMMANDS) or self._commands()).ring
+        ring = (self.by_name.get(COMMANDS) or self._commands()).buffer
         ring.put(command.number, command.time, value, size_of(value))
 
-    def _commands(self) -> Standing:
+    def _commands(self) -> DeclaredStream:
         pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
         ring = self.history.open(REMEMBERED)
         query = self._queries.declared(COMMANDS, pipeline, "", ring, MAX_BYTES)
         query.started = monotonic()
-        stream = self.by_name[COMMANDS] = Standing(COMMANDS, query, ring, logged=True)
+        stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, ring, logged=True)
         return stream
 
     def list(self, sees: Sight | None = None) -> list[dict[str, Any]]:
         """What there is to tell of each stream, or of each that a viewer ``sees``, up to the newest event."""
-        self._taps.quiet.drain()
+        self._taps.unobserved.drain()
         if sees is None:
-            return [stream.told() for stream in self.seen(None)]
-        return [{**stream.told(), "exported": True, "shares": []} for stream in self.seen(sees)]
+            return [stream.describe() for stream in self.seen(None)]
+        return [{**stream.describe(), "exported": True, "shares": []} for stream in self.seen(sees)]
 
-    def tidy(self) -> Sequence[Standing]:
+    def tidy(self) -> Sequence[DeclaredStream]:
         """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.
 
         Returns those that are no more.
@@ -229,7 +236,7 @@ class StandingStreams:
             if query.state == "failed" and not (stream.logged or stream.dropped):
                 stream.dropped = True
                 self._queries.drop(query)
-            if stream.by and not (stream.exported or stream.shares or stream.kept or stream.ring.readers):
+            if stream.by and not (stream.exported or stream.shares or stream.kept or stream.buffer.readers):
                 with self._naming:
                     if self.by_name.get(stream.name) is stream:
                         del self.by_name[stream.name]
@@ -239,9 +246,9 @@ class StandingStreams:
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason = "ended", "the job declares another stream of this name"
                 stream.query.changes += 1
-                stream.ring.ring()
+                stream.buffer.notify()
             self._queries.drop(stream.query)
-            self.history.close(stream.ring)
+            self.history.close(stream.buffer)
         return [*over, *displaced]
 
     def finish(self, reason: str) -> None:
@@ -251,20 +258,20 @@ class StandingStreams:
             if query.state == "live":
                 query.state, query.reason = "ended", reason
                 query.changes += 1
-                stream.ring.ring()
+                stream.buffer.notify()
 
-    def _logged(self, name: str, now: float) -> Standing:
+    def _logged(self, name: str, now: float) -> DeclaredStream:
         self._check(name)
         self._capturing = captures()
         ring = self.history.open(HISTORY)
         pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
         query = self._queries.declared(name, pipeline, "", ring, MAX_BYTES)
         query.started = now
-        stream = Standing(name, query, ring, logged=True)
+        stream = DeclaredStream(name, query, ring, logged=True)
         self._add(stream)
         return stream
 
-    def _add(self, stream: Standing) -> None:
+    def _add(self, stream: DeclaredStream) -> None:
         """Give a stream its name. Raises ValueError if it is taken; the host takes it from a client's."""
         with self._naming:
             there = self.by_name.get(stream.name)
@@ -274,7 +281,7 @@ class StandingStreams:
                 self._displaced.append(there)
             self.by_name[stream.name] = stream
         if there is not None:
-            there.ring.ring()
+            there.buffer.notify()
 
     def _check(self, name: str) -> None:
         _check_name(name)

@@ -1,10 +1,12 @@
 """Values on their way to the clients: in frames of a bounded size, as fast as each client takes them in.
 
 Runs on the I/O thread alone. A flush costs what the streams with news cost, however many there are: each client has a
-list of its streams with news (`Client.ready`), and `Delivery` the clients that have such streams, in turns. A stream
-gets on the list by `mark`: when its sink is collected from `Post.ready`, when this side changes its state, and at each
+list of its streams with news (`ClientSession.ready`), and `ValueExporter` the clients that have such streams, in turns.
+A stream
+gets on the list by `mark`: when its sink is collected from `QueueSet.ready`, when this side changes its state, and at
+each
 heartbeat. It leaves the list when it has been looked at and nothing is left to send; that is safe because its sink was
-taken out of `Post.ready` before, so that a later value puts it there again.
+taken out of `QueueSet.ready` before, so that a later value puts it there again.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from looptap.agent.handoff.history import Handed
-from looptap.agent.handoff.value_queue import Post, Sink
-from looptap.agent.io.server_socket import Sent
-from looptap.agent.queries.query_registry import Queries
-from looptap.agent.run.resume_lineage import Lineage
-from looptap.agent.server.sessions import Guests
-from looptap.agent.server.subscription import Client, ServedStream
+from looptap.agent.handoff.history import HandedOverCursor
+from looptap.agent.handoff.value_queue import QueueSet, ValueSink
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.server.sessions import SessionTable
+from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.limits import Limits
@@ -39,35 +41,37 @@ LARGE = 262_144
 """Bytes that are worth a message of their own."""
 
 
-class Delivery:
+class ValueExporter:
     """The streams of all clients; ``send`` hands a frame over for a peer and says what became of it."""
 
     def __init__(
         self,
-        queries: Queries,
-        post: Post,
-        guests: Guests,
+        queries: QueryRegistry,
+        post: QueueSet,
+        guests: SessionTable,
         limits: Limits,
-        send: Callable[[bytes, bytes], Sent],
+        send: Callable[[bytes, bytes], SendResult],
         rank: int,
-        lineage: Lineage,
+        lineage: RunHistory,
     ) -> None:
         self._queries, self._post, self.guests, self._limits = queries, post, guests, limits
         self._send, self._rank, self._lineage = send, rank, lineage
-        self.streams: dict[ServedStream, None] = {}
+        self.streams: dict[Subscription, None] = {}
         """All of them, in the order in which they were opened."""
         self.hurried = 0
         """How many of them want low latency."""
-        self._served: dict[Sink, dict[ServedStream, None]] = {}  # by where their values come from
-        self._turns: OrderedDict[Client, None] = OrderedDict()  # clients with streams on their list, next one first
-        self._owing: dict[Client, None] = {}  # clients that are owed answers
+        self._served: dict[ValueSink, dict[Subscription, None]] = {}  # by where their values come from
+        self._turns: OrderedDict[ClientSession, None] = (
+            OrderedDict()
+        )  # clients with streams on their list, next one first
+        self._owing: dict[ClientSession, None] = {}  # clients that are owed answers
         self.sent_bytes = 0
         self.leaving = False
         """Whether the run ends: no answer of a client will come in time."""
 
     # ------------------------------------------------------------ which streams there are, and which have news
 
-    def add(self, stream: ServedStream) -> None:
+    def add(self, stream: Subscription) -> None:
         """Serve a new stream."""
         self.streams[stream] = None
         stream.client.streams[stream.number] = stream
@@ -75,14 +79,14 @@ class Delivery:
         self._served.setdefault(stream.sink, {})[stream] = None
         self.mark(stream)
 
-    def hand_over(self, stream: ServedStream, source: Handed) -> None:
+    def hand_over(self, stream: Subscription, source: HandedOverCursor) -> None:
         """Serve a stream from ``source``: its query belongs to the job from now on."""
         self._unlink(stream)
         stream.hand_over(source)
         self._served.setdefault(stream.sink, {})[stream] = None
         self.mark(stream)
 
-    def remove(self, *streams: ServedStream) -> None:
+    def remove(self, *streams: Subscription) -> None:
         """Forget streams, and take their queries off their events, unless these are the host's."""
         queries = []
         for stream in streams:
@@ -98,25 +102,25 @@ class Delivery:
                 self._turns.pop(client, None)
             if stream.reader is not None:
                 stream.reader.leave()
-                self._queries.heed(stream.query)
+                self._queries.schedule_command(stream.query)
                 self._post.changed = True  # it may have been the last reader
             else:
                 queries.append(stream.query)
                 self._post.close(stream.source)
         self._queries.drop(*queries)
 
-    def forget(self, client: Client, streams: Sequence[ServedStream]) -> None:
+    def forget(self, client: ClientSession, streams: Sequence[Subscription]) -> None:
         """Forget a client, with its streams."""
         self.remove(*streams)
         self._owing.pop(client, None)
 
-    def heard(self, sinks: Sequence[Sink]) -> None:
+    def heard(self, sinks: Sequence[ValueSink]) -> None:
         """Mark the streams whose values come from these sinks."""
         for sink in sinks:
             for stream in self._served.get(sink, ()):
                 self.mark(stream)
 
-    def mark(self, stream: ServedStream) -> None:
+    def mark(self, stream: Subscription) -> None:
         """Look at a stream at the next flush, if it is served still."""
         if stream in self.streams:
             stream.client.ready[stream] = None
@@ -130,7 +134,7 @@ class Delivery:
             if stream.changed or stream.waits():
                 self.mark(stream)
 
-    def _unlink(self, stream: ServedStream) -> None:
+    def _unlink(self, stream: Subscription) -> None:
         served = self._served[stream.sink]
         del served[stream]
         if not served:
@@ -138,7 +142,7 @@ class Delivery:
 
     # ------------------------------------------------------------ sending
 
-    def window(self) -> Callable[[Client], int]:
+    def window(self) -> Callable[[ClientSession], int]:
         """How many bytes each client may have in flight: operators share the bound, viewers take nothing of it."""
         if self.leaving:
             return lambda client: sys.maxsize
@@ -154,45 +158,45 @@ class Delivery:
                 break
             client = next(iter(self._turns))
             self._turns.move_to_end(client)
-            if client.holds_up(now, window(client)):
-                held = held or (not client.away and any(stream.waits() for stream in client.ready))
+            if client.is_stalled(now, window(client)):
+                held = held or (not client.disconnected and any(stream.waits() for stream in client.ready))
                 continue
             sent, full = self._serve(client)
             if not client.ready:
                 self._turns.pop(client, None)
             if sent:  # what has come meanwhile to a client that got all is in time with the next flush
                 others = (other for other in self._turns if full or other is not client)
-                return any(not other.holds_up(now, window(other)) for other in others)
+                return any(not other.is_stalled(now, window(other)) for other in others)
             held = held or now < client.full_until
         return held
 
-    def answer(self, client: Client, frame: bytes) -> Sent:
+    def answer(self, client: ClientSession, frame: bytes) -> SendResult:
         """Send what a client has asked for, behind the answers that it is owed; without room it is owed, too."""
-        sent = Sent.FULL if client.owed else self._send(client.peer, frame)
-        if sent is Sent.FULL and sum(map(len, client.owed)) + len(frame) <= WINDOW:
+        sent = SendResult.FULL if client.owed else self._send(client.peer, frame)
+        if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= WINDOW:
             client.owed.append(frame)
             self._owing[client] = None
             client.refused()
             self._post.wake()
         return sent
 
-    def _pay(self, client: Client, now: float) -> bool:
+    def _pay(self, client: ClientSession, now: float) -> bool:
         """Send a client the answers that it is owed; whether that was all."""
-        while client.owed and not client.away and now >= client.full_until:
-            if self._send(client.peer, client.owed[0]) is Sent.FULL:
+        while client.owed and not client.disconnected and now >= client.full_until:
+            if self._send(client.peer, client.owed[0]) is SendResult.FULL:
                 client.refused()
             else:
                 client.owed.popleft()
         if not client.owed:
             self._owing.pop(client, None)
-        return not client.owed or client.away
+        return not client.owed or client.disconnected
 
     def news(self) -> bool:
         """Whether there is anything to be sent now."""
         now, window = time.monotonic(), self.window()
-        return any(not client.holds_up(now, window(client)) for client in self._turns)
+        return any(not client.is_stalled(now, window(client)) for client in self._turns)
 
-    def _serve(self, client: Client) -> tuple[bool, bool]:
+    def _serve(self, client: ClientSession) -> tuple[bool, bool]:
         """Send a client the states of its streams that changed, and one frame of their values; the streams take turns.
 
         Whether anything went, and whether there may be more, for which there was no room.
@@ -212,7 +216,7 @@ class Delivery:
             batch = stream.next(count, count * BATCH_BYTES)
             if batch is not None:
                 columns, values, flags = batch
-                flags = self._lineage.marked(stream.query.on, columns, flags)
+                flags = self._lineage.flagged(stream.query.on, columns, flags)
                 frames.append(stream.packed(columns, values, flags, self._rank))
                 taken.append((stream, columns))
                 room -= len(values) + MESSAGE_VALUES
@@ -227,10 +231,12 @@ class Delivery:
                 self.remove(stream)
         return self.sent_bytes > before, self.leaving or room <= 0 or size >= LARGE // 2
 
-    def _send_values(self, client: Client, frames: list[bytes]) -> bool:
+    def _send_values(self, client: ClientSession, frames: list[bytes]) -> bool:
         """Send the values of some streams as one frame; whether it went."""
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
-        if self._send(client.peer, frame) is not Sent.OK:  # they stay in the outbox, which counts what it has to drop
+        if (
+            self._send(client.peer, frame) is not SendResult.OK
+        ):  # they stay in the outbox, which counts what it has to drop
             client.refused()
             return False
         client.refusals = 0
@@ -238,16 +244,16 @@ class Delivery:
         self.sent_bytes += len(frame)
         return True
 
-    def _tell(self, stream: ServedStream) -> bool:
+    def _tell(self, stream: Subscription) -> bool:
         """Send the state of a stream, but its end only after its last value; False if its client has no room."""
         changes, status = stream.query.changes, stream.status()  # in this order: what changes later is told again
         if status.state != "live" and stream.waits():
             return True
         frame = encode(status)
         sent = self._send(stream.client.peer, frame)
-        if sent is Sent.FULL:
+        if sent is SendResult.FULL:
             stream.client.refused()
         else:
             stream.told = changes
-        self.sent_bytes += len(frame) * (sent is Sent.OK)
-        return sent is Sent.OK
+        self.sent_bytes += len(frame) * (sent is SendResult.OK)
+        return sent is SendResult.OK

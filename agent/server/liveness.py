@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from looptap.agent.loop.event_sources import Taps
+from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.run.active_code import Inside, evaluations
 
 log = logging.getLogger("looptap")
@@ -19,10 +19,10 @@ LONG_SECONDS = 5.0
 """Seconds in one evaluation of a query, or in one command, after which clients and the log hear of it."""
 
 
-class Pulse:
+class LoopLiveness:
     """The clock of each event type, exact to the time between two beats. ``owner`` names the client of a query."""
 
-    def __init__(self, taps: Taps, owner: Callable[[object], str]) -> None:
+    def __init__(self, taps: EventSources, owner: Callable[[object], str]) -> None:
         self._taps, self._owner = taps, owner
         self._counts: dict[str, int] = {}
         self._moved: dict[str, float] = {}  # when a look last found that a type had new events
@@ -33,23 +33,23 @@ class Pulse:
 
     def beat(self) -> None:
         """Look, and note what has been inside one evaluation for long. I/O thread only."""
-        delivers, before, self._beaten = self.look(), self._beaten, time.monotonic()
+        delivers, before, self._beaten = self.update(), self._beaten, time.monotonic()
         if delivers and self._delivered <= before:
             self._look_inside(self._beaten, before)
         else:  # events are delivered one at a time: where one has come, the one before is over
             self._found = {}
             self._note([])
 
-    def look(self) -> bool:
+    def update(self) -> bool:
         """Note which event counts have moved; return whether an event of some type does more than count."""
         now, delivers = time.monotonic(), False
         for name, tap in list(self._taps.by_name.items()):
             count = tap.number
             if count != self._counts.get(name, 0):
                 self._counts[name], self._moved[name] = count, now
-                if tap.busy:
+                if tap.has_work:
                     self._delivered = now
-            delivers = delivers or tap.busy
+            delivers = delivers or tap.has_work
         return delivers
 
     def _look_inside(self, now: float, before: float) -> None:
@@ -73,7 +73,7 @@ class Pulse:
 
     def idle(self) -> float:
         """Look, and return the seconds since the last event, or since the agent began if there was none."""
-        self.look()
+        self.update()
         return time.monotonic() - max(self._moved.values(), default=self._began)
 
     def ages(self) -> dict[str, float]:
@@ -87,7 +87,7 @@ class Pulse:
 
     def report(self) -> dict[str, dict[str, float]]:
         """Look, and return for each type the events so far and the seconds since the last."""
-        self.look()
+        self.update()
         return {name: {"count": self._counts[name], "idle": age} for name, age in self.ages().items()}
 
     def as_info(self) -> list[dict[str, Any]]:

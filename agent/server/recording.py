@@ -13,16 +13,16 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from looptap.agent.handoff.history import Reader
-from looptap.agent.handoff.value_queue import Sink
-from looptap.agent.run.resume_lineage import Lineage
-from looptap.agent.server.declared_streams import Standing
+from looptap.agent.handoff.history import Cursor
+from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.server.declared_streams import DeclaredStream
 from looptap.agent.server.subscription import finished
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
 from looptap.store.layout.run_path import store_path
-from looptap.store.queue import Command
+from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
@@ -31,32 +31,32 @@ _TOLD = 1.0  # seconds between two counts of errors in the file
 _TEXT = 2000  # characters of an error there
 
 
-class Keeper:
+class RunRecorder:
     """Hands the values of kept streams, and the records of commands, to the file of the run."""
 
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
-        self._kept: dict[Standing, tuple[int, Reader]] = {}
-        self._rings: dict[Sink, Standing] = {}  # of those
-        self._ready: dict[Standing, None] = {}  # those that have values to hand over
+        self._kept: dict[DeclaredStream, tuple[int, Cursor]] = {}
+        self._rings: dict[ValueSink, DeclaredStream] = {}  # of those
+        self._ready: dict[DeclaredStream, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._withheld: dict[str, int] = {}
         self._errors_told = -math.inf
-        self._before: weakref.WeakKeyDictionary[Standing, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
-    def keep(self, standing: Standing) -> None:
+    def start_recording(self, standing: DeclaredStream) -> None:
         """Keep a standing stream: from the oldest value on that it holds, or from where it was kept before."""
         if standing in self._kept:
             return
         standing.kept = True
-        self._rings[standing.ring] = standing
+        self._rings[standing.buffer] = standing
         self._ready[standing] = None
         if standing in self._before:
             number, above = self._before[standing]
-            self._kept[standing] = number, Reader(standing.ring, above)
+            self._kept[standing] = number, Cursor(standing.buffer, above)
             return
-        pipeline, reader = standing.query.pipeline, Reader(standing.ring)
+        pipeline, reader = standing.query.pipeline, Cursor(standing.buffer)
         number = self.writer.stream(
             standing.name,
             query="" if standing.logged else pipeline.text,
@@ -68,18 +68,18 @@ class Keeper:
         )
         self._kept[standing] = number, reader
 
-    def leave(self, standing: Standing, lineage: Lineage) -> None:
+    def stop_recording(self, standing: DeclaredStream, lineage: RunHistory) -> None:
         """Keep it no more; what has come is handed over before."""
         standing.kept = False
         if standing in self._kept:
             self._ready[standing] = None
             self.hand_over(lineage)
-            self._rings.pop(standing.ring)
+            self._rings.pop(standing.buffer)
             number, reader = self._kept.pop(standing)
             self._before[standing] = number, reader.position
             reader.leave()
 
-    def heard(self, sinks: Sequence[Sink]) -> None:
+    def heard(self, sinks: Sequence[ValueSink]) -> None:
         """Look at those whose values come from these sinks, at the next `hand_over`."""
         for sink in sinks:
             if sink in self._rings:
@@ -89,7 +89,7 @@ class Keeper:
         """Look at all of them at the next `hand_over`."""
         self._ready.update(dict.fromkeys(self._kept))
 
-    def hand_over(self, lineage: Lineage) -> None:
+    def hand_over(self, lineage: RunHistory) -> None:
         """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
         ready, self._ready = self._ready, {}
         for standing in ready:
@@ -97,7 +97,7 @@ class Keeper:
             on = standing.query.on
             while (columns := reader.peek(_VALUES, _BYTES)) is not None:
                 values, flags = finished(columns)
-                flags = lineage.marked(on, columns, flags)
+                flags = lineage.flagged(on, columns, flags)
                 batch = Batch(
                     columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
                     time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
@@ -106,7 +106,7 @@ class Keeper:
                 reader.take(columns)
         self._tell_errors(ready)
 
-    def _tell_errors(self, streams: Iterable[Standing]) -> None:
+    def _tell_errors(self, streams: Iterable[DeclaredStream]) -> None:
         """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
 
         Likewise how many events the budget has kept from them.
@@ -143,11 +143,11 @@ class Keeper:
         return {"file": str(self.writer.path), **self.writer.stats()}
 
 
-def command_of(record: dict[str, Any]) -> Command:
+def command_of(record: dict[str, Any]) -> QueuedCommand:
     """A command on record as it is kept, and as a value of the stream of all commands."""
     error = record["error"]
     new = record["new"] if record["result"] is None else record["result"]
-    return Command(
+    return QueuedCommand(
         record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
         record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
         f"{record['outcome']}: {error}" if error else record["outcome"],

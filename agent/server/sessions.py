@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from looptap.agent.server.subscription import Client, ServedStream
+from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
@@ -22,17 +22,17 @@ _NAME = 200  # characters of what a client calls itself
 _LARGEST = 1 << 62  # number that a client may have reached
 
 
-class Guests:
+class SessionTable:
     """The clients of an agent, by their newest link."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.clients: dict[bytes, Client] = {}
+        self.clients: dict[bytes, ClientSession] = {}
         self.operators = 0
         """How many of them are no viewers."""
         self._reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
-    def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> Client:
+    def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:
         """The client that says hello: a new one, or one that is back with its streams. Raises LimitReached."""
         known = self.clients.get(peer) or self._back(role, hello, key)
         if known is None:
@@ -41,53 +41,53 @@ class Guests:
                 raise LimitReached(f"{held} {which} are attached, the bound (Limits.{which}); close one.")
             token = hello.token if len(hello.token) <= _TOKEN else ""
             name = "".join(c for c in hello.client[:_NAME] if c.isprintable())  # it may be shown on a terminal
-            known = Client(peer, role, name, key, token)
+            known = ClientSession(peer, role, name, key, token)
             self.operators += not known.viewer
         elif known.peer != peer:
             del self.clients[known.peer]
-            known.peer, known.away, known.full_until = peer, False, 0.0
+            known.peer, known.disconnected, known.full_until = peer, False, 0.0
             known.sent_bytes = known.got_bytes = 0
             known.owed.clear()  # what is still wanted is asked for again
             for stream in known.streams.values():  # who knows what of it has arrived
                 stream.touch()
-        known.heard = time.monotonic()
+        known.last_heard = time.monotonic()
         self.clients[peer] = known
         return known
 
-    def in_the_way(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
+    def conflicting_session(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
         """Who should be forgotten because all places are taken: whoever has been away for longest, if anybody."""
         held, bound, _ = self._places(role)
         if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
             return None
-        away = [client for client in self.clients.values() if client.away and client.role == role]
-        return min(away, key=lambda client: client.heard).peer if away else None
+        away = [client for client in self.clients.values() if client.disconnected and client.role == role]
+        return min(away, key=lambda client: client.last_heard).peer if away else None
 
     def _places(self, role: str) -> tuple[int, int, str]:
         """How many clients of a role there are, how many there may be, and what that bound is called."""
         held = sum(client.role == role for client in self.clients.values())
         return (held, self.limits.clients, "clients") if role == OPERATOR else (held, self.limits.viewers, "viewers")
 
-    def _back(self, role: str, hello: m.Hello, key: str) -> Client | None:
+    def _back(self, role: str, hello: m.Hello, key: str) -> ClientSession | None:
         mine = hello.token, role, key
         return next((c for c in self.clients.values() if c.token and (c.token, c.role, c.key) == mine), None)
 
-    def of(self, key: str) -> list[Client]:
+    def of(self, key: str) -> list[ClientSession]:
         """The clients that have come in by a key."""
         return [client for client in self.clients.values() if client.key == key]
 
-    def leaves(self, peer: bytes) -> bool:
+    def on_unreachable(self, peer: bytes) -> bool:
         """Note that a peer cannot be reached; whether it should be forgotten now."""
         client = self.clients.get(peer)
         if client is None:
             return False
-        client.away = True
-        return self.given_up(client)
+        client.disconnected = True
+        return self.is_expired(client)
 
-    def given_up(self, client: Client) -> bool:
+    def is_expired(self, client: ClientSession) -> bool:
         """Whether a client that is away will not be waited for any longer."""
-        return not client.token or time.monotonic() - client.heard >= self.limits.heartbeat_timeout
+        return not client.token or time.monotonic() - client.last_heard >= self.limits.heartbeat_timeout
 
-    def forget(self, peer: bytes) -> list[ServedStream]:
+    def forget(self, peer: bytes) -> list[Subscription]:
         """Take a client off the list; its streams, which are to be removed."""
         client = self.clients.pop(peer, None)
         if client is None:
@@ -101,7 +101,7 @@ class Guests:
                 del self._reached[next(iter(self._reached))]
         return streams
 
-    def base(self, client: Client, attach: m.Attach) -> int:
+    def base(self, client: ClientSession, attach: m.Attach) -> int:
         """The number after which the values of a new stream are counted. Raises LimitReached for one that cannot be."""
         if not 0 <= attach.above <= _LARGEST:
             raise LimitReached(f"above={attach.above}: no stream has come that far.")
@@ -110,6 +110,12 @@ class Guests:
     def stats(self) -> list[dict[str, Any]]:
         """Name, role, streams and bytes sent over its link, of each client, and whether that is lost for the moment."""
         return [
-            {"name": c.name, "role": c.role, "streams": len(c.streams), "sent_bytes": c.sent_bytes, "away": c.away}
+            {
+                "name": c.name,
+                "role": c.role,
+                "streams": len(c.streams),
+                "sent_bytes": c.sent_bytes,
+                "away": c.disconnected,
+            }
             for c in self.clients.values()
         ]

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.handoff.history import Handed, Reader
-from looptap.agent.handoff.value_queue import Columns, Item, Marked, Sink, Source
+from looptap.agent.handoff.history import Cursor, HandedOverCursor
+from looptap.agent.handoff.value_queue import FlaggedValue, Item, ValueBatch, ValueSink, ValueSource
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import TOO_MANY
-from looptap.agent.loop.rank_aggregation import AlignedQuery
+from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values
 from looptap.protocol.keys import OPERATOR
@@ -31,7 +31,7 @@ PATIENCE = 3
 
 
 @dataclass(eq=False)
-class Client:
+class ClientSession:
     """One attached client: how much was sent to it, and how much of that it has said to have taken in."""
 
     peer: bytes
@@ -41,8 +41,8 @@ class Client:
     """The public key by which it came in; empty without sockets."""
     token: str = ""
     """What it will be known by over another link; empty: it will not come back."""
-    streams: dict[int, ServedStream] = field(default_factory=dict)
-    ready: OrderedDict[ServedStream, None] = field(default_factory=OrderedDict)
+    streams: dict[int, Subscription] = field(default_factory=dict)
+    ready: OrderedDict[Subscription, None] = field(default_factory=OrderedDict)
     """Those that have something to send or to tell, the next one first."""
     sent_bytes: int = 0
     got_bytes: int = 0
@@ -52,9 +52,9 @@ class Client:
     """When to try again, after libzmq had no room for it."""
     refusals: int = 0
     """How often in a row that was so."""
-    heard: float = field(default_factory=time.monotonic)
+    last_heard: float = field(default_factory=time.monotonic)
     """When it was heard last; a client gives a sign of life each second."""
-    away: bool = False
+    disconnected: bool = False
     """Whether its link is lost; it may be back."""
 
     @property
@@ -68,19 +68,21 @@ class Client:
         self.refusals += 1
         self.full_until = time.monotonic() + pause
 
-    def holds_up(self, now: float, window: int) -> bool:
+    def is_stalled(self, now: float, window: int) -> bool:
         """Whether nothing should be sent at present."""
-        return bool(self.owed) or self.away or now < self.full_until or self.sent_bytes - self.got_bytes >= window
+        return (
+            bool(self.owed) or self.disconnected or now < self.full_until or self.sent_bytes - self.got_bytes >= window
+        )
 
 
-def silent(clients: dict[bytes, Client], limits: Limits, now: float, looked: float) -> list[bytes]:
+def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: float, looked: float) -> list[bytes]:
     """The clients that count as gone; nobody where we slept ourselves since the last look."""
     if now - looked > 2 * limits.heartbeat:
         return []
-    return [peer for peer, client in clients.items() if now - client.heard > PATIENCE * limits.heartbeat_timeout]
+    return [peer for peer, client in clients.items() if now - client.last_heard > PATIENCE * limits.heartbeat_timeout]
 
 
-class ServedStream:
+class Subscription:
     """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``.
 
     ``source`` has the values: the outbox of a query of this client alone, or its reader of a standing stream's ring.
@@ -89,18 +91,18 @@ class ServedStream:
     def __init__(
         self,
         number: int,
-        client: Client,
+        client: ClientSession,
         query: AttachedQuery,
-        source: Source,
+        source: ValueSource,
         base: int = 0,
         *,
         low_latency: bool = False,
     ) -> None:
         self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
         self.low_latency = low_latency
-        self.sink: Sink = query.outbox
+        self.sink: ValueSink = query.outbox
         """Where its query puts the values."""
-        self.reader = source if isinstance(source, Reader | Handed) else None
+        self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
         self.told = 0
         """Of the changes of the query's state, those that the client has heard of."""
@@ -116,7 +118,7 @@ class ServedStream:
         query, source = self.query, self.source
         before, self._seen = self._seen, (
             query.events, query.errors, query.pipeline.skipped, query.withheld, source.number, source.dropped,
-            self.sent, query.overdue, *(place.problem for place in query.places),
+            self.sent, query.overdue, *(place.problem for place in query.latest_slots),
         )  # fmt: skip
         return before != self._seen
 
@@ -138,7 +140,7 @@ class ServedStream:
         """The state of the query, unless only this client's reading has ended."""
         return "ended" if self._ended else self.query.state
 
-    def hand_over(self, source: Handed) -> None:
+    def hand_over(self, source: HandedOverCursor) -> None:
         """Go on with ``source``: the query belongs to the job from now on."""
         self.source = self.reader = source
         self.sink = self.query.outbox
@@ -153,13 +155,13 @@ class ServedStream:
             self.query.state, self.query.reason = "ended", reason
         self.touch()
 
-    def next(self, count: int, size: int) -> tuple[Columns, list[Any], bytearray] | None:
+    def next(self, count: int, size: int) -> tuple[ValueBatch, list[Any], bytearray] | None:
         """What to send next, its values, and their flags if any has some; it stays until `take`."""
         if self.query.recorder is None:
             columns = self.source.peek(count, size)
         else:
             self._record(count, size)
-            columns = Columns.of(list(islice(self.ready, count)))
+            columns = ValueBatch.of(list(islice(self.ready, count)))
         if columns is None:
             return None
         values, flags = finished(columns)
@@ -167,7 +169,7 @@ class ServedStream:
             values = [_last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
         return columns, values, flags
 
-    def take(self, columns: Columns) -> None:
+    def take(self, columns: ValueBatch) -> None:
         """The client has been sent these."""
         count = len(columns.numbers)
         self.sent += count
@@ -178,7 +180,7 @@ class ServedStream:
             for _ in range(count):
                 self.ready.popleft()
 
-    def packed(self, columns: Columns, values: list[Any], flags: bytearray, rank: int) -> bytes:
+    def packed(self, columns: ValueBatch, values: list[Any], flags: bytearray, rank: int) -> bytes:
         """The message of what `next` gave; a value that cannot be packed becomes an error's text."""
         try:
             form, raw = pack_values(values)
@@ -194,7 +196,8 @@ class ServedStream:
             self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
             bytes(flags) if any(flags) else b"", rank,
-            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query, AlignedQuery) else b"",
+            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query,
+            PartialAggregateQuery) else b"",
         )  # fmt: skip
         return encode(message)
 
@@ -216,7 +219,7 @@ class ServedStream:
         """The stream's state and counters."""
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
-        traceback, remarks = query.traceback, tuple(query.remarks())
+        traceback, remarks = query.traceback, tuple(query.warnings())
         if self.client.viewer:
             traceback, remarks = _last_line(traceback), ()
         return m.Status(
@@ -246,10 +249,10 @@ class ServedStream:
             return
         self.source.take(columns)
         for _, event, when, marked, size in zip(*columns, strict=True):
-            kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.kept.items()}
-            shown = Marked(*_finished(marked))
+            kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.condition_inputs.items()}
+            shown = FlaggedValue(*_finished(marked))
             try:
-                released = recorder.post((0, event, when, shown, size), size, kept, event, when)
+                released = recorder.push((0, event, when, shown, size), size, kept, event, when)
                 self._blind = 0
             except Exception as error:
                 told = isinstance(error, LooptapError)
@@ -271,10 +274,10 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-_UNFINISHED = frozenset({Marked, Pending})
+_UNFINISHED = frozenset({FlaggedValue, Pending})
 
 
-def finished(columns: Columns) -> tuple[list[Any], bytearray]:
+def finished(columns: ValueBatch) -> tuple[list[Any], bytearray]:
     """The values, waiting for a device where one is not there yet, and their flags if any has some."""
     values, flags = list(columns.values), bytearray()
     if not _UNFINISHED.isdisjoint(map(type, values)):
@@ -287,7 +290,7 @@ def finished(columns: Columns) -> tuple[list[Any], bytearray]:
 def _finished(value: Any) -> tuple[Any, int]:
     """The value and its flags; waits for a device where the value is not there yet."""
     flags = 0
-    if type(value) is Marked:
+    if type(value) is FlaggedValue:
         value, flags = value.value, value.flags
     if type(value) is Pending:
         try:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from looptap.agent.handoff.history import Handed, Reader
-from looptap.agent.handoff.value_queue import Outbox, Post
+from looptap.agent.handoff.history import Cursor, HandedOverCursor
+from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.event_sources import Taps
-from looptap.agent.queries.query_registry import Queries
-from looptap.agent.run.resume_lineage import Lineage
-from looptap.agent.server.access_grants import Sharing
-from looptap.agent.server.declared_streams import Standing, StandingStreams
-from looptap.agent.server.exporter import Delivery
-from looptap.agent.server.recording import Keeper
-from looptap.agent.server.subscription import Client, ServedStream
+from looptap.agent.loop.event_sources import EventSources
+from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.server.access_grants import AccessGrants
+from looptap.agent.server.declared_streams import DeclaredStream, DeclaredStreams
+from looptap.agent.server.exporter import ValueExporter
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
@@ -28,26 +28,26 @@ PATIENCE = 0.1
 """Seconds to wait for the end of an event: what answers clients waits for the loop no longer than that."""
 
 
-class Attachments:
+class SubscriptionManager:
     """The streams of all clients; on the I/O thread."""
 
     def __init__(
         self,
-        queries: Queries,
-        standing: StandingStreams,
-        delivery: Delivery,
-        taps: Taps,
-        post: Post,
+        queries: QueryRegistry,
+        standing: DeclaredStreams,
+        delivery: ValueExporter,
+        taps: EventSources,
+        post: QueueSet,
         limits: Limits,
-        keeper: Keeper | None,
-        lineage: Lineage,
-        sharing: Sharing,
+        keeper: RunRecorder | None,
+        lineage: RunHistory,
+        sharing: AccessGrants,
     ) -> None:
         self._queries, self._standing, self._delivery, self._taps = queries, standing, delivery, taps
         self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
         self._sharing = sharing
 
-    def attach(self, client: Client, ask: m.Attach | m.Read) -> dict[str, Any]:
+    def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> dict[str, Any]:
         """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
         limits, clients = self._limits, self._delivery.guests.clients.values()
         alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
@@ -60,36 +60,36 @@ class Attachments:
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
         if isinstance(ask, m.Read):
-            return self._read(client, ask, self._standing.find(ask.name, self._sharing.sight(client)))
+            return self._read(client, ask, self._standing.find(ask.name, self._sharing.visibility(client)))
         if ask.named and (standing := self._standing.named(ask.code.text)) is not None:
             return self._read(client, ask, standing)
         if ask.named and not ask.on:
             raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
         return self._attach(client, ask)
 
-    def _attach(self, client: Client, attach: m.Attach) -> dict[str, Any]:
+    def _attach(self, client: ClientSession, attach: m.Attach) -> dict[str, Any]:
         base = self._delivery.guests.base(client, attach)
-        outbox = Outbox(self._post, self._limits.outbox_values)
+        outbox = ValueQueue(self._post, self._limits.outbox_values)
         query = self._queries.attached(attach, outbox)
         self._post.open(outbox)
         self._delivery.add(
-            ServedStream(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
+            Subscription(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
         )
-        told, tap = self._queries.told(query), self._taps.open(attach.on)
+        told, tap = self._queries.describe(query), self._taps.open(attach.on)
         event = tap.number
         self._queries.install(query)
         if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
             told.update(event=event, base=base)
         return told
 
-    def _read(self, client: Client, ask: m.Attach | m.Read, standing: Standing) -> dict[str, Any]:
+    def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> dict[str, Any]:
         """Have the client read a standing stream, from what is held above the number that it has come to."""
-        self._taps.quiet.drain()
-        reader, query, pipeline = Reader(standing.ring, ask.above), standing.query, standing.query.pipeline
+        self._taps.unobserved.drain()
+        reader, query, pipeline = Cursor(standing.buffer, ask.above), standing.query, standing.query.pipeline
         hurried = ask.latency == "low" and not client.viewer
-        self._delivery.add(ServedStream(ask.stream, client, query, reader, low_latency=hurried))
-        self._queries.heed(query)
-        told = standing.told()
+        self._delivery.add(Subscription(ask.stream, client, query, reader, low_latency=hurried))
+        self._queries.schedule_command(query)
+        told = standing.describe()
         quiet = standing.logged or client.viewer
         return {
             "fields": pipeline.fields, "mapped": pipeline.mapped,
@@ -99,26 +99,26 @@ class Attachments:
             "upto": reader.number,
         }  # fmt: skip
 
-    def detach(self, stream: ServedStream, reason: str) -> None:
+    def detach(self, stream: Subscription, reason: str) -> None:
         """End a stream of a client, behind what it has yielded so far."""
         query = stream.query
         if stream.reader is None:
             self._queries.drop(query)
             if query.events and query.state == "live":
-                self._queries.between_events(query.on, query.cut, lambda: None)
+                self._queries.between_events(query.on, query.flush_partial, lambda: None)
         else:
-            self._taps.quiet.drain()
+            self._taps.unobserved.drain()
         stream.end(reason)
         self._delivery.mark(stream)
 
-    def stream(self, client: Client, number: int) -> ServedStream:
+    def stream(self, client: ClientSession, number: int) -> Subscription:
         """A stream of a client. Raises MessageError for one that there is not."""
         stream = client.streams.get(number)
         if stream is None:
             raise MessageError(f"there is no stream {number}; it may have ended.")
         return stream
 
-    def own(self, client: Client, number: int) -> AttachedQuery:
+    def own(self, client: ClientSession, number: int) -> AttachedQuery:
         """The query of a client's stream that is nobody else's. Raises QueryError."""
         stream = self.stream(client, number)
         if stream.reader is not None:
@@ -130,7 +130,7 @@ class Attachments:
 
     # ------------------------------------------------------------ what stands in the job
 
-    def stand(self, client: Client, ask: m.Stand) -> dict[str, Any]:
+    def stand(self, client: ClientSession, ask: m.Stand) -> dict[str, Any]:
         """Export or keep a stream, or do so no more; returns what there is to tell of it. Raises LooptapError."""
         if ask.keep and self._keeper is None:
             raise QueryError("this agent keeps nothing: it has no store.")
@@ -141,25 +141,25 @@ class Attachments:
             self.keep(standing)
         elif ask.keep is not None and self._keeper is not None:
             self._taps.drain()
-            self._keeper.leave(standing, self._lineage)
+            self._keeper.stop_recording(standing, self._lineage)
         if ask.export is not None:
             self._sharing.show(standing, ask.share, ask.export)
             for stream in list(self._delivery.streams):
-                sees = self._sharing.sight(stream.client) if stream.query is standing.query else None
+                sees = self._sharing.visibility(stream.client) if stream.query is standing.query else None
                 if sees is not None and not sees(standing):
                     stream.end("it is no longer exported", at_once=True)
                     self._delivery.mark(stream)
-        return standing.told()
+        return standing.describe()
 
-    def keep(self, standing: Standing) -> None:
+    def keep(self, standing: DeclaredStream) -> None:
         """Keep a standing stream in the file of the run, its history first."""
         if self._keeper is not None:
-            self._taps.quiet.drain()
-            self._keeper.keep(standing)
+            self._taps.unobserved.drain()
+            self._keeper.start_recording(standing)
             self._keeper.hand_over(self._lineage)  # before new values take the place of old ones
-            self._queries.heed(standing.query)
+            self._queries.schedule_command(standing.query)
 
-    def _standing_of(self, client: Client, ask: m.Stand) -> Standing:
+    def _standing_of(self, client: ClientSession, ask: m.Stand) -> DeclaredStream:
         if not ask.stream:
             return self._standing.find(ask.name)
         stream = self.stream(client, ask.stream)
@@ -170,19 +170,21 @@ class Attachments:
             raise QueryError(f"{stream.query.name!r:.120} is neither exported nor kept.")
         return self._hand_over(stream, ask.name)
 
-    def _hand_over(self, stream: ServedStream, name: str) -> Standing:
+    def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
         """Have the query of a client stand in the job, without a value lost, made twice or numbered anew."""
         query, outbox = stream.query, stream.source
         if query.recorder is not None:
             raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")
         if query.state != "live":
             raise QueryError(f"{query.name!r:.120} has {query.state}: {query.reason}")
-        assert isinstance(outbox, Outbox)
-        with self._taps.still(PATIENCE) as still:
+        assert isinstance(outbox, ValueQueue)
+        with self._taps.paused(PATIENCE) as still:
             if not still:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
             after = stream.base + outbox.number
             standing = self._standing.adopt(name or query.name, query, after, stream.client.name)
-        self._delivery.hand_over(stream, Handed(self._post, outbox, stream.base, Reader(standing.ring, after)))
-        self._queries.heed(query)
+        self._delivery.hand_over(
+            stream, HandedOverCursor(self._post, outbox, stream.base, Cursor(standing.buffer, after))
+        )
+        self._queries.schedule_command(query)
         return standing

@@ -17,7 +17,7 @@ from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.forecast.earlier_runs import earlier_of
 from looptap.training.progress.forecast.stopping_rules import Never
-from looptap.training.progress.plan import Plan, insertion
+from looptap.training.progress.plan import TrainingPlan, insertion
 
 ESTIMATORS = ("linear", "former", "paper", "ours", "ours, history", "stop known")
 CURVES = Path(__file__).with_name("curves.json")
@@ -84,7 +84,7 @@ def _verdict(case: Case, name: str) -> Verdict:
     earlier = earlier_of([np.array(c) for c in case.earlier]) if name == "ours, history" else []
 
     def made(ledger: Ledger) -> Estimator:
-        plan = Plan(run.point, run.point * run.last, run.validation, subset, ahead)
+        plan = TrainingPlan(run.point, run.point * run.last, run.validation, subset, ahead)
         match name:
             case "linear":
                 return Estimator(plan, Never(), ledger)
@@ -93,7 +93,7 @@ def _verdict(case: Case, name: str) -> Verdict:
             case "paper":
                 return Estimator(plan, RULE, ledger, forecast="former", speed="paper")
             case "stop known":
-                return Estimator(Plan(run.point, run.point * stop, run.validation), Never(), ledger)
+                return Estimator(TrainingPlan(run.point, run.point * stop, run.validation), Never(), ledger)
         return Estimator(plan, RULE, ledger, rates=run.rates, earlier=earlier)
 
     return judge(stretches(run, stop, ahead, subset), made)

@@ -15,7 +15,7 @@ from simulated import stretches
 from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.forecast.stopping_rules import Never
-from looptap.training.progress.plan import Plan
+from looptap.training.progress.plan import TrainingPlan
 
 _SHOWN = ("SGD, constant", "RMSprop, exponential", "AdaGrad, step", "transformer, AdamW, constant")
 
@@ -32,7 +32,7 @@ def draw(path: Path) -> None:
         total = sum(stretch.seconds for stretch in happened)
 
         def plan(run=run):  # type: ignore[no-untyped-def]
-            return Plan(run.point, run.point * run.last, run.validation)
+            return TrainingPlan(run.point, run.point * run.last, run.validation)
 
         made = {
             "linear": lambda ledger, plan=plan: Estimator(plan(), Never(), ledger),

@@ -27,7 +27,7 @@ from simulated import Run, make, stretches
 from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.forecast.stopping_rules import Never
-from looptap.training.progress.plan import Plan
+from looptap.training.progress.plan import TrainingPlan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; those below were looked at while the method was made
@@ -144,7 +144,7 @@ def _exact() -> list[str]:
         run = make(seed, "power", "steady")
 
         def made(ledger: Ledger, run: Run = run) -> Estimator:
-            return Estimator(Plan(run.point, run.point * run.last, run.validation), Never(), ledger)
+            return Estimator(TrainingPlan(run.point, run.point * run.last, run.validation), Never(), ledger)
 
         errors.append(judge(stretches(run, run.last), made).error)
     return [

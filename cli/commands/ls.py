@@ -13,7 +13,7 @@ from rich.text import Text
 
 from looptap.cli.commands.streams import described, plain
 from looptap.cli.formats import cost, json_of, printable, several, size
-from looptap.client.attach import RunListing, find, runs
+from looptap.client.attach import RunListing, resolve, runs
 from looptap.client.directory.ranks_of_job import numbered, spans
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
@@ -32,7 +32,7 @@ def ls(as_json: bool, clean: bool, name: str | None = None) -> int:
     """Print what is known of every run, or of ``name``, with ``clean`` of those that live; returns the exit code."""
     if clean:
         sweep(runtime_dir())
-    found = runs() if name is None else [find(name)]
+    found = runs() if name is None else [resolve(name)]
     with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
         reports = list(pool.map(_report, found))
     if as_json:

@@ -80,7 +80,7 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
         from rich.console import Console
         from rich.live import Live
 
-        view = View(run.id)
+        view = ProgressView(run.id)
         with Live(view, console=Console(highlight=False), refresh_per_second=4):
             wrong = _looked(run, stream, name, count, as_json, every, view)
     else:
@@ -89,7 +89,7 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
 
 
 def _looked(
-    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: View | None
+    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: ProgressView | None
 ) -> str:
     """Show what comes until the run ends; what is wrong, if something is."""
     number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
@@ -165,7 +165,7 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
     print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  " + "; ".join(lines), flush=True)
 
 
-class View:
+class ProgressView:
     """The bar on a terminal; between two looks the time goes on."""
 
     def __init__(self, run: str) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from looptap.cli.entry_point import DONE
 from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.client.attach import attach
-from looptap.client.streams.stream_info import StandingStream
+from looptap.client.streams.stream_info import StreamInfo
 
 
 def streams(name: str, *, as_json: bool) -> int:
@@ -31,7 +31,7 @@ def streams(name: str, *, as_json: bool) -> int:
     return DONE
 
 
-def plain(stream: StandingStream) -> dict[str, Any]:
+def plain(stream: StreamInfo) -> dict[str, Any]:
     """One stream as plain data."""
     facts = stream._asdict()
     cost = facts.pop("cost")

@@ -13,7 +13,7 @@ from typing import Any
 from looptap.cli.entry_point import DONE, complain
 from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.sources import attached
-from looptap.cli.tail import News, Tail, follow
+from looptap.cli.tail import Tail, TailItem, follow
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
@@ -142,7 +142,7 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def show(self, tail: Tail, news: Sequence[News]) -> None:
+    def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Print what is new; lost values are told where they are missing."""
         source = f"{tail.stream.name}: " if len(self._tails) > 1 else ""
         for record, missing, run in news:
@@ -191,7 +191,7 @@ class Json:
     def __enter__(self) -> Json:
         return self
 
-    def show(self, tail: Tail, news: Sequence[News]) -> None:
+    def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Print what is new; ``gap`` values are missing before it, and a ``run`` begins with it where one is named."""
         for record, missing, run in news:
             about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}

@@ -78,7 +78,7 @@ class Digits:
         """Show what comes until the job ends or has run long enough."""
         deadline = time.monotonic() + ENOUGH
         shown = 0
-        live = Live(View(self), console=self.console, refresh_per_second=8) if self.console.is_terminal else None
+        live = Live(DigitsView(self), console=self.console, refresh_per_second=8) if self.console.is_terminal else None
         with live or contextlib.nullcontext():
             while self.loss.state == "live" and time.monotonic() < deadline:
                 with contextlib.suppress(LooptapError):  # the job has just ended
@@ -138,7 +138,7 @@ class Digits:
         return f"No value came of {silent[0]!r}." if silent else ""
 
 
-class View:
+class DigitsView:
     """The five streams on a terminal."""
 
     def __init__(self, digits: Digits) -> None:

@@ -21,7 +21,7 @@ from looptap.cli.commands.control import value_of
 from looptap.cli.formats import printable
 from looptap.cli.top.model import Facts, Watcher
 from looptap.cli.top.prompts import AskText, AskWhether
-from looptap.cli.top.views import Shown, commands, heading, rooms_of, vitals
+from looptap.cli.top.views import StreamSummary, commands, heading, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
@@ -40,7 +40,7 @@ _LOW, _HIGH = 16, 28  # lines from which a terminal is low, not flat, and high
 _BUFFER = 20_000  # values of a stream that are kept here
 
 
-class Told(Message):
+class FactsUpdated(Message):
     """A round of questions is answered."""
 
     def __init__(self, seen: Facts) -> None:
@@ -48,7 +48,7 @@ class Told(Message):
         self.seen = seen
 
 
-class Done(Message):
+class RequestDone(Message):
     """What was asked of the job in a thread has come to ``what``; ``then`` takes its value, if all went well."""
 
     def __init__(self, what: str, failed: bool, value: Any, then: Callable[[Any], None] | None) -> None:
@@ -61,7 +61,7 @@ class StreamView(Static, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "enlarge", "Larger")]
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: StreamSummary) -> None:
         super().__init__()
         self.shown = shown
         self.large = False
@@ -172,7 +172,7 @@ class Top(App[None]):
         while not self._over.is_set():
             seen = watcher.look()
             if not self._over.is_set():
-                self.post_message(Told(seen))
+                self.post_message(FactsUpdated(seen))
             self._over.wait(ASK)
 
     def _leaving(self) -> bool:
@@ -180,7 +180,7 @@ class Top(App[None]):
         there = all(self.query(f"#{name}") for name in ("head", "vitals", "streams", "controls", "commands", "outcome"))
         return self._over.is_set() or not there
 
-    def on_told(self, message: Told) -> None:
+    def on_facts_updated(self, message: FactsUpdated) -> None:
         """Show how the run is."""
         if self._leaving():
             return
@@ -225,7 +225,7 @@ class Top(App[None]):
                 options.replace_option_prompt_at_index(index, Text(printable(str(new)), no_wrap=True))
 
     def _show(self, stream: LiveStream) -> None:
-        view = StreamView(Shown(stream))
+        view = StreamView(StreamSummary(stream))
         self.query_one("#streams").mount(view)
         view.call_after_refresh(self._draw)
 
@@ -260,9 +260,9 @@ class Top(App[None]):
         def work() -> None:
             try:
                 value = action()
-                told = Done(what and f"{value}", False, value, then)  # an outcome says what it is of
+                told = RequestDone(what and f"{value}", False, value, then)  # an outcome says what it is of
             except LooptapError as error:
-                told = Done(f"{what}: {error}" if what else str(error), True, None, then)
+                told = RequestDone(f"{what}: {error}" if what else str(error), True, None, then)
             if not self._over.is_set():
                 self.post_message(told)
 
@@ -270,7 +270,7 @@ class Top(App[None]):
             self._say(f"{what} …", "dim")
         threading.Thread(target=work, name="looptap-top-command", daemon=True).start()
 
-    def on_done(self, message: Done) -> None:
+    def on_request_done(self, message: RequestDone) -> None:
         """Tell what came of it."""
         if self._leaving():
             return

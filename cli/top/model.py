@@ -13,7 +13,7 @@ from looptap.client.attach import runs
 from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
 from looptap.client.streams.estimates import Estimates
-from looptap.client.streams.stream_info import StandingStream
+from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 
@@ -79,7 +79,7 @@ class Facts:
     """Events that the budget has kept from queries."""
     outbox: int = 0
     """Bytes that wait to be sent."""
-    streams: tuple[StandingStream, ...] = ()
+    streams: tuple[StreamInfo, ...] = ()
     controls: Mapping[str, ControlInfo] = field(default_factory=dict)
     commands: tuple[Mapping[str, Any], ...] = ()
     """The newest commands, the oldest first."""

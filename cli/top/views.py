@@ -137,7 +137,7 @@ def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
     return [each] * charts + [small] * (count - charts)
 
 
-class Shown:
+class StreamSummary:
     """One stream on the screen: its newest value, its rate, and a curve of its numbers, or a chart if there is room."""
 
     def __init__(self, stream: LiveStream) -> None:

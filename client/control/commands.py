@@ -32,11 +32,11 @@ class CommandPending(NoAnswer, TimeoutError):
         self.id = id
 
 
-class Told(dict[int, Any]):
+class RankReports(dict[int, Any]):
     """What each of several ranks tells of a command."""
 
 
-class Steering(Session):
+class ControlClient(Session):
     """The part of a `Run` that changes the job. Every command is recorded, runs once, and has an id.
 
     A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
@@ -208,7 +208,7 @@ class Steering(Session):
         except SnapshotError:
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
 
-        def message(run: Steering, count: int) -> m.Command:
+        def message(run: ControlClient, count: int) -> m.Command:
             return m.Command(run._requests.number(), id, what, name, packed, on, ranks=count, **how)
 
         told = self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks)
@@ -216,7 +216,7 @@ class Steering(Session):
 
     def _seen(self, told: Any) -> Outcome:
         """The outcome that was told; a change of one's own is one that was looked at."""
-        done = Outcome.of_ranks(told) if isinstance(told, Told) else Outcome.of(told)
+        done = Outcome.of_ranks(told) if isinstance(told, RankReports) else Outcome.of(told)
         seen = self.controls.seen
         if done.name in seen and isinstance(done.version, int):
             seen[done.name] = max(seen[done.name], done.version)
@@ -225,7 +225,7 @@ class Steering(Session):
     def _have_done(
         self, message: Callable[[Any, int], Any], id: str, timeout: float, on: str, what: str, ranks: Which
     ) -> Any:
-        """What came of a command on the one rank that it is for, or of each of several, as `Told`."""
+        """What came of a command on the one rank that it is for, or of each of several, as `RankReports`."""
         runs = meant(self, ranks)  # type: ignore[arg-type]  # a run is the only kind of it that there is
         try:
             if len(runs) == 1:
@@ -237,13 +237,13 @@ class Steering(Session):
             raise
         if all(type(told) is NoAnswer for told in found.values()):
             raise self._pending(timeout, on, id, what) from None
-        return Told(judged(found))
+        return RankReports(judged(found))
 
     def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
         """Have something done, or told, by each rank for itself, without waiting for the loop."""
         id = id or os.urandom(16).hex()
 
-        def one(run: Steering) -> Any:
+        def one(run: ControlClient) -> Any:
             answer = run._requests.send(m.Command(run._requests.number(), id, what))
             return run._awaited(answer, timeout, "", id, what)
 
@@ -253,11 +253,11 @@ class Steering(Session):
         known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
         off = {r: told for r, told in known.items() if isinstance(told, dict) and told.get("outcome") == "cancelled"}
         if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
-            return self._seen(Told(off))
+            return self._seen(RankReports(off))
         pending = [told for told in known.values() if isinstance(told, CommandPending)]
         if pending and len(pending) == len(known):
             raise pending[0]
-        return self._seen(Told(judged(known or found)))
+        return self._seen(RankReports(judged(known or found)))
 
     def _awaited(self, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
         """The answer to a command. Raises CommandPending."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from looptap.client.control.commands import Steering
+from looptap.client.control.commands import ControlClient
 from looptap.client.streams.live import LiveStream
-from looptap.client.streams.stream_info import StandingStream, standing_stream
+from looptap.client.streams.stream_info import StreamInfo, standing_stream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting
@@ -25,7 +25,7 @@ HOURS = 3600.0
 class Share:
     """A key for viewers, made by `Run.share`; who holds its file sees its streams until it ends."""
 
-    def __init__(self, run: Sharing, told: dict[str, Any], path: Path | None = None) -> None:
+    def __init__(self, run: SharingClient, told: dict[str, Any], path: Path | None = None) -> None:
         try:
             self.id = str(told["share"])[:100]
             self.expires = float(told["expires"])
@@ -76,13 +76,13 @@ class Share:
         return f"<Share {self.id}{where} at {', '.join(self.endpoints)}, ends in {self.left / 60:.0f} min>"
 
 
-class Sharing(Steering):
+class SharingClient(ControlClient):
     """The part of a `Run` that shows it to others and keeps its streams."""
 
     def export(
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
         timeout: float = 5.0,
-    ) -> StandingStream:  # fmt: skip
+    ) -> StreamInfo:  # fmt: skip
         """Let viewers see a stream, or with ``exported=False`` no more, at once; returns what there is to tell of it.
 
         ``stream`` is the name of a standing stream, or a live stream of this run: its query then belongs to the job
@@ -103,9 +103,7 @@ class Sharing(Steering):
         """
         return self._stand(stream, name, timeout, export=exported, share=share if isinstance(share, str) else share.id)
 
-    def keep(
-        self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0
-    ) -> StandingStream:
+    def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
         """Have the values of a stream go to the file of the run (docs/store.md), or with ``kept=False`` no more.
 
         Of a standing stream, named or read by ``stream``, what its history holds is kept, too; a live stream of your
@@ -133,7 +131,7 @@ class Sharing(Steering):
         NoAnswer.
         """
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
-        ask = m.Share(self._requests.number(), float(expires), endpoint or "", only is not None)
+        ask = m.CreateShare(self._requests.number(), float(expires), endpoint or "", only is not None)
         told = self._done(ask, timeout)
         share = Share(self, told)
         try:
@@ -159,7 +157,7 @@ class Sharing(Steering):
         ended = self._requests.send(m.Revoke(self._requests.number(), id))
         return [str(one) for one in self._requests.wait(ended, timeout, "The end of the share")]
 
-    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StandingStream:
+    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):
             told = self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
             return standing_stream(told)
@@ -174,7 +172,7 @@ class Sharing(Steering):
         return found
 
     def _done(self, request: Any, timeout: float) -> dict[str, Any]:
-        what = f"The request ({type(request).__name__.lower()})"
+        what = f"The request ({request.__struct_config__.tag})"
         told = self._requests.wait(self._requests.send(request, again=False), timeout, what)
         if not isinstance(told, dict):
             raise MessageError(f"{what} was answered with something else.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Members: TypeAlias = "dict[int, RunListing]"
 
 
-def jobs(listed: Iterable[RunListing]) -> list[RunListing]:
+def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
     """One listing for each job, the newest first: of its lowest rank that may live, with all of them as ``members``."""
     found, together = [], {}  # type: ignore[var-annotated]
     for run in listed:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from looptap.client.attach import RunListing
 
 
-def chosen(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
+def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
     """The one run that ``name`` means, of those that are ``listed`` in ``directory``."""
     usable = one_role_each([run for run in listed if not run.problem])
     matching = usable if name is None else _matching(usable, name)

@@ -20,7 +20,7 @@ SAY_AGAIN_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def awaited(
+def wait_for_run(
     look: Callable[[], T], seconds: float, tell: Callable[[str], None], *, follow: bool = False, pause: float = LOOK
 ) -> T:
     """What ``look`` finds, which looks again for ``seconds`` while there is no run.
@@ -29,7 +29,7 @@ def awaited(
     anything but NoSuchRun, RunEnded or NoDirectory, or when the time is over; and RunEnded for a run that has begun and
     ended meanwhile, unless it ``follow`` one run with the next.
 
-    >>> awaited(lambda: 7, 0.0, print)
+    >>> wait_for_run(lambda: 7, 0.0, print)
     7
     """
     began, began_at, said = time.monotonic(), time.time(), -math.inf

@@ -14,11 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import NamedTuple
 
-from looptap.client.attach import RunListing, _runs
+from looptap.client.attach import RunListing, scan
 from looptap.client.directory.select import one_role_each
 from looptap.client.guard.actions import act, end, json_line, name_of
 from looptap.client.guard.rules import Firing, Rule
-from looptap.client.guard.watch import News, Siblings, Watch
+from looptap.client.guard.watch import Judgement, RunWatch, SiblingComparison
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.protocol.files.connection import Known
@@ -36,7 +36,7 @@ _AT_ONCE = 64  # runs that are let in at one time, and actions that are under wa
 log = logging.getLogger("looptap")
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """How far a rule has come with a run: values judged, values missing, the state of the run."""
 
     run: str
@@ -63,14 +63,14 @@ class Guard:
         self.pattern, self.rules, self.dry_run = pattern, tuple(rules), dry_run
         self._directory = directory
         self._known: Known = {}
-        self._siblings = {i: Siblings(rule) for i, rule in enumerate(self.rules) if rule.compared is not None}
+        self._siblings = {i: SiblingComparison(rule) for i, rule in enumerate(self.rules) if rule.compared is not None}
         self._lock = threading.Lock()
         self._firings: list[Firing] = []
         opened = None if record is None else open_for_writing(record, append=True)
         self._record = None if opened is None else io.TextIOWrapper(opened, encoding="utf-8")
-        self._watches: dict[str, Watch] = {}
-        self._past: dict[str, list[Watched]] = {}  # by run that has ended
-        self._arriving: dict[str, Future[Watch]] = {}
+        self._watches: dict[str, RunWatch] = {}
+        self._past: dict[str, list[WatchedRun]] = {}  # by run that has ended
+        self._arriving: dict[str, Future[RunWatch]] = {}
         self._again: dict[str, tuple[float, float]] = {}  # when to try again, and how long to wait after that
         self._fired: dict[tuple[str, int], float] = {}
         self._acting: set[Future[None]] = set()
@@ -92,7 +92,7 @@ class Guard:
             return list(self._firings)
 
     @property
-    def watched(self) -> list[Watched]:
+    def watched(self) -> list[WatchedRun]:
         """How far each rule has come with each run, those that have ended included."""
         with self._lock:
             watches, past = list(self._watches.values()), [each for one in self._past.values() for each in one]
@@ -168,7 +168,7 @@ class Guard:
         now = time.monotonic()
         self._next_look = now + LOOK
         left = 0
-        for listed in one_role_each([each for each in _runs(self._directory, self._known) if not each.problem]):
+        for listed in one_role_each([each for each in scan(self._directory, self._known) if not each.problem]):
             if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
                 continue
             left += 1
@@ -176,7 +176,7 @@ class Guard:
             if known or now < self._again.get(listed.id, (0.0, 0.0))[0]:
                 continue
             if len(self._arriving) < _AT_ONCE:
-                self._arriving[listed.id] = self._doors.submit(Watch, listed, self.rules, self._siblings, PATIENCE)
+                self._arriving[listed.id] = self._doors.submit(RunWatch, listed, self.rules, self._siblings, PATIENCE)
         self._left = left
         self._looks += 1
 
@@ -197,7 +197,7 @@ class Guard:
                 self._leave(id, watch)
         self._acting = {future for future in self._acting if not future.done()}
 
-    def _arrived(self, id: str, future: Future[Watch]) -> None:
+    def _arrived(self, id: str, future: Future[RunWatch]) -> None:
         error = future.exception()
         if error is None:
             watch = future.result()
@@ -211,7 +211,7 @@ class Guard:
             self._note(Firing(time.time(), id, "", None, None, "problem", f"not guarded yet: {error}"))
         self._again[id] = time.monotonic() + pause, min(2 * pause, 60.0)
 
-    def _leave(self, id: str, watch: Watch) -> None:
+    def _leave(self, id: str, watch: RunWatch) -> None:
         """The run is over, or its link is for good; siblings keep what it had."""
         told = self._told(watch)
         with self._lock:
@@ -224,13 +224,13 @@ class Guard:
             self._note(Firing(time.time(), id, "", None, None, "gap", text))
         watch.run.close()
 
-    def _told(self, watch: Watch) -> list[Watched]:
+    def _told(self, watch: RunWatch) -> list[WatchedRun]:
         id, state = watch.run.id, watch.run.state
-        return [Watched(id, judge.rule.name, state, judge.judged, judge.missing) for _, judge in watch.judges]
+        return [WatchedRun(id, judge.rule.name, state, judge.judged, judge.missing) for _, judge in watch.judges]
 
     # ------------------------------------------------------------ firings
 
-    def _heard(self, watch: Watch, index: int, news: News) -> None:
+    def _heard(self, watch: RunWatch, index: int, news: Judgement) -> None:
         rule, id, now = self.rules[index], watch.run.id, time.monotonic()
         if news.kind:
             self._note(Firing(time.time(), id, rule.name, news.event, None, news.kind, str(news.value)))
@@ -246,7 +246,7 @@ class Guard:
         else:
             self._acting.add(self._hands.submit(self._act, firing, rule, watch))
 
-    def _act(self, firing: Firing, rule: Rule, watch: Watch) -> None:
+    def _act(self, firing: Firing, rule: Rule, watch: RunWatch) -> None:
         began = time.monotonic()
         for action in rule.actions:
             named = firing._replace(action=name_of(action))

@@ -26,7 +26,7 @@ STEPS = 1_000
 """Steps at which runs are compared with their siblings; those before are forgotten."""
 
 
-class News(NamedTuple):
+class Judgement(NamedTuple):
     """A rule is true at ``event``; with a ``kind`` ("gap", "problem") it could not be judged: ``value`` says why."""
 
     event: int | None
@@ -42,11 +42,11 @@ class Judge(Protocol):
     missing: int
     over: bool
 
-    def look(self) -> Iterator[News]:
+    def look(self) -> Iterator[Judgement]:
         """What is new since the last look."""
 
 
-class Siblings:
+class SiblingComparison:
     """What the runs had at each step, and which of them are worse than the rest."""
 
     def __init__(self, rule: Rule) -> None:
@@ -54,7 +54,7 @@ class Siblings:
         self._how, self._lasting = rule.compared, int(rule.lasting)
         self._steps: dict[float, dict[str, tuple[float, float, int]]] = {}  # badness, value and event
         self._worse: dict[str, dict[float, bool]] = {}
-        self._news: dict[str, list[News]] = {}
+        self._news: dict[str, list[Judgement]] = {}
         self._changed: set[float] = set()
 
     def add(self, run: str, step: float, value: float, event: int) -> None:
@@ -69,7 +69,7 @@ class Siblings:
             for verdicts in self._worse.values():
                 verdicts.pop(oldest, None)
 
-    def news(self, run: str) -> list[News]:
+    def news(self, run: str) -> list[Judgement]:
         """Where ``run`` was found to be worse since the last time one asked."""
         if self._changed:
             for step in sorted(self._changed):
@@ -86,7 +86,7 @@ class Siblings:
             worse = self._worse.setdefault(run, {})
             worse[step] = enough and self._is_worse(own, ranking)
             if worse[step] and self._lasts(worse, step):
-                self._news.setdefault(run, []).append(News(event, value))
+                self._news.setdefault(run, []).append(Judgement(event, value))
 
     def _is_worse(self, own: float, ranking: Sequence[float]) -> bool:
         """Whether ``own``, which is one of ``ranking``, is beyond the bound around the median of the others."""
@@ -109,7 +109,7 @@ class Siblings:
 class StreamJudge:
     """Judges the values of a query."""
 
-    def __init__(self, rule: Rule, run: Run, siblings: Siblings | None) -> None:
+    def __init__(self, rule: Rule, run: Run, siblings: SiblingComparison | None) -> None:
         self.rule, self.run, self._siblings = rule, run, siblings
         self.stream = run.stream(
             rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget, buffer=BUFFER,
@@ -121,7 +121,7 @@ class StreamJudge:
         self._number = self._event = self._row = self._told = 0
         self._failed = False
 
-    def look(self) -> Iterator[News]:
+    def look(self) -> Iterator[Judgement]:
         """What is new since the last look."""
         if self.over or (self.stream.state == LIVE and self.stream._expected == self._number + 1):
             if self._siblings is not None:
@@ -142,9 +142,9 @@ class StreamJudge:
             more = lost.count(None) > self.stream.broken_off  # that a run was killed is not news of the rule
             yield from self._missed(None, sum(filter(None, lost)), more)
             if self.stream.state == FAILED and self.run.state in OPEN:  # else the run has ended
-                yield News(None, self.stream.reason, "problem")
+                yield Judgement(None, self.stream.reason, "problem")
 
-    def _judge(self, record: Record) -> Iterator[News]:
+    def _judge(self, record: Record) -> Iterator[Judgement]:
         before, self._row = self._row, 0
         if record.error is not None:
             yield from self._problem(record.error.strip().splitlines()[-1])
@@ -163,7 +163,7 @@ class StreamJudge:
         if true:
             self._row = before + 1
             if self._row >= self.rule.lasting:
-                yield News(record.event, value)
+                yield Judgement(record.event, value)
 
     def _missing(self, record: Record) -> tuple[int, bool]:
         """How many values are missing right before ``record``, and whether there may be more."""
@@ -174,7 +174,7 @@ class StreamJudge:
         gaps = self.stream.gaps if self.stream.dropped or not self.stream.mapped else ()
         return missing, any(gap.missing is None and self._number <= gap.after < record.number for gap in gaps)
 
-    def _missed(self, event: int | None, count: int, more: bool) -> Iterator[News]:
+    def _missed(self, event: int | None, count: int, more: bool) -> Iterator[Judgement]:
         if count <= 0 and not more:
             return
         self.missing += max(0, count)
@@ -188,12 +188,12 @@ class StreamJudge:
             reason = f"the link was lost ({self.run.losses} times so far) with what was on its way"
         reason = reason or "they never came"
         unknown = " at least" if more else ""
-        yield News(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
+        yield Judgement(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
 
-    def _problem(self, text: str) -> Iterator[News]:
+    def _problem(self, text: str) -> Iterator[Judgement]:
         if not self._failed:
             self._failed = True
-            yield News(self._event or None, text, "problem")
+            yield Judgement(self._event or None, text, "problem")
 
 
 class StallJudge:
@@ -204,34 +204,34 @@ class StallJudge:
         self.judged = self.missing = 0
         self.over = self._told = False
 
-    def look(self) -> Iterator[News]:
+    def look(self) -> Iterator[Judgement]:
         """What is new since the last look."""
         self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
             self.judged, self._told = self.judged + 1, False
             if not self.run.paused and self.run.idle > self.rule.quiet:
-                yield News(None, round(self.run.idle, 1))
+                yield Judgement(None, round(self.run.idle, 1))
         elif not self.over and self.run.silence > self.rule.quiet and not self._told:
             self._told = True
-            yield News(None, f"whether it stands still is not known: {self.run.reason}", "problem")
+            yield Judgement(None, f"whether it stands still is not known: {self.run.reason}", "problem")
 
 
-class Watch:
+class RunWatch:
     """One attached run and its judges. Raises LinkError if it cannot be attached to."""
 
     def __init__(
-        self, listed: RunListing, rules: Sequence[Rule], siblings: dict[int, Siblings], timeout: float
+        self, listed: RunListing, rules: Sequence[Rule], siblings: dict[int, SiblingComparison], timeout: float
     ) -> None:
         self.listed, self.run = listed, listed.attach(timeout)
         self.judges: list[tuple[int, Judge]] = []
-        self.problems: list[tuple[int, News]] = []
+        self.problems: list[tuple[int, Judgement]] = []
         """Rules that this run cannot be asked."""
         try:
             for index, rule in enumerate(rules):
                 try:
                     self.judges.append((index, _judge(rule, self.run, siblings.get(index))))
                 except (QueryError, LimitReached) as error:
-                    self.problems.append((index, News(None, str(error), "problem")))
+                    self.problems.append((index, Judgement(None, str(error), "problem")))
         except BaseException:
             self.run.close()
             raise
@@ -242,5 +242,5 @@ class Watch:
         return self.run.state not in OPEN and all(judge.over for _, judge in self.judges)
 
 
-def _judge(rule: Rule, run: Run, siblings: Siblings | None) -> Judge:
+def _judge(rule: Rule, run: Run, siblings: SiblingComparison | None) -> Judge:
     return StallJudge(rule, run) if rule.quiet else StreamJudge(rule, run, siblings)

@@ -59,7 +59,7 @@ def write_frame(sink: IO[bytes], frame: bytes) -> None:
     sink.flush()
 
 
-class NodeRelay:
+class MergeRelay:
     """Answers a client in the place of the agents of ``ranks``; ``send`` takes its frames."""
 
     def __init__(self, run: Run, ranks: Sequence[int], send: Callable[[bytes], None]) -> None:
@@ -144,7 +144,7 @@ def relay(run: Run, ranks: Sequence[int]) -> int:
         with writing, contextlib.suppress(BrokenPipeError):
             write_frame(sink, frame)
 
-    node = NodeRelay(run, ranks, send)
+    node = MergeRelay(run, ranks, send)
 
     def beats() -> None:
         while not over.wait(_BEAT):
@@ -157,7 +157,7 @@ def relay(run: Run, ranks: Sequence[int]) -> int:
     return 0
 
 
-class NodeLink:
+class MergeRelayTransport:
     """The client's end: a transport over the stdin and stdout of ``command``, which ends in `looptap relay`."""
 
     def __init__(self, command: Sequence[str]) -> None:

@@ -14,11 +14,11 @@ from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
 from looptap.client.ranks.rank_stream import PATIENCE, Combined, RankPart, RankStream
 from looptap.client.ranks.ranks import ALL
-from looptap.client.ranks.window_assembler import Whole
+from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.language.rank_windows import Merger
+from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import BUFFER_BYTES
 from looptap.streams.values.rows import rows
@@ -82,8 +82,8 @@ class _Joined(RankStream):
 
     on_batch: Callable[[Batch], None]
 
-    def _push(self, batch: Batch) -> None:
-        super()._push(batch)
+    def publish(self, batch: Batch) -> None:
+        super().publish(batch)
         self.on_batch(batch)
 
 
@@ -97,7 +97,7 @@ def joined(
     )  # fmt: skip
     assert isinstance(stream, _Joined)
     lead = next(iter(stream.parts.values()))
-    merger = Merger(attach.code.text, lead.functions)
+    merger = RankMerger(attach.code.text, lead.functions)
     stream.combined = lambda whole: merger.joined(_values(whole))
     stream.on_batch = on_batch
     told = {"fields": lead.names, "mapped": False, "explain": lead.explain(), "notes": stream.notes}
@@ -174,12 +174,12 @@ def _asked(
     return stream
 
 
-def _values(whole: Whole) -> list[Any]:
+def _values(whole: AssembledWindow) -> list[Any]:
     return [part.value for part in whole.parts.values()]
 
 
 def _merged(text: str, functions: Iterable[str]) -> Combined:
-    merger = Merger(text, functions)
+    merger = RankMerger(text, functions)
     return lambda whole: merger.value(_values(whole))
 
 
@@ -204,7 +204,7 @@ class _Spread:
             f"clocks of different hosts are compared by the time that answers take: to {1e3 * worst:.2g} ms here"
         ]  # fmt: skip
 
-    def __call__(self, whole: Whole) -> tuple[float, int, int, float]:
+    def __call__(self, whole: AssembledWindow) -> tuple[float, int, int, float]:
         if time.monotonic() > self._compared + _COMPARE:
             self._compare(_SOON)
         times = {rank: part.time - self._offsets[rank].seconds for rank, part in whole.parts.items()}

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.client.directory.ranks_of_job import numbered
-from looptap.client.ranks.window_assembler import Assembly, Part, Whole
+from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
 from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
-from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, Seam
+from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, RunSeam
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.stream.stream import Cost
 
@@ -29,7 +29,7 @@ _INBOX, _INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wai
 _LOOK = 1.0  # seconds between two looks at how the ranks are
 _ABSENT = 1000
 
-Combined = Callable[[Whole], Any]
+Combined = Callable[[AssembledWindow], Any]
 """Makes one value of what the ranks have; None where each value is for itself."""
 
 
@@ -64,7 +64,7 @@ class RankStream(LiveStream):
         self.gone: dict[int, str] = {}
         """The ranks that have ended or could not be reached, and why."""
         self.combined: Combined | None = None
-        self._gathering = Gathering(Assembly(ranks, patience, together=bool(attach.align)), weakref.ref(self))
+        self._gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
         self._absent: deque[Absent] = deque(maxlen=_ABSENT)
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
@@ -151,13 +151,13 @@ class RankStream(LiveStream):
 
     # ------------------------------------------------------------ on the thread of the gathering
 
-    def _deliver(self, wholes: Sequence[Whole], late: Sequence[tuple[int, int, Part]]) -> None:
+    def _deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
         """Append what is complete, and what came too late where each value is for itself."""
         events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
         values: list[Any] = []
         clock = self._place[1]
 
-        def add(rank: int, event: int, part: Part, value: Any, flag: int) -> None:
+        def add(rank: int, event: int, part: RankContribution, value: Any, flag: int) -> None:
             nonlocal clock
             if not values and clock == 0.0:
                 clock = part.clock
@@ -188,7 +188,7 @@ class RankStream(LiveStream):
         flagged = bytes(flags) if any(flags) else b""
         one = len(set(ranks)) == 1
         windows = None if self.combined is None else array("q", [whole.number for whole in wholes])
-        self._push(Batch(
+        self.publish(Batch(
             self._next, events, times, values, clock, flagged, ranks[0], ranks=None if one else ranks, windows=windows
         ))  # fmt: skip
         self._next += len(values)
@@ -198,13 +198,13 @@ class RankStream(LiveStream):
             if rank not in self.gone:
                 self.gone[rank] = f"{self.parts[rank].state}: {self.parts[rank].reason}"
 
-    def _moved(self, seams: Sequence[tuple[int, Seam]]) -> None:
+    def _moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
         for rank, seam in seams:
             if rank == self.ranks[0]:
                 with self._changed:
                     self._seams.append(seam._replace(after=self._next - 1))
 
-    def _one(self, whole: Whole) -> tuple[Any, int]:
+    def _one(self, whole: AssembledWindow) -> tuple[Any, int]:
         flag = 0
         for rank, part in whole.parts.items():
             if part.flag & ERROR:
@@ -264,12 +264,13 @@ class RankPart(LiveStream):
     def _again(self, request: int, moved: tuple[str, str] | None) -> Any:
         again = super()._again(request, moved)
         if moved is not None:
-            self.gathering.post(self._rank, Seam(0, *moved))
+            self.gathering.post(self._rank, RunSeam(0, *moved))
         return again
 
-    def _push(self, batch: Batch) -> None:
+    def publish(self, batch: Batch) -> None:
+        """Append a batch, and hand what is new to the thread that merges the ranks."""
         fresh = batch if batch.first >= self._expected else batch.part(self._expected - batch.first)
-        super()._push(batch)
+        super().publish(batch)
         if fresh.values:
             self.gathering.post(self._rank, fresh)
 
@@ -285,11 +286,11 @@ class RankPart(LiveStream):
 class Gathering:
     """The thread that brings the values of the ranks together; it holds no stream, and ends with its own."""
 
-    def __init__(self, assembly: Assembly, stream: weakref.ref[RankStream]) -> None:
+    def __init__(self, assembly: WindowAssembler, stream: weakref.ref[RankStream]) -> None:
         self.assembly, self._stream = assembly, stream
         self.dropped = dict.fromkeys(assembly.ranks, 0)
         self._changed = threading.Condition()
-        self._inbox: deque[tuple[int, Batch | Seam | None]] = deque()
+        self._inbox: deque[tuple[int, Batch | RunSeam | None]] = deque()
         self._held = self._held_bytes = 0
         self._stopped = self._running = False
         self._awaited: tuple[dict[int, float], float] = {}, 0.0
@@ -299,7 +300,7 @@ class Gathering:
         self._running = True
         threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
 
-    def post(self, rank: int, what: Batch | Seam | None) -> None:
+    def post(self, rank: int, what: Batch | RunSeam | None) -> None:
         """Hand over what has come of a rank, from any thread: values, its move to another run, or its end."""
         with self._changed:
             if type(what) is Batch:
@@ -347,7 +348,7 @@ class Gathering:
             for rank, what in inbox:
                 if what is None:
                     self.assembly.over(rank)
-                elif type(what) is Seam:
+                elif type(what) is RunSeam:
                     self.assembly.moved(rank)
                     seams.append((rank, what))
                 else:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from looptap.client.directory.ranks_of_job import numbered
-from looptap.client.ranks.merge_relay import NodeLink
+from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.session.session import OPEN
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
@@ -25,7 +25,7 @@ _STARTING = 20.0  # seconds more for a relay to start
 T = TypeVar("T")
 
 
-class Siblings(Protocol):
+class RankDirectory(Protocol):
     """Where the ranks of a job are found."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
@@ -44,7 +44,7 @@ class Siblings(Protocol):
         """The run of another rank. Raises LinkError."""
 
 
-class Alone:
+class NoRankDirectory:
     """What a run knows of its siblings that was not found by its connection file: nothing."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
@@ -82,7 +82,7 @@ class Ranks(Mapping[int, "Run"]):
     True
     """
 
-    def __init__(self, owner: Run, siblings: Siblings) -> None:
+    def __init__(self, owner: Run, siblings: RankDirectory) -> None:
         self._owner = weakref.ref(owner)
         self._siblings = siblings
         self._rank, self._follow = owner.info.rank, owner._follow
@@ -187,7 +187,7 @@ class Ranks(Mapping[int, "Run"]):
         with opening:
             reached = self._relays.get(ranks)
             if reached is None or reached.state != "live":
-                link = NodeLink(self._siblings.relay(run.info, ranks))
+                link = MergeRelayTransport(self._siblings.relay(run.info, ranks))
                 reached = type(run)(link, timeout=timeout + _STARTING)
                 self._relays[ranks] = reached
             return reached

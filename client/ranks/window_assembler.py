@@ -1,7 +1,7 @@
 """Values of several ranks brought together by the numbers of their events, or of their windows.
 
-An `Assembly` has no clock and no thread: it is told what came and what time it is, and says what is complete. It waits
-for a rank that has something to say, yet for none longer than ``patience`` seconds after the first value came.
+An `WindowAssembler` has no clock and no thread: it is told what came and what time it is, and says what is complete. It
+waits for a rank that has something to say, yet for none longer than ``patience`` seconds after the first value came.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key: TypeAlias = tuple[int, int, int]
 """The how-many-th run of its name, the number of an event or a window, and how many values of it came before."""
 
 
-class Part(NamedTuple):
+class RankContribution(NamedTuple):
     """What one rank has for a number: the event, its time on the host's clock, that clock, the value and its flag."""
 
     event: int
@@ -27,11 +27,11 @@ class Part(NamedTuple):
     nbytes: int
 
 
-class Whole(NamedTuple):
+class AssembledWindow(NamedTuple):
     """What the ranks have for one number, and the ranks that were not waited for any longer, or have nothing."""
 
     number: int
-    parts: dict[int, Part]
+    parts: dict[int, RankContribution]
     missing: tuple[int, ...]
 
 
@@ -39,7 +39,7 @@ MOST, MOST_BYTES = 100_000, 268_435_456
 """Numbers that wait, and bytes of their values; above, the oldest is waited for no longer."""
 
 
-class Assembly:
+class WindowAssembler:
     """The values of ``ranks`` by number.
 
     With ``together`` they begin together: what some ranks yielded before the others were asked, which are there in
@@ -52,7 +52,7 @@ class Assembly:
         """Those that may have more to say."""
         self.late = dict.fromkeys(self.ranks, 0)
         """Values that came when their number had been given up, by rank."""
-        self._parts: dict[Key, dict[int, Part]] = {}
+        self._parts: dict[Key, dict[int, RankContribution]] = {}
         self._since: dict[Key, float] = {}
         self._order: list[Key] = []
         self._first: dict[tuple[int, int], Key] = {}  # by rank and run
@@ -61,7 +61,7 @@ class Assembly:
         self._given = (0, -1, 0)
         self._bytes = 0
 
-    def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, Part]]:
+    def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, RankContribution]]:
         """Take in what has come of a rank at the time ``now``; what is too late comes back, with its number."""
         numbers = batch.windows or batch.events
         flags = batch.flags or bytes(len(batch.values))
@@ -74,7 +74,7 @@ class Assembly:
             last = number
             key = run, number, times
             event, time, value, flag = columns
-            part = Part(event, time, clock, value, flag, size)
+            part = RankContribution(event, time, clock, value, flag, size)
             if key <= self._given:
                 self.late[rank] += 1
                 late.append((number, part))
@@ -97,7 +97,7 @@ class Assembly:
         """A rank has nothing more to say."""
         self.live.discard(rank)
 
-    def ready(self, now: float) -> Iterator[Whole]:
+    def ready(self, now: float) -> Iterator[AssembledWindow]:
         """What is complete, or has waited for long enough, in the order of the numbers."""
         while self._order:
             key = self._order[0]
@@ -114,7 +114,7 @@ class Assembly:
                 if any(self._first.get((rank, key[0]), key) > key for rank in missing):
                     continue
                 self._begun = key[0]
-            yield Whole(key[1], dict(sorted(parts.items())), missing)
+            yield AssembledWindow(key[1], dict(sorted(parts.items())), missing)
 
     def deadline(self) -> float | None:
         """When something will have waited for long enough; None if nothing waits."""

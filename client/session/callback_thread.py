@@ -16,22 +16,22 @@ IDLE = 10.0
 """Seconds without work after which the thread ends; it is started again when needed."""
 
 
-class Pumped(Protocol):
+class CallbackSource(Protocol):
     """A stream that may have something for its callbacks."""
 
     def _pump(self) -> bool: ...
 
 
-class Callbacks:
+class CallbackThread:
     """The streams that have something for their callbacks, each once, and the thread that serves them."""
 
     def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[Pumped, None] = OrderedDict()
+        self._waiting: OrderedDict[CallbackSource, None] = OrderedDict()
         self._running = False
 
-    def schedule(self, stream: Pumped) -> None:
+    def schedule(self, stream: CallbackSource) -> None:
         """Have the callbacks of ``stream`` called soon."""
         with self._changed:
             if stream in self._waiting:
@@ -58,7 +58,7 @@ class Callbacks:
                 self.schedule(stream)
             del stream  # not kept alive while the thread waits
 
-    def _next(self) -> Pumped | None:
+    def _next(self) -> CallbackSource | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._idle, self._idle)
             if self._waiting:

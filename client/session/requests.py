@@ -56,7 +56,7 @@ class _Asked:
     """Whether it ever went over a link: then it may have been done."""
 
 
-class Requests:
+class PendingRequests:
     """Numbers requests, sends them with ``send``, and hands each its answer; ``outlook`` says why one may not come.
 
     ``send`` returns False while there is no link: then the request waits for the next one, as long as its caller does.

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from looptap.client.session.callback_thread import Callbacks
-from looptap.client.session.requests import Requests
+from looptap.client.session.callback_thread import CallbackThread
+from looptap.client.session.requests import PendingRequests
 from looptap.client.session.vitals import QUIET_SECONDS, Vitals
 from looptap.client.session.weak_receiver import WeakReceiver
 from looptap.client.transport.base import Transport
@@ -72,8 +72,8 @@ class Session:
         self._expected, self._follow = run, follow
         self._vitals = Vitals()
         self._transport = transport
-        self._requests = Requests(self._send, lambda: self._outlook(""))
-        self._callbacks = Callbacks()
+        self._requests = PendingRequests(self._send, lambda: self._outlook(""))
+        self._callbacks = CallbackThread()
         self._streams: dict[int, weakref.ref[LiveStream]] = {}
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._early: list[weakref.ref[LiveStream]] = []  # those that the next run has not declared yet
@@ -375,7 +375,7 @@ class _Verdict:
             stream._finish(FAILED, str(error))
 
 
-def _hang_up(transport: Transport, callbacks: Callbacks) -> None:
+def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
     """Take leave and end the threads. Runs as a finalizer too: on any thread, at the exit of the process."""
     _take_leave(transport)
     transport.close()

@@ -40,7 +40,7 @@ class Estimates:
         value = self._stream.latest
         return value if is_report(value) else None
 
-    def told(self) -> Mapping[str, Any] | None:
+    def describe(self) -> Mapping[str, Any] | None:
         """The newest report; None if the run is over, does not answer or tells nothing."""
         try:
             return self.newest() if self._run.alive else None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
-from looptap.client.streams.stream_info import StandingStream
+from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
-from looptap.streams.stream.buffer import Batch, Seam
+from looptap.streams.stream.buffer import Batch, RunSeam
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
 from looptap.streams.values.sizing import size_of
@@ -141,7 +141,7 @@ class LiveStream(Stream):
         with self._changed:
             self._wait_until(lambda: self._expected > self._upto, timeout)
 
-    def _stands(self, found: StandingStream) -> None:
+    def _stands(self, found: StreamInfo) -> None:
         """The query has become a standing stream of the job, which this one reads from now on."""
         self._own, self.standing = self._attach, found.name
         self._attach = msgspec.structs.replace(self._attach, code=m.Code(found.name), named=True)
@@ -161,7 +161,7 @@ class LiveStream(Stream):
             self._bridge(batch.first, batch.events[0])
             self._relinked, self._first_place = False, None  # the next cut is judged by what comes from now on
         batch = batch._replace(first=batch.first + self._offset)
-        self._push(batch)
+        self.publish(batch)
         if self._first_place is None:
             self._first_place = (batch.first, batch.events[0])
         self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
@@ -182,7 +182,7 @@ class LiveStream(Stream):
             self._relinked = self._accounted = False
             self._first_place, self._last_place = None, (self._expected - 1, 0)
             with self._changed:
-                self._seams.append(Seam(self._expected - 1, *moved))
+                self._seams.append(RunSeam(self._expected - 1, *moved))
             if self.standing is not None:  # the next run numbers its values from 1
                 self._offset = self._expected - 1
         above = min(max(0, self._expected - 1 - self._offset), _LARGEST)

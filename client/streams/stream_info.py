@@ -10,7 +10,7 @@ from looptap.streams.stream.stream import Cost
 _MOST = 10_000  # streams that an agent may tell of
 
 
-class StandingStream(NamedTuple):
+class StreamInfo(NamedTuple):
     """One standing stream of a run, as of the moment when it was asked for; `Run.stream` reads it by its name."""
 
     name: str
@@ -44,14 +44,14 @@ class StandingStream(NamedTuple):
     """The client that has handed its query over (`Run.export`, `Run.keep`); empty for one that the job declares."""
 
 
-def standing_streams(told: Any) -> list[StandingStream]:
+def standing_streams(told: Any) -> list[StreamInfo]:
     """The list that an agent has told. Raises MessageError if it is none."""
     if not isinstance(told, list | tuple) or len(told) > _MOST:
         raise MessageError("The question for the standing streams was answered with something else.")
     return [standing_stream(entry) for entry in told]
 
 
-def standing_stream(told: Any) -> StandingStream:
+def standing_stream(told: Any) -> StreamInfo:
     """One stream that an agent has told of. Raises MessageError if it is none."""
     try:
         facts: dict[str, Any]
@@ -62,6 +62,6 @@ def standing_stream(told: Any) -> StandingStream:
         facts |= {"exported": told.get("exported") is True, "kept": told.get("kept") is True}
         facts["shares"] = tuple(str(share)[:100] for share in told.get("shares", ())[:1000])
         facts["by"] = str(told.get("by", ""))[:1000]
-        return StandingStream(**facts, fields=fields, rate=float(told["rate"]), cost=cost)
+        return StreamInfo(**facts, fields=fields, rate=float(told["rate"]), cost=cost)
     except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         raise MessageError("A standing stream that is told of with something else than its facts.") from None

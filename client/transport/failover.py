@@ -15,7 +15,7 @@ Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
 """The link to the run that comes after one, not started yet; None while there is none."""
 
 
-class Following:
+class FailoverTransport:
     """A transport that does not end with its run: every ``pause`` seconds it looks
     for the next one, which ``find`` finds.
 
@@ -29,7 +29,7 @@ class Following:
     def start(self, receiver: Receiver, timeout: float) -> None:
         """Connect to the first run. Raises the LinkError that says why not."""
         self._receiver = receiver
-        self._link.start(_Relay(receiver, self), timeout)
+        self._link.start(_FailoverReceiver(receiver, self), timeout)
 
     def send(self, frame: bytes) -> None:
         """Send one frame to the run of this moment."""
@@ -56,7 +56,7 @@ class Following:
                 if self._closed.is_set():  # by somebody who did not see this link
                     self._link.close(0.0)
                     return
-                self._link.start(_Relay(self._receiver, self), _PATIENCE)
+                self._link.start(_FailoverReceiver(self._receiver, self), _PATIENCE)
             except (LinkError, OSError):  # it may be starting, or ending; the next look will tell
                 continue
             self._run = run
@@ -64,10 +64,10 @@ class Following:
             return
 
 
-class _Relay:
+class _FailoverReceiver:
     """The receiver of one link: it passes everything on but the end."""
 
-    def __init__(self, receiver: Receiver, following: Following) -> None:
+    def __init__(self, receiver: Receiver, following: FailoverTransport) -> None:
         self.on_frame, self.on_tick = receiver.on_frame, receiver.on_tick
         self.on_lost, self.on_back, self.on_next = receiver.on_lost, receiver.on_back, receiver.on_next
         self.on_end = following._ended

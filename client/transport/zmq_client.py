@@ -1,6 +1,7 @@
 """The client's end of the wire: one thread, one encrypted DEALER socket, restored when it is lost.
 
-Guarantees: `Link.send` may be called from any thread and never waits; frames leave in the order of the calls. All
+Guarantees: `ZmqTransport.send` may be called from any thread and never waits; frames leave in the order of the calls.
+All
 of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the run
 is known to be gone: it is back within 2 s once the way is free. The agent is not trusted: frames are bounded, and a
 receiver's exception is counted, not fatal. Assumes that the receiver's methods return soon.
@@ -39,7 +40,7 @@ _NEVER = 1_000_000_000  # milliseconds
 _ENVELOPE = 1 << 20  # what a message may have around its values
 
 
-class Link:
+class ZmqTransport:
     """A connection to the agent at one of ``endpoints``, which holds the secret of the key ``server``.
 
     ``still_there`` says whether the run may still be there (None: unknown); a lost link is given up once it says no.
@@ -130,7 +131,7 @@ class Link:
         error: LinkError | None = None
         try:
             with shared_context() as context:
-                error = self._keep_up(context)
+                error = self._reconnect_loop(context)
         except LinkError as known:
             error = known
         except Exception as unexpected:  # without this the user would wait for a dead thread
@@ -142,11 +143,11 @@ class Link:
             was_up = self._up.is_set()
             self._up.set()
             if was_up and error is not None and not self._stopping:
-                self._tell(self._receiver.on_end, error)
+                self._dispatch(self._receiver.on_end, error)
             self._wake_in.close()
             self._wake_out.close()
 
-    def _keep_up(self, context: Context) -> LinkError | None:
+    def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect, again and again; the error that makes it pointless, None when asked to stop."""
         pause, attempt, hung_up = _RETRY, 0, 0
         longest = _RETRY_LONGEST if self._route is None else self._route.longest
@@ -165,14 +166,14 @@ class Link:
                     if error is None and not self._stopping:
                         if was_up:
                             self._outgoing.clear()
-                            self._tell(self._receiver.on_back)
+                            self._dispatch(self._receiver.on_back)
                         self._up.set()
                         pause = _RETRY
                         self._serve(connection)
                         if self._stopping:
                             return None
                         error = NoAnswer(f"The link to {shown} is lost; trying to restore it.")
-                        self._tell(self._receiver.on_lost, error)
+                        self._dispatch(self._receiver.on_lost, error)
                     elif self._route is not None and error is not None and not isinstance(error, RefusedKey):
                         error = self._route.broken()
             hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
@@ -241,7 +242,7 @@ class Link:
                 connection.seen()
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
-                self._tell(self._receiver.on_tick)
+                self._dispatch(self._receiver.on_tick)
 
     def _drain_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -268,14 +269,14 @@ class Link:
             except zmq.Again:
                 return False
             if not dealer.getsockopt(zmq.RCVMORE):
-                self._tell(self._receiver.on_frame, frame)
+                self._dispatch(self._receiver.on_frame, frame)
                 continue
             self.refused_messages += 1
             while dealer.getsockopt(zmq.RCVMORE):  # one by one: they are not held
                 dealer.recv()
         return True
 
-    def _tell(self, method: Callable[..., None], *arguments: object) -> None:
+    def _dispatch(self, method: Callable[..., None], *arguments: object) -> None:
         try:
             method(*arguments)
         except Exception as error:  # a bug or a hostile message must not end the thread that users wait for

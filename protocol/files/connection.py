@@ -78,7 +78,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
         return f"ConnectionFile(run={self.run.id!r}, role={self.role!r}, endpoints={self.endpoints!r})"
 
 
-class _Versioned(msgspec.Struct):
+class _VersionedFile(msgspec.Struct):
     version: tuple[int, int]
 
 
@@ -227,7 +227,7 @@ def read(path: Path) -> ConnectionFile:
 def parse(data: bytes, path: str) -> ConnectionFile:
     """The connection file in ``data``, which came from ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        version = msgspec.json.decode(data, type=_VersionedFile).version
         if version[0] != VERSION[0]:
             raise VersionMismatch(
                 f"{path} is of protocol version {version[0]}.{version[1]}, this looptap speaks "

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.agent import Agent
-from looptap.agent.io.server_socket import Sent
-from looptap.agent.server.recording import Keeper
-from looptap.agent.server.request_dispatcher import Service
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.client.run import Run
 from looptap.client.transport.base import Receiver
 from looptap.protocol.errors import RunEnded
@@ -48,25 +48,25 @@ class _Link:
 
     endpoints = ()
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: RequestDispatcher) -> None:
         self.service = service
         self.receivers: dict[bytes, Receiver] = {}
 
-    def send(self, peer: bytes, frame: bytes) -> Sent:
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
         receiver = self.receivers.get(peer)
         if receiver is None:
-            return Sent.GONE
+            return SendResult.GONE
         receiver.on_frame(frame)
-        return Sent.OK
+        return SendResult.OK
 
     def wake(self) -> None:
         before, tries = -1, 0
-        while self.service.flush() or not self.service.rest():
-            sent = self.service.delivery.sent_bytes
+        while self.service.flush() or not self.service.is_idle():
+            sent = self.service.exporter.sent_bytes
             tries = 0 if sent != before else tries + 1
             before = sent
             if tries == _TRIES:  # the next value rings once more
-                self.service.post.rung = False
+                self.service.queues.wakeup_pending = False
                 return
 
     def post(self, call: Callable[[], object]) -> None:
@@ -112,11 +112,11 @@ class _Agent(Agent):
     def _aside(self, do: Callable[[], None]) -> None:
         do()
 
-    def _kept(self, store: Any) -> Keeper | None:
+    def _kept(self, store: Any) -> RunRecorder | None:
         return None if store is None else super()._kept(store)  # a test leaves no file behind that it did not name
 
     def _listen(self, listen: str | None) -> None:
-        self._taps.backlog.enough = self._taps.quiet.enough = 1
+        self._taps.backlog.max_pending = self._taps.unobserved.max_pending = 1
         self.memory = _Link(self._service)
         self._service.send = self.memory.send
         self._link = self.memory

@@ -16,7 +16,7 @@ from typing import Any
 
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
-from looptap.store.exchange.tensorboard_events import Scalar, write
+from looptap.store.exchange.tensorboard_events import ScalarPoint, write
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.stream import Stream
 
@@ -87,14 +87,14 @@ def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
         return write(file, first.wall, itertools.chain([first], points))
 
 
-def _points(stream: Stream) -> Iterator[Scalar]:
+def _points(stream: Stream) -> Iterator[ScalarPoint]:
     for record in _values(stream):
         names = _columns(stream.fields, record.value)
         for name, element in zip(names, _elements(record.value, names), strict=True):
             number = _number(element)
             if number is not None:
                 tag = stream.name if names == ["value"] else f"{stream.name}/{name}"
-                yield Scalar(tag, record.event, record.wall, number)
+                yield ScalarPoint(tag, record.event, record.wall, number)
 
 
 def _values(stream: Stream) -> Iterator[Record]:

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class Scalar(NamedTuple):
+class ScalarPoint(NamedTuple):
     """One point of a curve."""
 
     tag: str
@@ -53,7 +53,7 @@ def masked_crc(data: bytes) -> int:
 # ---------------------------------------------------------------- writing
 
 
-def write(file: IO[bytes], wall: float, scalars: Iterable[Scalar]) -> int:
+def write(file: IO[bytes], wall: float, scalars: Iterable[ScalarPoint]) -> int:
     """Write an event file with its header, which bears the time ``wall``; returns how many points it has."""
     file.write(_record(_double(1, wall) + _bytes(3, b"brain.Event:2")))
     count = 0
@@ -106,7 +106,7 @@ _MOST = 1 << 30  # bytes of a record
 _CHECKED = 65_536  # bytes of a record up to which it is read, its CRC taken at 80 ns a byte; larger ones are no scalars
 
 
-def read(file: IO[bytes]) -> Iterator[Scalar]:
+def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
     """The scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
@@ -123,7 +123,7 @@ def read(file: IO[bytes]) -> Iterator[Scalar]:
         yield from _scalars(data)
 
 
-def _scalars(event: bytes) -> Iterator[Scalar]:
+def _scalars(event: bytes) -> Iterator[ScalarPoint]:
     wall, step, summaries = 0.0, 0, []
     for field, value in _fields(event):
         if field == 1 and isinstance(value, bytes):
@@ -139,7 +139,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
             if field == 1 and isinstance(value, bytes):
                 tag, number = _point(value)
                 if number is not None:
-                    yield Scalar(tag, step, wall, number)
+                    yield ScalarPoint(tag, step, wall, number)
 
 
 def _point(value: bytes) -> tuple[str, float | None]:

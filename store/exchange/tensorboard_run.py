@@ -9,7 +9,7 @@ from pathlib import Path
 
 from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
-from looptap.store.exchange.tensorboard_events import Damaged, Scalar, read
+from looptap.store.exchange.tensorboard_events import Damaged, ScalarPoint, read
 from looptap.store.layout.columns import fact, stored
 from looptap.store.layout.schema import create
 
@@ -70,7 +70,7 @@ def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> 
             yield (place[0], place[1], scalar.step, scalar.wall, scalar.wall, *stored(scalar.value))
 
 
-def _scalars(path: Path) -> Iterator[Scalar]:
+def _scalars(path: Path) -> Iterator[ScalarPoint]:
     try:
         with open_regular(path) as file:
             yield from read(file)

@@ -45,7 +45,7 @@ class Collector:
             raise too_much(self.name, self._bounds, self._passed)
         return self._items
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held, estimated."""
         return self._bytes
 
@@ -235,7 +235,7 @@ _SEEDS = random.Random()
 _SIZED = (list, tuple, dict, set, str, bytes)
 
 
-class Sample(Collector):
+class Sampling(Collector):
     """``sample(xs, k)``: k items, every subset as likely as any other, in order of arrival.
 
     Each item draws a number, and the k items with the lowest numbers stay: parts of any size merge rightly.
@@ -373,7 +373,7 @@ class Fold(Collector):
         """Raise ``TypeError``: how two partial folds combine is not known."""
         raise TypeError("reduce cannot merge two parts. Use sum, max or another reducer, or window=None.")
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held."""
         return 0 if isinstance(self._items, int | float) else size_of(self._items)
 
@@ -384,7 +384,7 @@ def sample(xs: Iterable[Any], k: int, *, seed: int | None = None) -> list[Any]:
     >>> sample("abc", 5)
     ['a', 'b', 'c']
     """
-    reducer = Sample(k, seed=seed, bounds=Bounds(items=max(k, 1), bytes=1 << 62))
+    reducer = Sampling(k, seed=seed, bounds=Bounds(items=max(k, 1), bytes=1 << 62))
     for x in xs:
         reducer.add(x)
     return reducer.result()

@@ -173,7 +173,7 @@ class Histogram:
         for numbers in kept:
             self._grid.add(numbers)
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held."""
         grid = 0 if self._grid is None else self._grid.counts.nbytes
         return 32 * len(self._pending) + 8 * self._numbers * (not grid) + grid + self._counts.nbytes

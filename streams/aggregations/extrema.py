@@ -17,19 +17,19 @@ from looptap.streams.values.sizing import MISSING, size_of
 from looptap.streams.values.torch_interop import on_device
 
 
-class Scalar:
+class ScalarReducer:
     """What the reducers of this module share: they merge, and hold nothing but one value."""
 
     __slots__ = ()
     mergeable = True
     constant = True
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held for items, 0 for plain numbers."""
         return 0
 
 
-class Length(Scalar):
+class Length(ScalarReducer):
     """``len``: counts the items and looks at none."""
 
     __slots__ = ("_n",)
@@ -50,7 +50,7 @@ class Length(Scalar):
         self._n += other._n
 
 
-class AnyTrue(Scalar):
+class AnyTrue(ScalarReducer):
     """``any``: an item's truth is asked for until one is true."""
 
     __slots__ = ("_found",)
@@ -72,7 +72,7 @@ class AnyTrue(Scalar):
         self._found = self._found or other._found
 
 
-class AllTrue(Scalar):
+class AllTrue(ScalarReducer):
     """``all``: an item's truth is asked for until one is false."""
 
     __slots__ = ("_kept",)
@@ -98,7 +98,7 @@ def _unordered(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(value != value)
 
 
-class Maximum(Scalar):
+class Maximum(ScalarReducer):
     """``max`` with ``key`` and ``default``; the first of equal items wins.
 
     Tensors of an accelerator must be scalars; among them a NaN wins, as in ``torch.maximum``.
@@ -181,7 +181,7 @@ class Maximum(Scalar):
         elif theirs is not MISSING:
             self._take_device(theirs)
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes of the best item."""
         return sum(size_of(kept) for kept in (self._item, self._device) if kept is not MISSING)
 
@@ -216,7 +216,7 @@ class Minimum(Maximum):
         return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(max=number)
 
 
-class First(Scalar):
+class First(ScalarReducer):
     """``first``: keeps the first item."""
 
     __slots__ = ("_default", "_item")
@@ -244,7 +244,7 @@ class First(Scalar):
         if self._item is MISSING:
             self._item = other._item
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes of the kept item."""
         return 0 if self._item is MISSING else size_of(self._item)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from looptap.streams.aggregations.extrema import Scalar
+from looptap.streams.aggregations.extrema import ScalarReducer
 from looptap.streams.values.sizing import as_number, size_of
 from looptap.streams.values.torch_interop import is_tensor, on_device
 
@@ -97,7 +97,7 @@ class _Others:
         return total.copy() if isinstance(total, np.ndarray) else total
 
 
-class Sum(Scalar):
+class Sum(ScalarReducer):
     """``sum``: integers exactly, floats compensated, arrays and tensors element by element.
 
     An infinity or a NaN gives what Python's ``sum`` gives. ``start`` counts once, however many parts merge.
@@ -178,7 +178,7 @@ class Sum(Scalar):
         else:
             self._others.merge(other._others)
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes of the running sum of arrays, 0 for numbers."""
         return 0 if self._others is None else size_of(self._others.total)
 
@@ -222,7 +222,7 @@ class Mean(Sum):
         self._n += other._n
 
 
-class Variance(Scalar):
+class Variance(ScalarReducer):
     """``variance`` of a sample (divisor n - 1); of arrays and tensors, element by element.
 
     Values are taken relative to the first, so that a large common offset costs no digits.
@@ -275,7 +275,7 @@ class Variance(Scalar):
         self._mean = self._mean + away * (other._n / n)
         self._n = n
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes of the running arrays, 0 for numbers."""
         return 0 if isinstance(self._shift, int | float) else 3 * size_of(self._shift)
 

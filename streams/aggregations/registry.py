@@ -59,7 +59,7 @@ class Reducer(Protocol):
     def merge(self, other: Self) -> None:
         """Join the reducer of a later part of the window, made by the same call; it is left as it is."""
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return about how many bytes are held for items."""
 
 
@@ -142,9 +142,9 @@ class GroupBy:
         if group.constant and (type(value) is float or type(value) is int):
             group.add(value)
             return
-        before = group.held()
+        before = group.nbytes()
         group.add(value)
-        self._hold(group.held() - before)
+        self._hold(group.nbytes() - before)
 
     def _open(self, key: Any) -> Reducer | None:
         if len(self._groups) >= self._bounds.keys:
@@ -180,13 +180,13 @@ class GroupBy:
             mine = self._groups.get(key) or self._open(key)
             if mine is None:
                 return
-            before = mine.held()
+            before = mine.nbytes()
             mine.merge(group)
-            self._hold(mine.held() - before)
+            self._hold(mine.nbytes() - before)
             if self._passed:
                 return
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held."""
         return self._bytes
 
@@ -228,7 +228,7 @@ REDUCERS: dict[str, ReducerSpec] = {
         ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True, collects=True),
         ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True),
         ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True),
-        ReducerSpec("sample", collecting.Sample, sample, bounded=True),
+        ReducerSpec("sample", collecting.Sampling, sample, bounded=True),
         ReducerSpec("Counter", collecting.Counting, collections.Counter, bounded=True),
         ReducerSpec("reduce", collecting.Fold, functools.reduce, 1, bounded=True),
         ReducerSpec("group_by", GroupBy, group_by, bounded=True),

@@ -64,7 +64,7 @@ class QuantileSketch:
         n = self.n + len(self._buffer)
         return ((self._over + self._under) / 2 + 1) / n if self._steps else 0.0
 
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Return the bytes held."""
         return 32 * len(self._buffer) + sum(8 * part.size for level in self._levels for part in level)
 

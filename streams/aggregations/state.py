@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.aggregations.collecting import Collector, Counting, Distinct, Largest, Listing, Sample
+from looptap.streams.aggregations.collecting import Collector, Counting, Distinct, Largest, Listing, Sampling
 from looptap.streams.aggregations.distributions import Histogram
 from looptap.streams.aggregations.extrema import AllTrue, AnyTrue, First, Length, Maximum
 from looptap.streams.aggregations.moments import Mean, Sum, Variance, _Others
@@ -36,7 +36,7 @@ _KEPT: dict[type, tuple[str, ...]] = {
     Listing: ("_items", "_bytes", "_passed"),
     Distinct: ("_items", "_bytes", "_passed"),
     Largest: ("_items", "_bytes", "_passed", "_bar"),
-    Sample: ("_heap", "_bytes", "_passed", "_seen"),
+    Sampling: ("_heap", "_bytes", "_passed", "_seen"),
     Counting: ("_items", "_bytes", "_passed", "other"),
 }
 """Of each kind of reducer what its items have come to; the rest of it is how it was made."""

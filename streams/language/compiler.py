@@ -16,7 +16,7 @@ from typing import Any
 from looptap.streams.errors import QueryError
 from looptap.streams.events import CALLS
 from looptap.streams.expressions import (
-    Text,
+    SourceText,
     attributes_of_names,
     free_names,
     function,
@@ -30,7 +30,7 @@ from looptap.streams.expressions import (
 )
 from looptap.streams.language import builtins
 from looptap.streams.language.copyable import numbers_of
-from looptap.streams.language.extraction import Extraction, Parts, called_name, plain_name
+from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
 from looptap.streams.operators.pipeline import Mapped, Pipeline, Reducing
 from looptap.streams.operators.slots import Items, SlidingSlot
 from looptap.streams.operators.stages import collected_events, collected_values
@@ -69,8 +69,8 @@ def compile_query(spec: QuerySpec) -> Pipeline:
     """The pipeline of ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
 
     >>> pipeline = compile_query(QuerySpec("max(v for v in values)", source="values"))
-    >>> _ = [pipeline.post(x) for x in (1, 3, 2)]
-    >>> pipeline.close()
+    >>> _ = [pipeline.push(x) for x in (1, 3, 2)]
+    >>> pipeline.flush()
     ((0, 3),)
     """
     _check(spec)
@@ -78,7 +78,7 @@ def compile_query(spec: QuerySpec) -> Pipeline:
         return _from_function(spec, spec.code)
     if spec.code.lstrip().startswith(("def ", "@")):
         return _from_function(spec, _defined(spec))
-    return _Compiler(spec, Text(spec.code)).compile()
+    return _Compiler(spec, SourceText(spec.code)).compile()
 
 
 def _check(spec: QuerySpec) -> None:
@@ -91,12 +91,12 @@ def _check(spec: QuerySpec) -> None:
 class _Compiler:
     """Compiles the text of one query."""
 
-    def __init__(self, spec: QuerySpec, text: Text) -> None:
+    def __init__(self, spec: QuerySpec, text: SourceText) -> None:
         self.spec, self.text = spec, text
         self.names = builtins.names(spec.functions)
         self.known = set(spec.known or ()) - set(spec.functions)
         self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
-        self.parts = Parts(text, self.names, self.per_event, spec.bounds, spec.item == "e")
+        self.parts = StreamingExtractor(text, self.names, self.per_event, spec.bounds, spec.item == "e")
         self.alias = spec.item  # what a bare event is called in a mapped expression
 
     def compile(self) -> Pipeline:
@@ -283,7 +283,7 @@ class _Compiler:
         return GUARDED.format(self.text.segment(sight))
 
 
-def _only_parameter(node: ast.Lambda, text: Text) -> str:
+def _only_parameter(node: ast.Lambda, text: SourceText) -> str:
     a = node.args
     names = [*a.posonlyargs, *a.args]
     if len(names) - len(a.defaults) > 1 or not names or a.vararg or a.kwarg or a.kwonlyargs:
@@ -296,7 +296,7 @@ def _observables(item: Any) -> set[str]:
     return names() if names is not None else set(getattr(item, "_fields", ()))
 
 
-def _fields(body: ast.expr, text: Text) -> tuple[str, ...] | None:
+def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
     """The names of a tuple's elements, where the query yields tuples."""
     if isinstance(body, ast.GeneratorExp):
         body = body.elt

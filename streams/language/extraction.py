@@ -12,7 +12,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.expressions import (
     COMPREHENSIONS,
     Comprehension,
-    Text,
+    SourceText,
     free_names,
     function,
     item_name,
@@ -23,7 +23,7 @@ from looptap.streams.expressions import (
 from looptap.streams.operators.pipeline import Latest
 from looptap.streams.operators.slots import Items, SlidingSlot, Slot
 from looptap.streams.operators.stages import (
-    Fold,
+    FoldStage,
     as_made_by,
     chained,
     collected_events,
@@ -43,12 +43,12 @@ _OF_VALUES = {  # those that can make nothing of them, unless a key says what of
 }  # fmt: skip
 
 
-class Parts:
+class StreamingExtractor:
     """Finds and compiles the streaming parts of one query."""
 
     def __init__(
         self,
-        text: Text,
+        text: SourceText,
         names: dict[str, Any],
         per_event: Callable[[ast.expr, frozenset[str]], ast.expr],
         bounds: Bounds,
@@ -153,13 +153,13 @@ class Parts:
         args = [self.evaluate(a) for a in node.args[1:]]
         keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
         try:
-            fold = ema_fold(*args, **keywords) if name == "ema" else Fold(*args, **keywords)
+            fold = ema_fold(*args, **keywords) if name == "ema" else FoldStage(*args, **keywords)
         except TypeError as error:
             raise self.text.error(f"{error}.", node) from None
-        stage = Items(fold.post, one=True, resets=[fold.reset])
+        stage = Items(fold.push, one=True, resets=[fold.reset])
         whole = chained(inner, stage)
-        if isinstance(fold, Fold) and fold.has_initial:  # Python yields the initial value first
-            return Items(lambda e: [*fold.start(), *whole.items(e)], one=False, resets=whole.resets)
+        if isinstance(fold, FoldStage) and fold.has_initial:  # Python yields the initial value first
+            return Items(lambda e: [*fold.begin(), *whole.items(e)], one=False, resets=whole.resets)
         return whole
 
     def _bare(self, name: str, sequence: ast.expr) -> QueryError:
@@ -277,7 +277,9 @@ class Extraction:
     With ``size`` the slots slide over the last ``size`` events. ``attributes`` are what collected events keep.
     """
 
-    def __init__(self, parts: Parts, is_source: IsSource, size: int | None, attributes: Iterable[str]) -> None:
+    def __init__(
+        self, parts: StreamingExtractor, is_source: IsSource, size: int | None, attributes: Iterable[str]
+    ) -> None:
         self.parts, self.is_source, self.size, self.attributes = parts, is_source, size, frozenset(attributes)
         self.slots: list[Slot | SlidingSlot] = []
         self.explanation: list[str] = []

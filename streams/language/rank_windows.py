@@ -1,7 +1,8 @@
 """Reductions over ranks: windows that are the same on each, and partial results that are merged elsewhere.
 
 In each rank a query is `aligned`: its windows have numbers that do not depend on when it came, and yield either values
-or, to be merged, the states of its reducers. `Merger` is the same query where the states of all ranks come together.
+or, to be merged, the states of its reducers. `RankMerger` is the same query where the states of all ranks come
+together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from looptap.streams.operators.slots import Slot
 from looptap.streams.operators.windows import Count, Seconds, Sliding
 
 
-class InWindow:
+class WindowedValue:
     """A value and the number of its window."""
 
     __slots__ = ("value", "window")
@@ -29,19 +30,20 @@ class InWindow:
         self.window, self.value = window, value
 
 
-class Aligned(Reducing):
+class RankWindowStage(Reducing):
     """A reduction whose windows begin at the same events, or at the same time, whenever it was attached.
 
     Windows of n events end at the events whose numbers are multiples of n (of those that ``every`` looks at), windows
     of seconds count from ``origin``, on the host's monotonic clock, and the groups of the host are numbered by it
-    (``at``). What it yields comes as `InWindow`. The first window is flagged partial, unless it begins with the query.
+    (``at``). What it yields comes as `WindowedValue`. The first window is flagged partial, unless it begins with the
+    query.
     """
 
     at = 0
     """The number of the open window, from 1; of a sliding one, that of its newest event."""
     origin = 0.0
 
-    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+    def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Let the event into every part; the outputs of windows that this closes."""
         if self.every != 1 and number % self.every:
             return ()
@@ -56,23 +58,23 @@ class Aligned(Reducing):
         if at != self.at:
             self._end(now)
             self.at, self.partial = at, self.partial or not begins
-        outputs = super().post(item, number, now)
+        outputs = super().push(item, number, now)
         if not isinstance(window, Count) or number % span:
             return outputs
         self._ready += tuple(outputs)
-        return self.close(now)
+        return self.flush(now)
 
     def _value(self) -> Output:
         flags, value = super()._value()
-        return flags, InWindow(self.at, value)
+        return flags, WindowedValue(self.at, value)
 
 
-def aligned(pipeline: Reducing, origin: float, states: bool) -> Aligned:
+def aligned(pipeline: Reducing, origin: float, states: bool) -> RankWindowStage:
     """``pipeline`` with windows that are alike on all ranks, which yields its ``states`` in place of its value.
 
     Raises QueryError for parts that cannot be merged.
     """
-    new = Aligned.__new__(Aligned)
+    new = RankWindowStage.__new__(RankWindowStage)
     new.__dict__.update(pipeline.__dict__)
     new.origin, new._count, new._seconds = origin, math.inf, 0.0
     if states:
@@ -98,13 +100,13 @@ def check(pipeline: Pipeline) -> None:
         raise QueryError(f"This query cannot be merged over ranks: {why}.", pipeline.text, hint=hint)
 
 
-class Merger:
+class RankMerger:
     """A reducing query where the states of its parts come together, from ranks or from other mergers.
 
     ``functions`` are names that only the job knows: what is called at each event is called there.
 
     >>> from looptap.streams.operators.slots import Slot
-    >>> merger = Merger("mean(e.loss for e in events)")
+    >>> merger = RankMerger("mean(e.loss for e in events)")
     >>> merger.value([((2, 0.0, 0.0, False, None, 1),), ((10, 0.0, 0.0, False, None, 3),)])
     3.0
     """

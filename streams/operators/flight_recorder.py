@@ -41,7 +41,7 @@ class FlightRecorder(Generic[Record]):
         self._left = 0
         self._was_true = False
 
-    def post(
+    def push(
         self, record: Record, size: int, kept: Mapping[str, Any], number: int, now: float
     ) -> list[tuple[bool, Record]]:
         """The records that may go now, each with whether it is the one that fired.
@@ -49,7 +49,7 @@ class FlightRecorder(Generic[Record]):
         ``kept`` are the snapshots that the condition reads. Raises what the condition raises; the record is held.
         """
         try:
-            outputs = self.condition.post(EventSnapshot(kept), number, now)
+            outputs = self.condition.push(EventSnapshot(kept), number, now)
             true = bool(outputs and outputs[-1][1])
         except BaseException:
             self._hold(record, size)

@@ -77,11 +77,11 @@ class Pipeline:
         """What of the query streams, what is collected, and when it yields."""
         return "\n".join([*self.explanation, *self.notes])
 
-    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+    def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """The outputs that this event brings. A mapped query raises what its expression raises."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
-    def close(self, now: float = 0.0) -> Sequence[Output]:
+    def flush(self, now: float = 0.0) -> Sequence[Output]:
         """End the window (flag B); the outputs that this brings."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
@@ -144,7 +144,7 @@ class Mapped(Pipeline):
         """
         return self.sequence.feed if self._plain and self._rebind is None else None
 
-    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+    def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Evaluate the query at this event. Raises what its expression raises."""
         if self._rebind is not None:
             self.sequence = self._rebind(item) or self.sequence
@@ -154,7 +154,7 @@ class Mapped(Pipeline):
         if self.restarts:
             self._restart(now)
         for slot in self.slots:
-            slot.post(item)
+            slot.push(item)
         if self.throttle and not self._due(now):
             return ()
         return [(0, value) for value in self.sequence.items(item)]
@@ -165,7 +165,7 @@ class Mapped(Pipeline):
             slot.reset()
         return ()
 
-    def close(self, now: float = 0.0) -> Sequence[Output]:
+    def flush(self, now: float = 0.0) -> Sequence[Output]:
         """Start running folds anew; a mapped query has nothing to yield at a close."""
         self.events = 0
         for reset in self.sequence.resets:
@@ -176,7 +176,7 @@ class Mapped(Pipeline):
         window = self.window
         over = isinstance(window, Seconds) and self._elapsed(now, window.size)
         if over or (isinstance(window, Count) and self.events == window.size):
-            self.close(now)
+            self.flush(now)
         self.events += 1
 
 
@@ -207,7 +207,7 @@ class Reducing(Pipeline):
         self._ready: tuple[Output, ...] = ()
         self._hole = 0  # how many events a sliding window had when it last missed some
 
-    def post(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
+    def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
         if self.every != 1 and number % self.every:
             return ()
@@ -221,9 +221,9 @@ class Reducing(Pipeline):
             try:
                 if self.inner:
                     for inner in self.inner:
-                        inner.post(item)
+                        inner.push(item)
                 for slot in self.slots:
-                    slot.post(item)
+                    slot.push(item)
             except Exception as error:  # this window is lost; the next one starts clean
                 self.failure = format_error(error, self.text)
                 if self.on_failure is not None:
@@ -239,7 +239,7 @@ class Reducing(Pipeline):
             self._end(now)
         return self._returned() if self._ready else ()
 
-    def close(self, now: float = 0.0) -> Sequence[Output]:
+    def flush(self, now: float = 0.0) -> Sequence[Output]:
         """Yield the window, if it had events and is not sliding, and begin the next."""
         self._end(now)
         return self._returned()

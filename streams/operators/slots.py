@@ -48,7 +48,7 @@ class Slot:
         for reset in self.sequence.resets:
             reset()
 
-    def post(self, event: Any) -> None:
+    def push(self, event: Any) -> None:
         """Let the items of this event into the reducer."""
         if self._ours:
             self._add(self._feed(event))
@@ -86,7 +86,7 @@ class SlidingSlot:
         for reset in self.sequence.resets:
             reset()
 
-    def post(self, event: Any) -> None:
+    def push(self, event: Any) -> None:
         """Let this event in and the oldest out."""
         items: list[Any]
         if self.sequence.bare:

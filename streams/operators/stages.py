@@ -72,7 +72,7 @@ def snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 _NOTHING: Any = object()
 
 
-class Fold:
+class FoldStage:
     """itertools.accumulate as a stage: what has been folded so far, at each item."""
 
     def __init__(self, func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> None:
@@ -85,22 +85,22 @@ class Fold:
         self.total = self.initial if self.has_initial else _NOTHING
         self.fresh = True
 
-    def start(self) -> tuple[Any, ...]:
+    def begin(self) -> tuple[Any, ...]:
         """The initial value, before the first item of a window."""
         fresh, self.fresh = self.fresh, False
         return (self.initial,) if fresh else ()
 
-    def post(self, item: Any) -> Any:
+    def push(self, item: Any) -> Any:
         """Fold the item in; what has been folded so far."""
         self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
         return self.total
 
 
-def ema_fold(alpha: float) -> Fold:
+def ema_fold(alpha: float) -> FoldStage:
     """The stage of `ema`. Raises TypeError for an alpha outside (0, 1]."""
     if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
         raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
-    return Fold(lambda mean, x: mean + alpha * (x - mean))
+    return FoldStage(lambda mean, x: mean + alpha * (x - mean))
 
 
 ema_fold.__qualname__ = "ema"  # as whoever forgets its alpha is told

@@ -49,7 +49,7 @@ DATA, EVENTS, LATEST = "data", "events", "latest"
 """What an expression stands for: plain values; events, or what holds some; the events of another type."""
 
 
-class Path(NamedTuple):
+class ObservablePath(NamedTuple):
     """What stands below an observable: attributes by name, items by key in a tuple of one."""
 
     root: str
@@ -60,8 +60,8 @@ class Path(NamedTuple):
         return self.root + "".join(f"[{step[0]!r}]" if isinstance(step, tuple) else f".{step}" for step in self.steps)
 
 
-Kind: TypeAlias = str | Path
-Need: TypeAlias = "tuple[Path, Callable[[Any], bool]]"
+Kind: TypeAlias = str | ObservablePath
+Need: TypeAlias = "tuple[ObservablePath, Callable[[Any], bool]]"
 
 
 class Sight:
@@ -71,14 +71,14 @@ class Sight:
 
     def __init__(self, needs: Collection[Need], whole: bool = False) -> None:
         if whole:
-            needs = [*needs, *((Path(path.root), is_plain) for path, _ in needs)]
+            needs = [*needs, *((ObservablePath(path.root), is_plain) for path, _ in needs)]
         self.roots = tuple(dict.fromkeys(path.root for path, test in needs if test is is_plain and not path.steps))
         self.needs = tuple(dict.fromkeys(n for n in needs if n[1] is not is_plain or n[0].steps))
 
     @classmethod
     def of_whole(cls, names: Collection[str]) -> Sight:
         """What is read by whoever copies the observables ``names``."""
-        return cls([(Path(name), is_plain) for name in names])
+        return cls([(ObservablePath(name), is_plain) for name in names])
 
     def explanation(self) -> str:
         """When the agent guards the query."""
@@ -102,7 +102,7 @@ class Sight:
 _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 
-def _met(event: Event, own: Mapping[str, Any], path: Path, test: Callable[[Any], bool]) -> bool:
+def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Callable[[Any], bool]) -> bool:
     """Whether all on the way of ``path`` is stored, and ``test`` holds of what stands at its end."""
     value: Any = own[path.root] if path.root in own else event.__looptap_standing__().get(path.root)
     for place, step in enumerate(path.steps):
@@ -171,7 +171,7 @@ class _Tree:
     def data(self, node: ast.expr, bound: Mapping[str, Kind]) -> Kind:
         """What ``node`` stands for, where it is used as a value."""
         kind = self.kind(node, bound)
-        if isinstance(kind, Path):
+        if isinstance(kind, ObservablePath):
             self.needs.append((kind, is_plain))
             return DATA
         if kind == LATEST:
@@ -213,7 +213,7 @@ class _Tree:
             if node.id in NAMES:
                 return DATA
             raise _Unknown(node)
-        return Path(node.id)
+        return ObservablePath(node.id)
 
     def attribute(self, node: ast.Attribute, bound: Mapping[str, Kind]) -> Kind:
         if node.attr.startswith("__"):
@@ -225,9 +225,9 @@ class _Tree:
             raise _Unknown(node)
         kind = self.kind(node.value, bound)
         if kind == EVENTS:
-            return Path(node.attr)
-        if isinstance(kind, Path):
-            return Path(kind.root, (*kind.steps, node.attr))
+            return ObservablePath(node.attr)
+        if isinstance(kind, ObservablePath):
+            return ObservablePath(kind.root, (*kind.steps, node.attr))
         if kind == LATEST or node.attr in ATTRIBUTES:
             return DATA
         raise _Unknown(node)
@@ -251,11 +251,11 @@ class _Tree:
         constant = index.operand if isinstance(index, ast.UnaryOp) and negative else index
         key = constant.value if isinstance(constant, ast.Constant) else None
         if kind == EVENTS and isinstance(key, str):
-            return Path(key)
+            return ObservablePath(key)
         if kind == LATEST and isinstance(key, str):
             return DATA
-        if isinstance(kind, Path) and (type(key) is int or (type(key) is str and not negative)):
-            return Path(kind.root, (*kind.steps, (-key if isinstance(key, int) and negative else key,)))
+        if isinstance(kind, ObservablePath) and (type(key) is int or (type(key) is str and not negative)):
+            return ObservablePath(kind.root, (*kind.steps, (-key if isinstance(key, int) and negative else key,)))
         self.data(index, bound)
         return self.data(node.value, bound)
 
@@ -286,19 +286,19 @@ class _Tree:
     def helper(self, node: ast.Call, bound: Mapping[str, Kind], test: Callable[[Any], bool]) -> Kind:
         """A function of looptap's own that goes over a model or an optimizer."""
         kind = self.kind(node.args[0], bound) if node.args else DATA
-        if not isinstance(kind, Path):
+        if not isinstance(kind, ObservablePath):
             raise _Unknown(node)
         self.needs.append((kind, test))
         return self.all([*node.args[1:], *(k.value for k in node.keywords)], bound)
 
     def method(self, node: ast.Call, f: ast.Attribute, count: int, bound: Mapping[str, Kind]) -> Kind:
         kind = self.kind(f.value, bound)
-        if isinstance(kind, Path) and f.attr in MODEL_METHODS and not node.args and not node.keywords:
+        if isinstance(kind, ObservablePath) and f.attr in MODEL_METHODS and not node.args and not node.keywords:
             self.needs.append((kind, is_plain_model))
             return DATA
         if kind in (EVENTS, LATEST) or count > METHODS.get(f.attr, -1):
             raise _Unknown(node)
-        if f.attr in CASTS and isinstance(kind, Path) and kind.root in self.stands:
+        if f.attr in CASTS and isinstance(kind, ObservablePath) and kind.root in self.stands:
             raise _Unknown(node)
         self.data(f.value, bound)
         return self.arguments(node, bound)
@@ -310,7 +310,7 @@ class _Tree:
         """
         given = [*node.args, *(k.value for k in node.keywords)]
         for part in [*node.args[:handed], *(k.value for k in node.keywords if k.arg in ("key", "func", "function"))]:
-            if not isinstance(part, ast.Lambda | ast.Constant) and isinstance(self.kind(part, bound), Path):
+            if not isinstance(part, ast.Lambda | ast.Constant) and isinstance(self.kind(part, bound), ObservablePath):
                 raise _Unknown(part)
         kind = self.all([part for part in given if not isinstance(part, ast.Lambda)], bound)
         for part in given:

@@ -55,7 +55,7 @@ class Gap(NamedTuple):
     missing: int | None
 
 
-class Seam(NamedTuple):
+class RunSeam(NamedTuple):
     """The items up to number ``after`` are of the run ``old``, those above of the run ``new``: ids of runs."""
 
     after: int
@@ -181,7 +181,7 @@ class _Chunk:
         return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank, ranks=ranks)
 
 
-class Buffer:
+class StreamBuffer:
     """The newest items of a stream: at most ``items`` and about ``nbytes`` bytes, yet always the last batch.
 
     A position counts all items that ever came in, so a reader's place stays right when old items go.

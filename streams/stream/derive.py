@@ -83,7 +83,7 @@ class DerivedStream(Stream):
     def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
         self._kind = type(value)
         try:
-            outputs = self._pipeline.post(value, number, time)
+            outputs = self._pipeline.push(value, number, time)
         except Exception as error:
             self._errors += 1
             self._in_a_row += 1
@@ -117,7 +117,7 @@ class DerivedStream(Stream):
     def _on_end(self) -> None:
         event, time, rank, clock = self._place
         out = _Outputs(rank, clock)
-        for found in self._pipeline.close(time):
+        for found in self._pipeline.flush(time):
             out.add(event, time, self._told(found), 0)
         self._emit(out)
         self._finish(self.source.state, self.source.reason)
@@ -125,7 +125,7 @@ class DerivedStream(Stream):
     def _emit(self, out: _Outputs) -> None:
         if out.values:
             flags = bytes(out.flags) if any(out.flags) else b""
-            self._push(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
+            self.publish(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
             self._next += len(out.values)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.streams.stream.buffer import Batch, Buffer, Gap, Seam
+from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
 from looptap.streams.values.rows import rows
 
 LIVE, ENDED, FAILED = "live", "ended", "failed"
@@ -45,7 +45,7 @@ class Feed:
         self.state, self.reason = LIVE, ""
         self.traceback = ""
         """The text of the first error of the query, empty if there was none."""
-        self._buffer = Buffer(buffer, buffer_bytes)
+        self._buffer = StreamBuffer(buffer, buffer_bytes)
         self._changed = threading.Condition(threading.Lock())
         self._arrived = 0  # values, errors not counted
         self._errors = 0
@@ -53,7 +53,7 @@ class Feed:
         self._expected = 1
         self._missing = 0
         self._gaps: deque[Gap] = deque(maxlen=_GAPS)
-        self._seams: deque[Seam] = deque(maxlen=_GAPS)
+        self._seams: deque[RunSeam] = deque(maxlen=_GAPS)
         self._subscribers: list[Subscriber] = []
         self._pumping = self._pump_again = False
         self._wakes: dict[Callable[[], None], None] = {}
@@ -63,7 +63,7 @@ class Feed:
 
     # ------------------------------------------------------------ what comes in
 
-    def _push(self, batch: Batch) -> None:
+    def publish(self, batch: Batch) -> None:
         """Take in a batch with numbers above those that came before; a jump is a gap, an overlap is cut."""
         with self._changed:
             if self.state != LIVE:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from numpy.typing import NDArray
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
-from looptap.streams.stream.buffer import Batch, Gap, Record, Seam
+from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
 from looptap.streams.stream.feed import ENDED, Feed
 from looptap.streams.stream.follow import Follow
 from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from looptap.streams.stream.derive import DerivedStream
 
-__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "Seam", "Stream", "stream_of"]
+__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
 
 BUFFER = 200_000
 """Items that a stream keeps, unless ``buffer=`` says otherwise."""
@@ -171,7 +171,7 @@ class Stream(Feed):
             return list(self._gaps)
 
     @property
-    def seams(self) -> list[Seam]:
+    def seams(self) -> list[RunSeam]:
         """Where the values of one run end and those of the next begin, for a stream that follows a name."""
         with self._changed:
             return list(self._seams)
@@ -379,6 +379,6 @@ def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, nam
     stream = Stream(name, fields=fields, buffer=max(len(items), 1))
     if items:
         events = array("q", range(1, len(items) + 1))
-        stream._push(Batch(1, events, array("d", bytes(8 * len(items))), items))
+        stream.publish(Batch(1, events, array("d", bytes(8 * len(items))), items))
     stream._finish(ENDED)
     return stream

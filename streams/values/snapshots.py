@@ -1,6 +1,6 @@
 """Copies of values that may leave the job: detached, bounded, free of references to it.
 
-`take` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
+`snapshot` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
 copied to the host beside the computation (`Pending`); nobody waits for it on the training thread.
 """
 
@@ -99,14 +99,14 @@ class _Refusal(SnapshotError):
         return f"the result{self.path} is {self.what}"
 
 
-def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
+def snapshot(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
     """A detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
     dataclasses (as dicts), named tuples (as tuples), pictures (PIL, matplotlib); 0-dimensional arrays and tensors
     become numbers. Raises SnapshotError, with type and path, for anything else and above ``max_bytes``.
 
-    >>> take((1, 2.5))
+    >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
     """
     kind = type(value)
@@ -128,7 +128,7 @@ def take(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
 
 
 def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
-    """A detached copy of ``value`` for a reducer: like `take`, but a device tensor stays on its device."""
+    """A detached copy of ``value`` for a reducer: like `snapshot`, but a device tensor stays on its device."""
     kind = type(value)
     if kind in NUMBERS:
         return value

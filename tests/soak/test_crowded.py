@@ -12,7 +12,7 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.agent.loop.thread_time import used
+from looptap.agent.loop.thread_time import thread_usage
 
 SLOW = 0.005
 
@@ -20,7 +20,7 @@ SLOW = 0.005
 @pytest.fixture
 def crowded():
     """Three busy processes for each CPU."""
-    if used() == (0.0, 0):
+    if thread_usage() == (0.0, 0):
         pytest.skip("this kernel does not say how long a thread waits for a CPU")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from looptap.store.layout import schema
-from looptap.store.queue import Command
+from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch
 
@@ -29,7 +29,7 @@ def write(path):
     writer.append(loss, batch(31, [(30, 0.25)]))
     writer.append(odd, batch(1, [*ODD, ARRAY]))
     writer.append(odd, batch(len(ODD) + 2, ["ZeroDivisionError", 7], bytes((ERROR, PARTIAL))))
-    writer.command(Command("c1", 1.5, 1.7e9, "batch", 12, "me", "echo.factor", 1, 3, "done"))
+    writer.command(QueuedCommand("c1", 1.5, 1.7e9, "batch", 12, "me", "echo.factor", 1, 3, "done"))
     assert writer.close(30, farewell="the run ended")
 
 

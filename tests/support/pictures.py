@@ -16,9 +16,9 @@ from looptap.visualizers.drawing.picture import (
     Picture,
     Pie,
     Points,
-    Rule,
     Table,
     Text,
+    VerticalLine,
 )
 
 HOSTILE = (
@@ -114,7 +114,7 @@ pictures = st.builds(
     axes,
     st.one_of(st.none(), axes),
     st.one_of(st.none(), axes),
-    st.lists(st.builds(Rule, numbers, texts), max_size=3).map(tuple),
+    st.lists(st.builds(VerticalLine, numbers, texts), max_size=3).map(tuple),
     st.lists(texts, max_size=5).map(tuple),
     texts,
     st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(0, 9))),

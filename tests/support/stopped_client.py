@@ -10,7 +10,7 @@ from pathlib import Path
 import looptap
 from looptap.client.run import Run
 from looptap.client.session.session import OPEN
-from looptap.client.transport.zmq_client import Link
+from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.files.connection import read
 
 QUICK = looptap.Limits(heartbeat=0.05, heartbeat_timeout=0.2)
@@ -48,7 +48,9 @@ for line in sys.stdin:
     def still_there(path=path, process=process):
         return path.exists() and process.alive()
 
-    link = Link(file.endpoints, file.server_public.encode(), file.client, limits=limits, still_there=still_there)
+    link = ZmqTransport(
+        file.endpoints, file.server_public.encode(), file.client, limits=limits, still_there=still_there
+    )
     with Run(link, run=file.run, timeout=60) as run:
         streams = {name: run.stream(query, name=name, timeout=60, **how) for name, (query, how) in QUERIES.items()
                    if name not in ("standing", "logged")}  # fmt: skip

@@ -110,7 +110,7 @@ def happens(agent, line):
     if what == "emit":
         agent.emit(rest[0], **json.loads(rest[1]))
     elif what == "beat":
-        agent._service.beat()
+        agent._service.on_heartbeat_timer()
     else:
         agent.close("the job is done")
 

@@ -14,8 +14,8 @@ import pytest
 import zmq
 from waiting import soon
 
-from looptap.agent.io.server_socket import Sent
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 
@@ -39,11 +39,11 @@ class Echo:
         self.peers: dict[bytes, str] = {}
         self.lost: list[bytes] = []
         self.values: list[bytes] = []
-        self.sent: dict[Sent, int] = dict.fromkeys(Sent, 0)
+        self.sent: dict[SendResult, int] = dict.fromkeys(SendResult, 0)
         self.flushes = self.beats = 0
         self.pause = 0.02
         self.echoes = True
-        self.link: Link
+        self.link: ServerThread
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         self.peers[peer] = role
@@ -51,15 +51,15 @@ class Echo:
         if self.echoes:
             self.send(peer, frame)
 
-    def gone(self, peer: bytes) -> None:
+    def on_disconnect(self, peer: bytes) -> None:
         self.peers.pop(peer, None)
         self.lost.append(peer)
 
-    def send(self, peer: bytes, frame: bytes) -> Sent:
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
         sent = self.link.send(peer, frame)
         self.sent[sent] += 1
-        if sent is Sent.GONE:
-            self.gone(peer)
+        if sent is SendResult.GONE:
+            self.on_disconnect(peer)
         return sent
 
     def flush(self) -> bool:
@@ -70,10 +70,10 @@ class Echo:
                 self.send(peer, frame)
         return bool(self.values)
 
-    def rest(self) -> bool:
+    def is_idle(self) -> bool:
         return not self.values
 
-    def beat(self) -> None:
+    def on_heartbeat_timer(self) -> None:
         self.beats += 1
 
     def linger(self) -> float:
@@ -93,15 +93,15 @@ class Wire:
         self.directory = directory
         self.brain, self.keys = Echo(), RoleKeys.fresh("operator")
         self.context = zmq.Context()
-        self.link: Link
-        self.links: list[Link] = []
+        self.link: ServerThread
+        self.links: list[ServerThread] = []
         self.clients: list[zmq.Socket[bytes]] = []
 
-    def open(self, endpoint: str | None = None, brain: Any = None, **options: Any) -> Link:
+    def open(self, endpoint: str | None = None, brain: Any = None, **options: Any) -> ServerThread:
         """Start a link; the newest one is ``wire.link``."""
         options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
         brain = brain or self.brain
-        self.link = brain.link = Link(brain, endpoint=endpoint, **options)
+        self.link = brain.link = ServerThread(brain, endpoint=endpoint, **options)
         self.links.append(self.link)
         self.link.start()
         return self.link

@@ -147,7 +147,7 @@ def test_the_keys_of_an_ended_run_open_nothing(wire, endpoint):
     for _ in range(20):
         assert wire.knock(wire.link.endpoints[0], **options)
     assert wire.brain.heard == []
-    assert wire.link.doorman.refused >= 20
+    assert wire.link.authenticator.refused >= 20
 
 
 def test_every_server_socket_of_an_agent_demands_keys_in_an_enforced_domain(wire):
@@ -205,7 +205,7 @@ OPERATORS_ONLY = [
     messages.Agree(1, "id", 7),
     messages.Ask(1, "stats"),
     messages.Stand(1, 1, "loss", export=True),
-    messages.Share(1, 60.0),
+    messages.CreateShare(1, 60.0),
     messages.Revoke(1),
 ]
 ALSO_VIEWERS = [
@@ -234,7 +234,7 @@ def test_the_table_holds_every_message_of_a_client_and_no_other():
 def test_a_client_cannot_choose_its_role_by_metadata(wire, until):
     wire.open()
     viewer = KeyPair.fresh()
-    wire.link.doorman.admit(viewer.public, "viewer")
+    wire.link.authenticator.admit(viewer.public, "viewer")
     operator = wire.keys.client.public
     for i in range(10):
         name = [b"X-User-Id", b"X-Role", b"X-user-id"][i % 3]
@@ -251,7 +251,7 @@ def test_a_key_revoked_while_connected_is_heard_no_more(wire, until):
     client = wire.dial()
     client.send(b"one")
     assert client.recv() == b"one"
-    wire.link.doorman.revoke(wire.keys.client.public)
+    wire.link.authenticator.revoke(wire.keys.client.public)
     for _ in range(100):
         client.send(b"two")
     until(lambda: wire.link.denied == 100)
@@ -263,7 +263,7 @@ def test_a_role_that_changes_holds_from_the_next_message_on(wire):
     wire.open()
     client = wire.dial()
     for role in ("operator", "viewer", "operator"):
-        wire.link.doorman.admit(wire.keys.client.public, role)
+        wire.link.authenticator.admit(wire.keys.client.public, role)
         client.send(b"who am I?")
         client.recv()
     assert [role for role, _ in wire.brain.heard] == ["operator", "viewer", "operator"]

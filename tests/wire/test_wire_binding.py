@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from looptap.agent.io import endpoints
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
 from looptap.protocol.limits import Limits
 
 
-def path_of(link: Link) -> Path:
+def path_of(link: ServerThread) -> Path:
     return Path(link.endpoints[0].removeprefix("ipc://"))
 
 
@@ -26,7 +26,7 @@ def test_twenty_agents_start_at_once_and_all_answer(wire):
 
     def start() -> None:
         barrier.wait()
-        link = Link(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
+        link = ServerThread(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
         link.start()
         wire.links.append(link)
 
@@ -106,7 +106,7 @@ def test_a_link_that_could_not_start_leaves_no_thread_no_file_no_descriptor(wire
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     for _ in range(20):
         with pytest.raises(BadEndpoint):
-            Link(wire.brain, endpoint="nonsense", keys=wire.keys, limits=Limits()).start()
+            ServerThread(wire.brain, endpoint="nonsense", keys=wire.keys, limits=Limits()).start()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
@@ -134,7 +134,7 @@ def test_sockets_of_killed_agents_are_removed_after_a_while_and_living_ones_stay
 
 
 def test_stopping_twice_or_never_started_is_no_error(wire):
-    link = Link(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
+    link = ServerThread(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
     assert link.stop()
     link.start()
     assert link.stop()
@@ -148,8 +148,8 @@ FORK = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 import zmq
-from looptap.agent.io.server_socket import Sent
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
@@ -157,16 +157,16 @@ class Brain:
     peers = set()
     flushes = 0
     def receive(self, peer, role, frame): self.peers.add(peer); link.send(peer, b"pid %d" % os.getpid())
-    def gone(self, peer): pass
+    def on_disconnect(self, peer): pass
     def flush(self): self.flushes += 1; return False
-    def rest(self): return True
-    def beat(self): pass
+    def is_idle(self): return True
+    def on_heartbeat_timer(self): pass
     def linger(self): return 0.001
     def goodbye(self):
         for peer in self.peers: link.send(peer, b"goodbye")
 
 brain, keys = Brain(), RoleKeys.fresh("operator")
-link = Link(brain, endpoint=sys.argv[2] or None, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
+link = ServerThread(brain, endpoint=sys.argv[2] or None, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
 link.start()
 endpoint = link.endpoints[0]
 
@@ -188,7 +188,7 @@ child = os.fork()
 if child == 0:
     for _ in range(1000): link.wake()
     link.post(print)
-    assert link.send(b"peer", b"frame") is Sent.GONE
+    assert link.send(b"peer", b"frame") is SendResult.GONE
     assert not link.alive
     assert link.stop() and link.stats()
     del link

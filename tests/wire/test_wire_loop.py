@@ -14,7 +14,7 @@ import pytest
 
 from looptap.agent.io import reactor
 from looptap.agent.io import server_thread as link_module
-from looptap.agent.io.server_socket import Sent
+from looptap.agent.io.server_socket import SendResult
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
@@ -87,11 +87,11 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire, until):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = reactor.Loop(wire.link, wire.brain, wire.link.doorman._socket)
-    assert idle._patience() <= 21
+    idle = reactor.Reactor(wire.link, wire.brain, wire.link.authenticator._socket)
+    assert idle._poll_timeout() <= 21
     until(lambda: wire.brain.beats >= 3)
     attach(wire)
-    assert idle._patience() <= 21
+    assert idle._poll_timeout() <= 21
     until(lambda: wire.brain.beats >= 6)
 
 
@@ -146,8 +146,8 @@ def test_a_client_that_never_reads_is_told_to_be_full_and_the_others_lose_nothin
             wire.link.wake()
         if healthy.poll(1):
             got.append(healthy.recv())
-    assert wire.brain.sent[Sent.FULL] > 100
-    assert wire.link.full == wire.brain.sent[Sent.FULL]
+    assert wire.brain.sent[SendResult.FULL] > 100
+    assert wire.link.full == wire.brain.sent[SendResult.FULL]
     assert all(one == frame for one in got)
 
 
@@ -163,7 +163,7 @@ def test_values_do_not_wait_for_a_client_that_never_reads(wire, until):
     def is_stuck() -> bool:  # so often in a row that the link has become patient
         wire.brain.values += [b"x" * 100_000] * 5
         wire.link.wake()
-        return wire.brain.sent[Sent.FULL] > 300
+        return wire.brain.sent[SendResult.FULL] > 300
 
     until(is_stuck)
     until(lambda: not healthy.poll(50) or not healthy.recv())
@@ -182,7 +182,7 @@ def test_what_a_slow_client_could_not_take_comes_later_without_another_wake_up(w
     left = [b"%d" % i * 100_000 for i in range(50)]
 
     def flush() -> bool:
-        if left and wire.link.send(peer, left[0]) is Sent.OK:
+        if left and wire.link.send(peer, left[0]) is SendResult.OK:
             del left[0]
             return bool(left)
         return False
@@ -200,7 +200,7 @@ def test_a_client_that_went_away_is_told_to_be_gone(wire, until):
     def is_gone() -> bool:
         wire.brain.values.append(b"anybody?")
         wire.link.wake()
-        return wire.brain.sent[Sent.GONE] > 0
+        return wire.brain.sent[SendResult.GONE] > 0
 
     until(is_gone)
     assert wire.brain.peers == {}
@@ -254,7 +254,7 @@ def test_a_flood_of_values_does_not_keep_a_request_waiting(wire):
 # ---------------------------------------------------------------- faults
 
 
-@pytest.mark.parametrize("where", ["flush", "linger", "beat", "posted"])
+@pytest.mark.parametrize("where", ["flush", "linger", "on_heartbeat_timer", "posted"])
 def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire, until, monkeypatch, where):
     monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
     failures = []
@@ -279,7 +279,7 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
     assert len(failures) == 1
     assert "a bug in the brain" in failures[0]
     wire.link.wake()
-    assert wire.link.send(b"peer", b"frame") is Sent.GONE
+    assert wire.link.send(b"peer", b"frame") is SendResult.GONE
     assert list(wire.directory.iterdir()) == []
 
 
@@ -341,7 +341,7 @@ def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
     wire.open()
     deaf = wire.dial(rcvhwm=1)
     deaf.send(b"hello")
-    while not wire.brain.sent[Sent.FULL]:
+    while not wire.brain.sent[SendResult.FULL]:
         wire.brain.values.append(b"x" * 100_000)
         wire.link.wake()
         time.sleep(0.001)
@@ -355,7 +355,7 @@ def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
     path = wire.directory / "connection.json"
     path.touch()
     wire.open()
-    wire.link.keep_up(path, path.touch)
+    wire.link.watch_file(path, path.touch)
     for one in (path, Path(wire.link.endpoints[0].removeprefix("ipc://"))):
         os.utime(one, (1.0, 1.0))
         until(lambda one=one: one.stat().st_mtime > 1.0)
@@ -368,7 +368,7 @@ import random, sys, threading
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import zmq
-from looptap.agent.io.server_thread import Link
+from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.codec import decode_from_client, encode, unpack
 from looptap.protocol.errors import MessageError
 from looptap.protocol.keys import KeyPair, RoleKeys
@@ -382,14 +382,14 @@ class Brain:
         if frame == b"end": link.send(peer, b"end")
         try: decode_from_client(frame); self.understood += 1
         except MessageError: pass
-    gone = lambda self, peer: None
+    on_disconnect = lambda self, peer: None
     flush = lambda self: False
-    rest = lambda self: True
-    beat = goodbye = lambda self: None
+    is_idle = lambda self: True
+    on_heartbeat_timer = goodbye = lambda self: None
     linger = lambda self: 0.001
 
 brain, keys = Brain(), RoleKeys.fresh("operator")
-link = Link(brain, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
+link = ServerThread(brain, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
 link.start()
 
 def dial(client):

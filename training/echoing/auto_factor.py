@@ -29,7 +29,7 @@ def middle(values: Iterable[float]) -> float:
     return sum(found) / len(found) if found else math.nan
 
 
-class Meter:
+class StageMeter:
     """Seconds of the stages, of the newest batches. ``workers``: how many read at once; 0: nothing overlaps."""
 
     def __init__(self, workers: int) -> None:
@@ -160,7 +160,7 @@ class Auto:
         self.bound, self.hold, self.band = bound, hold, band
         self._looked, self._wait = 0, min(2, hold)
 
-    def next(self, factor: float, meter: Meter, step: int) -> float:
+    def next(self, factor: float, meter: StageMeter, step: int) -> float:
         """The factor from batch ``step`` on."""
         if step - self._looked < self._wait or meter.count < self._wait or math.isnan(ratio := meter.ratio):
             return factor
@@ -171,10 +171,10 @@ class Auto:
         return target
 
 
-def advice(meter: Meter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
+def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
     """The stage that holds the loop up, and one sentence on what would help; two empty texts while nothing is known.
 
-    >>> meter = Meter(0)
+    >>> meter = StageMeter(0)
     >>> for _ in range(20):
     ...     meter.arrived(0.06, 0.07, {"read": 0.06})
     ...     meter.handed(0.01, 0.0, 0.06)

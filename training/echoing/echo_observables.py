@@ -6,13 +6,13 @@ import contextlib
 import math
 import warnings
 
-from looptap.training.echoing.auto_factor import Meter, advice
+from looptap.training.echoing.auto_factor import StageMeter, advice
 
 
-class Shown:
+class EchoObservables:
     """The part of an `Echo` that is read. Each is a number or a text of now."""
 
-    _meter: Meter
+    _meter: StageMeter
     factor: float
     auto: bool
     mode: str

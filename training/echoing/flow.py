@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.training.echoing.echo_arguments import BATCH, BEFORE, SHUFFLED
-from looptap.training.echoing.echo_observables import Shown
+from looptap.training.echoing.echo_observables import EchoObservables
 from looptap.training.echoing.pytrees import copied, size
 from looptap.training.echoing.rng import kept_random, seed_random
-from looptap.training.echoing.shuffle_buffer import Buffer, Example
+from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
 from looptap.training.echoing.worker_stages import drawn, pinned
 
 
-class Flow(Shown):
+class Flow(EchoObservables):
     """The part of an `Echo` that moves items; what is wanted, and when, is decided by the other."""
 
     loader: Any
@@ -45,7 +45,7 @@ class Flow(Shown):
     _over: bool
     _waited: float
     _arrival: float | None
-    _buffer: Buffer
+    _buffer: ShuffleBuffer
     _pending: deque[Example]
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class Flow(Shown):
         self._say("The loop changes its batches in place: echoes of one were left out, and from now on each is a copy.")
 
     def _clear(self) -> None:
-        self._buffer, self._pending = Buffer(self._order, self._max_bytes // 2), deque[Example]()
+        self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ what follows from the settings
 

@@ -12,11 +12,11 @@ from typing import Any
 from looptap.streams.control import Control
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing import echo_state as states
-from looptap.training.echoing.auto_factor import Auto, Meter
+from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, HIGHEST, MODES, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
-from looptap.training.echoing.shuffle_buffer import Buffer, Example
+from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Copies, batch_length, open_source
 
 _START = 4
@@ -95,12 +95,12 @@ class Echo(Flow):
         self._inside, self._over, self._now = False, False, self.mode
         self._source = open_source(loader, augment, self._seed)
         self.buffer = max(1, self._tenth()) if buffer is None else buffer
-        self._meter, self._controller = Meter(getattr(loader, "num_workers", 0)), Auto(bound)
+        self._meter, self._controller = StageMeter(getattr(loader, "num_workers", 0)), Auto(bound)
         self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
         self._asked = Copies(self._copies)  # knows nothing of this object: a loader in a cycle would end late
         self._factor, self._capacity = self.factor, self.buffer
         self._resumed: dict[str, Any] | None = None
-        self._buffer, self._pending = Buffer(self._order, self._max_bytes // 2), deque[Example]()
+        self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ what it is, beside the loop
 

@@ -40,12 +40,12 @@ class Example:
         piece.whole = max(piece.whole, len(piece.examples))
 
 
-class Buffer:
+class ShuffleBuffer:
     """References in random order. ``order`` is the generator that draws; bytes are those of what is kept alive.
 
     Above ``roomy`` bytes what is left of a batch is copied when most of it is gone; below, that would only take time.
 
-    >>> buffer = Buffer(random.Random(0))
+    >>> buffer = ShuffleBuffer(random.Random(0))
     >>> piece = buffer.piece(100)
     >>> buffer.add(Example((0, 0, 0), "a", piece, 0.0)), buffer.nbytes
     (None, 100)

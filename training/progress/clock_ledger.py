@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from looptap.streams import stillness
-from looptap.training.progress.speed_change import Turn, deviation
+from looptap.training.progress.speed_change import SpeedChange, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""
@@ -28,7 +28,7 @@ _AGAIN = 15.0  # seconds of training
 _MOST = 2000  # samples that are kept
 
 
-class Sample(NamedTuple):
+class LedgerSample(NamedTuple):
     """The books at one moment: all seconds booked, instances and booked seconds of training and validation, other."""
 
     at: float
@@ -61,9 +61,9 @@ class Ledger:
         self._paused = stillness.total()
         self._phase, self._began = OTHER, False
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
-        self._samples: list[Sample] = []
+        self._samples: list[LedgerSample] = []
         self._interval = 0.1
-        self._turn: Turn | None = None
+        self._turn: SpeedChange | None = None
         self._counted = 0.0  # seconds of training when a batch was counted last
         self._sample()
 
@@ -116,7 +116,7 @@ class Ledger:
         self._book()
         rate = self.rate(TRAIN, SHORT)
         if rate is not None:
-            self._turn = Turn(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
+            self._turn = SpeedChange(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
 
     def unsure(self, window: float) -> float:
         """The standard deviation of the logarithm of the rate of training; 0 after a ``window`` without a change."""
@@ -124,7 +124,7 @@ class Ledger:
             return turn.spread
         return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
 
-    def _reached(self, window: float) -> Turn | None:
+    def _reached(self, window: float) -> SpeedChange | None:
         return None if self._turn is None or sum(self.seconds) - window >= self._turn.at else self._turn
 
     def settle(self) -> None:
@@ -155,8 +155,8 @@ class Ledger:
             self._samples[:half] = self._samples[:half:2]
             self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MOST)
 
-    def _now(self) -> Sample:
-        return Sample(
+    def _now(self) -> LedgerSample:
+        return LedgerSample(
             sum(self.seconds), self.counts[0], self.seconds[0], self.counts[1], self.seconds[1], self.seconds[2]
         )  # fmt: skip
 

@@ -15,8 +15,8 @@ from looptap.training.progress.forecast import curve_ensemble, power_law
 from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations, Stops
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
-from looptap.training.progress.plan import Plan
-from looptap.training.progress.speed import Window, units
+from looptap.training.progress.plan import TrainingPlan
+from looptap.training.progress.speed import SpeedWindow, units
 
 RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
@@ -60,7 +60,7 @@ class Estimator:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TrainingPlan,
         rule: StopRule,
         ledger: Ledger,
         *,
@@ -78,7 +78,7 @@ class Estimator:
             raise ValueError(f"speed={speed!r}: it is 'ledger', 'paper' or 'former'.")
         self.plan, self.rule, self.ledger, self.rates, self.earlier = plan, rule, ledger, rates, earlier
         self.forecast, self.speed = forecast, speed
-        self.window = Window(skip)
+        self.window = SpeedWindow(skip)
         self.metric = metric or Metric()
         self.seen: list[tuple[float, float, float]] = []
         """Of each validation: where, in raw points; what it yielded; the known variance of that."""

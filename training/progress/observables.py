@@ -13,7 +13,7 @@ from looptap.training.progress.validation_subsets import Inserting
 _HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
 
 
-class Shown:
+class ProgressObservables:
     """The part of a `Progress` that is read; each value follows from `estimate`."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:

@@ -10,7 +10,7 @@ from looptap.training.progress.forecast.stopping_rules import Floats
 
 
 @dataclass
-class Plan:
+class TrainingPlan:
     """The work of a run, in instances: ``point`` of training between two validations of ``validation`` instances.
 
     ``left`` is what there is still to train if nothing stops it. Before raw point j + 1 there are ``ahead[j]`` inserted

@@ -30,9 +30,9 @@ from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import Sizes, length_of
-from looptap.training.progress.observables import Shown
-from looptap.training.progress.plan import Plan
-from looptap.training.progress.speed_change import Watch
+from looptap.training.progress.observables import ProgressObservables
+from looptap.training.progress.plan import TrainingPlan
+from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
 FRESH = 1.0
@@ -43,7 +43,7 @@ _NEVER = 0.05  # the same while there is none
 _PACE = 1000  # times as long as the last forecast took passes before the next
 
 
-class Progress(Shown):
+class Progress(ProgressObservables):
     """When a training loop will be done.
 
     ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
@@ -133,7 +133,7 @@ class Progress(Shown):
         self._chunk, self._mark = 1, (0.0, 0)  # steps until the next look; when and after how many was the last
         super().__init__(Ledger(clock), insert)
         self._began = self._ledger.now
-        plan = Plan(1.0, 0.0, self._validation)
+        plan = TrainingPlan(1.0, 0.0, self._validation)
         self._estimator = Estimator(
             plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric,
             seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
@@ -141,7 +141,7 @@ class Progress(Shown):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._watch = -math.inf, Watch()
+        self._looked, self._watch = -math.inf, SpeedWatch()
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):

@@ -10,7 +10,7 @@ WINDOW = 10.0
 """K, the seconds that the window of the paper looks back."""
 
 
-class Window:
+class SpeedWindow:
     """Instances per second in the last ten of the present phase; the other phase keeps its last value.
 
     The timer of a phase starts when the first batch has left the pipeline, which is not counted. Source: Dong & Luo

@@ -21,12 +21,12 @@ def deviation(seconds: float) -> float:
 
 
 @dataclass
-class Turn:
+class SpeedChange:
     """A rate that is expected since a change, and what was counted since: instances, and seconds of training.
 
     ``unsure`` is the standard deviation of its logarithm.
 
-    >>> turn = Turn(100.0, 0.7)
+    >>> turn = SpeedChange(100.0, 0.7)
     >>> turn.rate, turn.spread
     (100.0, 0.7)
     >>> turn.count(64.0, 3.0); turn.count(3000.0, 60.0)
@@ -69,7 +69,7 @@ class Turn:
         return off, wide / (wide + noise**2), noise
 
 
-class Watch:
+class SpeedWatch:
     """Sees that a loader became longer or shorter (its echo factor was turned), or that a command was carried out."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.choice import APPEND, Choice, Mode, choose
-from looptap.visualizers.charts.frame_history import KEEP, KEEP_BYTES, Frames
+from looptap.visualizers.charts.frame_history import KEEP, KEEP_BYTES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, Palette
@@ -176,7 +176,7 @@ class Chart:
             same = sum((one.label or one.stream.name) == label for one in self.series)
             color = self.palette.color(f"{label} {same}" if same else label)
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
-        frames = Frames(self.keep, self.keep_bytes)
+        frames = FrameHistory(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
             y=options["y"] or stream.drawn, by=by if by in names else "",

@@ -1,4 +1,4 @@
-"""`Frames`: the newest pictures of one stream, to look back at."""
+"""`FrameHistory`: the newest pictures of one stream, to look back at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRAIL = 8
 """Frames that are drawn behind the one of now, lighter."""
 
 
-class Frame(NamedTuple):
+class ChartFrame(NamedTuple):
     """One picture, the event it comes from, and when."""
 
     value: Any
@@ -25,10 +25,10 @@ class Frame(NamedTuple):
     nbytes: int
 
 
-class Frames:
+class FrameHistory:
     """At most ``keep`` frames within ``nbytes``; `aim` says which is shown.
 
-    >>> frames = Frames(2)
+    >>> frames = FrameHistory(2)
     >>> for number in range(3):
     ...     frames.append(number, event=number, wall=0.0)
     >>> len(frames), frames.given_up, frames.aim(None), list(frames.shown)
@@ -39,7 +39,7 @@ class Frames:
         self.keep, self.nbytes = max(1, keep), nbytes
         self.given_up = 0
         """How many frames made room for newer ones."""
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[ChartFrame] = deque()
         self._held = 0
         self._index = 0
 
@@ -48,7 +48,7 @@ class Frames:
 
     def append(self, value: Any, event: int, wall: float) -> None:
         """Keep one more; the oldest give way."""
-        frame = Frame(value, event, wall, weight(value))
+        frame = ChartFrame(value, event, wall, weight(value))
         self._frames.append(frame)
         self._held += frame.nbytes
         while len(self._frames) > 1 and (len(self._frames) > self.keep or self._held > self.nbytes):
@@ -62,7 +62,7 @@ class Frames:
         self._index = last if number is None else min(max(0, number - self.given_up), last)
         return self._index
 
-    def aim_at(self, leader: Frames, *, newest: bool) -> None:
+    def aim_at(self, leader: FrameHistory, *, newest: bool) -> None:
         """Show the frame of the moment that another stream shows."""
         if not self._frames:
             return

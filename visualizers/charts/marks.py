@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.legends import run_of
-from looptap.visualizers.drawing.picture import Rule
+from looptap.visualizers.drawing.picture import VerticalLine
 
 if TYPE_CHECKING:
     from looptap.visualizers.charts.series import Series
@@ -22,7 +22,7 @@ SETTLE = 1.0
 _LOOK = 1.0  # seconds between two questions for the commands of a run
 
 
-class Command(NamedTuple):
+class CommandMark(NamedTuple):
     """What a vertical line says, and where it stands: at the event ``number`` of type ``event``, or at a time."""
 
     text: str
@@ -33,11 +33,11 @@ class Command(NamedTuple):
     """The run that it was for, if that is known: other runs have other events and times."""
 
 
-class Watched:
+class WatchedCommands:
     """The commands of one run, asked for at most once a second, without ever waiting for the answer."""
 
     def __init__(self) -> None:
-        self.known: list[Command] = []
+        self.known: list[CommandMark] = []
         self._asked: Future[Any] | None = None
         self._looked = -_LOOK
 
@@ -74,7 +74,7 @@ class Watched:
             self.look(run)
 
 
-_watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()  # charts of a run ask it once
+_watched: weakref.WeakKeyDictionary[Any, WatchedCommands] = weakref.WeakKeyDictionary()  # charts of a run ask it once
 
 
 class Marks:
@@ -82,9 +82,9 @@ class Marks:
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Stream, int]] = {}
-        self._runs: list[tuple[Any, Watched]] = []
-        self._fixed: list[Command] = []
-        self._shown: list[Command] = []
+        self._runs: list[tuple[Any, WatchedCommands]] = []
+        self._fixed: list[CommandMark] = []
+        self._shown: list[CommandMark] = []
 
     def add(self, source: Any) -> None:
         """Show the commands of a run, or those in a stream or a list of mappings."""
@@ -93,9 +93,9 @@ class Marks:
         elif hasattr(type(source), "commands"):
             if not any(run is source for run, _ in self._runs):
                 try:
-                    self._runs.append((source, _watched.setdefault(source, Watched())))
+                    self._runs.append((source, _watched.setdefault(source, WatchedCommands())))
                 except TypeError:  # it cannot be a key
-                    self._runs.append((source, Watched()))
+                    self._runs.append((source, WatchedCommands()))
         else:
             self._fixed += commands(source)
 
@@ -117,18 +117,18 @@ class Marks:
         changed, self._shown = known != self._shown, known
         return changed
 
-    def rules(self, series: list[Series]) -> tuple[Rule, ...]:
+    def rules(self, series: list[Series]) -> tuple[VerticalLine, ...]:
         """A vertical line for each command, and for each place where one run of a name gave way to the next."""
         found = []
         for command in self._shown:
             at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
             if at is not None:
-                found.append(Rule(at, command.text))
+                found.append(VerticalLine(at, command.text))
         for one in series:
             for seam in one.stream.seams:
                 at = one.layer.place(one, "number", seam.after + 1)
                 if at is not None:
-                    found.append(Rule(at, f"restart: {seam.new}"))
+                    found.append(VerticalLine(at, f"restart: {seam.new}"))
         return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
 
 
@@ -142,7 +142,7 @@ def settle(several: Iterable[Marks], seconds: float = SETTLE) -> None:
         one.wait(run, deadline - time.monotonic())
 
 
-def _place(command: Command, series: list[Series]) -> float | None:
+def _place(command: CommandMark, series: list[Series]) -> float | None:
     """Where a command stands on the axis x: by the number of its event if a stream is of that type, else by time."""
     for one in series:
         if command.number and command.event in ("", one.stream.on):
@@ -157,7 +157,7 @@ def _place(command: Command, series: list[Series]) -> float | None:
     return None
 
 
-def commands(source: Iterable[Any]) -> list[Command]:
+def commands(source: Iterable[Any]) -> list[CommandMark]:
     """The commands in mappings, or in rows of a store; what is neither is left out, and so is what was refused.
 
     >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
@@ -179,7 +179,7 @@ def commands(source: Iterable[Any]) -> list[Command]:
         text = text if outcome == "done" else f"{text} ({outcome:.40})"
         number, wall = get("number"), get("wall") or get("time") or get("start")
         found.append(
-            Command(
+            CommandMark(
                 text[:120],
                 str(get("event") or ""),
                 number if isinstance(number, int) else 0,

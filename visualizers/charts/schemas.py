@@ -18,7 +18,7 @@ _HIGH = ("hi", "high", "upper", "max", "maximum")
 _QUANTILE = re.compile(r"[qp]_?(\d{1,2}|0?\.\d+)$")
 
 
-class Band(NamedTuple):
+class QuantileBand(NamedTuple):
     """Which parts of a value are a band: the position of x, of the middle, and pairs (low, high), the widest first."""
 
     x: int | None
@@ -45,13 +45,13 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
     return ()
 
 
-def band_of(names: Sequence[str]) -> Band | None:
+def band_of(names: Sequence[str]) -> QuantileBand | None:
     """The band that names such as lo, mid, hi or step, q10, q50, q90 mean; None if they mean none.
 
     >>> band_of(("step", "lo", "mid", "hi"))
-    Band(x=0, middle=2, pairs=((1, 3),))
+    QuantileBand(x=0, middle=2, pairs=((1, 3),))
     >>> band_of(("q90", "q50", "q10"))
-    Band(x=None, middle=1, pairs=((2, 0),))
+    QuantileBand(x=None, middle=1, pairs=((2, 0),))
     >>> band_of(("loss", "accuracy")) is None
     True
     """
@@ -63,13 +63,13 @@ def band_of(names: Sequence[str]) -> Band | None:
         ordered = sorted(ranks, key=ranks.__getitem__)
         half = len(ordered) // 2
         pairs = tuple((ordered[i], ordered[-1 - i]) for i in range(half))
-        return Band(x, ordered[half] if len(ordered) % 2 else None, pairs)
+        return QuantileBand(x, ordered[half] if len(ordered) % 2 else None, pairs)
     stems = {name: name.rsplit("_", 1)[-1] for name in parts}
     low = [parts[name] for name, stem in stems.items() if stem in _LOW]
     high = [parts[name] for name, stem in stems.items() if stem in _HIGH]
     rest = [index for index in parts.values() if index not in (*low, *high)]
     if len(low) == len(high) == 1 and len(rest) <= 1:
-        return Band(x, rest[0] if rest else None, ((low[0], high[0]),))
+        return QuantileBand(x, rest[0] if rest else None, ((low[0], high[0]),))
     return None
 
 

@@ -12,7 +12,7 @@ from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.choice import FRAME, Choice
-from looptap.visualizers.charts.frame_history import Frames
+from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.data.sample_buffer import POINTS
 from looptap.visualizers.drawing.picture import Side
 
@@ -41,7 +41,7 @@ class Series:
     """Why the first of the skipped values did not fit."""
     data: dict[str, Any] = field(default_factory=dict)
     layer: Chart = field(default=None, repr=False)  # type: ignore[assignment]  # set by Chart.add
-    frames: Frames = field(default_factory=Frames)
+    frames: FrameHistory = field(default_factory=FrameHistory)
     dash: str = "solid"
     label: str = ""
     y: tuple[str, ...] = ()

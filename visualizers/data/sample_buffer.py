@@ -1,4 +1,6 @@
-"""`Ring`: columns of numbers, the newest of which are kept, and `thinned`, which of them a line of a picture needs."""
+"""`SampleBuffer`: columns of numbers, the newest of which are kept, and `thinned`, which of them a line of a picture
+needs.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ RING_BYTES = 64_000_000
 _GAPS = 500  # NaN that keep their place in a thinned line
 
 
-class Ring:
+class SampleBuffer:
     """At most ``points`` rows of ``width`` numbers; the oldest give way. Memory grows as rows come.
 
-    >>> ring = Ring(2, points=3)
+    >>> ring = SampleBuffer(2, points=3)
     >>> ring.append(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]))
     >>> ring.columns.tolist()
     [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]]

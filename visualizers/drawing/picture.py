@@ -121,7 +121,7 @@ Mark: TypeAlias = Line | Band | Points | Bars | Grid | Images | Pie | Table | Te
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class VerticalLine:
     """A vertical line at ``x`` with a word beside it: a command, a restart."""
 
     x: float
@@ -155,7 +155,7 @@ class Picture:
     y: Axis = field(default_factory=Axis)
     z: Axis | None = None
     right: Axis | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[VerticalLine, ...] = ()
     badges: tuple[str, ...] = ()
     guess: str = ""
     frame: tuple[int, int] | None = None

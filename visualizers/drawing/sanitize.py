@@ -1,4 +1,6 @@
-"""`tidy`: a picture that no library chokes on. Its numbers are finite or NaN, its texts one line without controls."""
+"""`sanitize`: a picture that no library chokes on. Its numbers are finite or NaN, its texts one line without
+controls.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ from looptap.visualizers.drawing.picture import (
     Picture,
     Pie,
     Points,
-    Rule,
     Table,
     Text,
+    VerticalLine,
 )
 
 LARGEST = 1e100
@@ -84,7 +86,7 @@ def local(seconds: Numbers) -> Numbers:
     return shifted
 
 
-def tidy(picture: Picture) -> Picture:
+def sanitize(picture: Picture) -> Picture:
     """The same picture with numbers, texts and colours that can be drawn; badges tell of what is left out.
 
     Seconds on a time axis become those of the wall clock (`local`), so a picture is tidied once. What is empty
@@ -99,7 +101,9 @@ def tidy(picture: Picture) -> Picture:
     marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
     if right is None and any(getattr(mark, "side", "left") == "right" for mark in marks):
         right = Axis()
-    rules = [Rule(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size]
+    rules = [
+        VerticalLine(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size
+    ]
     rules = [rule for rule in rules if rule.x == rule.x]
     _tell(notices, len(rules), RULES, "newest rules")
     badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]

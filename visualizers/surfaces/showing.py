@@ -21,7 +21,7 @@ def show(
     title: str = "",
     told: Callable[[str], object] | None = None,
 ) -> Any:
-    """Show a plot; returns the `Window` if it is one. ``told`` is told where and what was saved, by default stderr.
+    """Show a plot; returns the `ChartWindow` if it is one. ``told`` hears where and what was saved (stderr).
 
     A window waits until it is closed if ``block``, by default as ``pyplot.show()`` does: in a script it waits, after
     ``pyplot.ion()`` it does not, and then moves while ``pyplot.pause`` or another loop of the toolkit runs. Elsewhere
@@ -59,9 +59,9 @@ def _window(plot: Plot, place: Place, title: str, tell: Callable[[str], object])
 
     if place.name != "window" and get_backend(auto_select=False) != place.backend:
         pyplot.switch_backend(place.backend)
-    from looptap.visualizers.surfaces.window import HELP, Window
+    from looptap.visualizers.surfaces.window import HELP, ChartWindow
 
-    window = Window(plot, title=title, status=lambda: status_of(plot), say=tell)
+    window = ChartWindow(plot, title=title, status=lambda: status_of(plot), say=tell)
     tell(f"in the window: {HELP}")
     return window
 

@@ -1,4 +1,4 @@
-"""`Window`: charts in a window of matplotlib's, drawn anew 30 times a second at most.
+"""`ChartWindow`: charts in a window of matplotlib's, drawn anew 30 times a second at most.
 
 Everything here runs on the thread of the window's toolkit, which owns matplotlib. A timer has the charts take in what
 is new; while the limits of the axes hold, only the lines are drawn, over the picture of the rest. A turn that takes
@@ -21,7 +21,7 @@ from matplotlib.text import Text
 
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.framebar import FrameBar
-from looptap.visualizers.surfaces.window_part import Part
+from looptap.visualizers.surfaces.window_part import WindowPart
 
 FRAME = 0.03
 """Seconds from one frame to the next, at least."""
@@ -31,7 +31,7 @@ _BAR = 0.07  # of the height, for the bar of frames
 HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
 
 
-class Window:
+class ChartWindow:
     """A plot on a figure of pyplot's, with keys and a bar for earlier frames.
 
     ``status`` is asked for what the title says of the run, and ``say`` is told what was done. The window is there when
@@ -57,7 +57,7 @@ class Window:
         self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
         self.canvas: Any = self.figure.canvas
         self.manager: Any = self.canvas.manager
-        self.parts: list[Part] = []
+        self.parts: list[WindowPart] = []
         self.bar: FrameBar | None = None
         self._background: Any = None  # the picture of all that stands
         self._standing: list[Any] = []  # the texts in it
@@ -134,7 +134,7 @@ class Window:
         grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, **whole)
         area = self.figure.add_subfigure(grid[0])
         places = area.subfigures(*self.plot.shape, squeeze=False).ravel()
-        self.parts = [Part(cell, place) for cell, place in zip(cells, places, strict=False)]
+        self.parts = [WindowPart(cell, place) for cell, place in zip(cells, places, strict=False)]
         self.bar = None
         if framed:
             self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _BAR)), self.go_to)
@@ -252,7 +252,7 @@ class Window:
 
     # ------------------------------------------------------------ frames
 
-    def _framed(self) -> list[Part]:
+    def _framed(self) -> list[WindowPart]:
         """The charts that have frames, the one with the most first."""
         return sorted((part for part in self.parts if part.frames), key=lambda part: -part.frames)
 

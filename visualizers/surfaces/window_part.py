@@ -1,4 +1,4 @@
-"""`Part`: the part of a window that one chart is drawn on."""
+"""`WindowPart`: the part of a window that one chart is drawn on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from looptap.visualizers.cells import Cell
 from looptap.visualizers.drawing.backends.with_matplotlib import Drawing
 
 
-class Part:
+class WindowPart:
     """One chart in the window, and what of its view the user holds fast."""
 
     def __init__(self, cell: Cell, figure: Any) -> None:

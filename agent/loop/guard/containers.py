@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from looptap.agent.loop.guard.tensor_state import Path
+from looptap.agent.loop.guard.tensor_state import ObjectPath
 
 MAX_ITEMS = 1000
 """Items of a container that are kept; of a longer one its length and its ends."""
@@ -43,14 +43,14 @@ def as_before(container: Any, before: Any) -> bool:
     return all(map(operator.is_, container, before))
 
 
-def places(path: Path, container: Any, before: Any, attributes: bool) -> Iterator[Path]:
+def places(path: ObjectPath, container: Any, before: Any, attributes: bool) -> Iterator[ObjectPath]:
     """What has changed of a container: attributes and items by name, if it is a dictionary of known items."""
     if not isinstance(before, dict):
         yield path
         return
     for key in [*before, *(key for key in container if key not in before)]:
         if key not in container or key not in before or container[key] is not before[key]:
-            yield Path(path, str(key)) if attributes else Path(path, "[", key)
+            yield ObjectPath(path, str(key)) if attributes else ObjectPath(path, "[", key)
 
 
 def refill(container: Any, before: Any) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from looptap.agent.loop.guard.containers import MAX_ITEMS
 from looptap.agent.loop.guard.reachable_walk import Undo, Walk
 from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
-from looptap.agent.loop.guard.tensor_state import Change, Path
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.errors import QueryError
 from looptap.streams.values.plain import attributes_of
 
@@ -31,7 +31,7 @@ PERSISTENT = (
     "over it would reset the loop's. Query loader.dataset, or a loader of its own."
 )
 
-Keeper = Callable[[Walk, Any, Path], None]
+Keeper = Callable[[Walk, Any, ObjectPath], None]
 
 _keepers: dict[type, Keeper] = {}
 
@@ -74,48 +74,48 @@ def _chosen(kind: type) -> Keeper:
     return _instance
 
 
-def _nothing(walk: Walk, value: Any, path: Path) -> None:
+def _nothing(walk: Walk, value: Any, path: ObjectPath) -> None:
     """There is nothing to keep."""
 
 
-def _tensor(walk: Walk, value: Any, path: Path) -> None:
+def _tensor(walk: Walk, value: Any, path: ObjectPath) -> None:
     with sys.modules["torch"]._C.DisableTorchFunction():
         grad = walk.tensors.add(value, path)
     if grad is not None:
-        walk.push(grad, Path(path, "grad"))
+        walk.push(grad, ObjectPath(path, "grad"))
     if value.__dict__:
         _attributes(walk, value, path)
 
 
-def _array(walk: Walk, value: Any, path: Path) -> None:
+def _array(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.tensors.add_array(value, path)
     if value.dtype == object and value.size <= MAX_ITEMS:
         for place, item in enumerate(value.flat):
-            walk.push(item, Path(path, "[", place))
+            walk.push(item, ObjectPath(path, "[", place))
 
 
-def _mapping(walk: Walk, value: Any, path: Path) -> None:
+def _mapping(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.keep(value, path)
     if len(value) <= MAX_ITEMS:
         for key, item in list(dict.items(value)):
-            here = Path(path, "[", key)
+            here = ObjectPath(path, "[", key)
             walk.push(key, here)
             walk.push(item, here)
     if type(value) is not dict:
         _instance(walk, value, path)
 
 
-def _sequence(walk: Walk, value: Any, path: Path) -> None:
+def _sequence(walk: Walk, value: Any, path: ObjectPath) -> None:
     if not isinstance(value, tuple | frozenset):
         walk.keep(value, path)
     if len(value) <= MAX_ITEMS:
         for place, item in enumerate(list(value)):
-            walk.push(item, Path(path, "[", place))
+            walk.push(item, ObjectPath(path, "[", place))
     if type(value) not in (list, tuple):
         _instance(walk, value, path)
 
 
-def _torch_generator(walk: Walk, value: Any, path: Path) -> None:
+def _torch_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
     state = value.get_state()
 
     def undo() -> Iterable[Change]:
@@ -125,7 +125,7 @@ def _torch_generator(walk: Walk, value: Any, path: Path) -> None:
     walk.undo(path, undo)
 
 
-def _random(walk: Walk, value: Any, path: Path) -> None:
+def _random(walk: Walk, value: Any, path: ObjectPath) -> None:
     if isinstance(value, random.SystemRandom):
         return
     state = random.Random.getstate(value)
@@ -137,7 +137,7 @@ def _random(walk: Walk, value: Any, path: Path) -> None:
     walk.undo(path, undo)
 
 
-def _numpy_random(walk: Walk, value: Any, path: Path) -> None:
+def _numpy_random(walk: Walk, value: Any, path: ObjectPath) -> None:
     legacy = hasattr(value, "set_state")
     state = value.get_state(legacy=False) if legacy else value.state
 
@@ -151,14 +151,14 @@ def _numpy_random(walk: Walk, value: Any, path: Path) -> None:
     walk.undo(path, undo)
 
 
-def _numpy_generator(walk: Walk, value: Any, path: Path) -> None:
+def _numpy_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.push(value.bit_generator, path)
 
 
 _GENERATORS = (_torch_generator, _random, _numpy_random, _numpy_generator)
 
 
-def _file(walk: Walk, value: Any, path: Path) -> None:
+def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
     try:
         if value.closed or not value.readable() or not value.seekable():
             return
@@ -174,7 +174,7 @@ def _file(walk: Walk, value: Any, path: Path) -> None:
     walk.undo(path, undo)
 
 
-def _iterator(walk: Walk, value: Any, path: Path) -> None:
+def _iterator(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Refuse what the query names; of another one put the position back, or report that it has moved."""
     if _is_named(path, walk.named):
         raise QueryError(ITERATOR.format(path))
@@ -195,8 +195,8 @@ def _iterator(walk: Walk, value: Any, path: Path) -> None:
     _instance(walk, value, path)
 
 
-def _is_named(path: Path, named: Collection[str]) -> bool:
-    at: Path | None = path
+def _is_named(path: ObjectPath, named: Collection[str]) -> bool:
+    at: ObjectPath | None = path
     while at is not None:
         if at.step != "[" and at.step not in named:
             return False
@@ -210,17 +210,17 @@ def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
     return None if frame is None else (frame.f_lasti, {n: id(v) for n, v in frame.f_locals.items()})
 
 
-def _module(walk: Walk, value: Any, path: Path) -> None:
+def _module(walk: Walk, value: Any, path: ObjectPath) -> None:
     for item, place in walk.modules.add(value, path):
         walk.push(item, place)
     for name, item in attributes_of(value).get("_buffers", {}).items():
         if item is not None and walk.first(item):
             with sys.modules["torch"]._C.DisableTorchFunction():
-                walk.tensors.add(item, Path(path, name), buffer=True)
+                walk.tensors.add(item, ObjectPath(path, name), buffer=True)
     _class_of(walk, value, path)
 
 
-def _loader(walk: Walk, value: Any, path: Path) -> None:
+def _loader(walk: Walk, value: Any, path: ObjectPath) -> None:
     _instance(walk, value, path)
     if getattr(value, "persistent_workers", False) and getattr(value, "num_workers", 0):
         own = value.__dict__
@@ -235,15 +235,15 @@ class _Refused:
         raise QueryError(PERSISTENT)
 
 
-def _function(walk: Walk, value: Any, path: Path) -> None:
+def _function(walk: Walk, value: Any, path: ObjectPath) -> None:
     if is_library(value):
         return
     walk.keep(value.__dict__, path, True)
     for name, item in references(value):
-        walk.push(item, Path(None, name))
+        walk.push(item, ObjectPath(None, name))
 
 
-def keep_root(walk: Walk, value: Any, path: Path) -> None:
+def keep_root(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Note an observable; of a function that the host hands to queries only the generators that it draws from.
 
     Such a function is meant to do what it does.
@@ -257,32 +257,32 @@ def keep_root(walk: Walk, value: Any, path: Path) -> None:
     held = [*own, *(references(function) if isinstance(function, types.FunctionType) else ())]
     for name, item in held:
         if keeper_of(type(item)) in _GENERATORS:
-            walk.push(item, Path(None, name))
+            walk.push(item, ObjectPath(None, name))
 
 
-def _method(walk: Walk, value: Any, path: Path) -> None:
+def _method(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.push(value.__self__, path)
     if isinstance(value, types.MethodType):
         walk.push(value.__func__, path)
 
 
-def _partial(walk: Walk, value: Any, path: Path) -> None:
+def _partial(walk: Walk, value: Any, path: ObjectPath) -> None:
     for item in (value.func, value.args, value.keywords):
         walk.push(item, path)
 
 
-def _instance(walk: Walk, value: Any, path: Path) -> None:
+def _instance(walk: Walk, value: Any, path: ObjectPath) -> None:
     _attributes(walk, value, path)
     _class_of(walk, value, path)
 
 
-def _attributes(walk: Walk, value: Any, path: Path) -> None:
+def _attributes(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Keep the attributes of an object, in its dictionary and in its slots."""
     own = attributes_of(value)
     if own:
         walk.keep(own, path, True)
         for name, item in list(own.items()):
-            walk.push(item, Path(path, name))
+            walk.push(item, ObjectPath(path, name))
     elif isinstance(own, dict) and hasattr(value, "__dict__"):
         walk.keep(own, path, True)
     for name, slot in _slots(type(value)):
@@ -290,11 +290,11 @@ def _attributes(walk: Walk, value: Any, path: Path) -> None:
             item = slot.__get__(value)
         except AttributeError:
             continue
-        walk.push(item, Path(path, name))
-        walk.undo(path, _slot_undo(slot, value, item, Path(path, name)))
+        walk.push(item, ObjectPath(path, name))
+        walk.undo(path, _slot_undo(slot, value, item, ObjectPath(path, name)))
 
 
-def _slot_undo(slot: Any, value: Any, item: Any, path: Path) -> Undo:
+def _slot_undo(slot: Any, value: Any, item: Any, path: ObjectPath) -> Undo:
     def undo() -> Iterable[Change]:
         now = getattr(value, slot.__name__, None)
         if now is item:
@@ -319,18 +319,18 @@ def _slots(kind: type) -> list[tuple[str, Any]]:
 _slots_of: dict[type, list[tuple[str, Any]]] = {}
 
 
-def _class_of(walk: Walk, value: Any, path: Path) -> None:
+def _class_of(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Look at what the methods of the job's own classes refer to, and at the attributes of the classes."""
     kind = type(value)
     for function in methods_of(kind):
         for name, item in references(function):
             if not isinstance(item, types.FunctionType):
-                walk.push(item, Path(None, name))
+                walk.push(item, ObjectPath(None, name))
     if is_library(kind) or not walk.first(kind):
         return
     for name, item in list(vars(kind).items()):
         if not name.startswith("__") and not isinstance(item, _OF_CLASSES):
-            walk.push(item, Path(path, name))
+            walk.push(item, ObjectPath(path, name))
 
 
 _OF_CLASSES = (

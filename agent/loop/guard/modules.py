@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from looptap.agent.loop.guard.containers import as_before, places, refill
-from looptap.agent.loop.guard.tensor_state import Change, Path
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.values.plain import attributes_of
 
 _STORED = ("_parameters", "_modules", "_buffers")
@@ -31,30 +31,30 @@ class Modules:
     """All modules that a query can reach: there may be hundreds, most of which are as they were."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[Path, Any, type, Any, dict[str, Any], list[dict[str, Any]]]] = []
-        self._hooks: list[tuple[Path, dict[Any, Any], dict[Any, Any]]] = []
+        self._all: list[tuple[ObjectPath, Any, type, Any, dict[str, Any], list[dict[str, Any]]]] = []
+        self._hooks: list[tuple[ObjectPath, dict[Any, Any], dict[Any, Any]]] = []
 
-    def add(self, module: Any, path: Path) -> Iterator[tuple[Any, Path]]:
+    def add(self, module: Any, path: ObjectPath) -> Iterator[tuple[Any, ObjectPath]]:
         """Note a module; what is to be looked at next, buffers apart."""
         own = attributes_of(module)
         held = [own.get(name) or {} for name in _STORED]
         self._all.append((path, module, type(module), own, dict(own), [dict(part) for part in held]))
         for part in held[:2]:
             for name, item in part.items():
-                yield item, Path(path, name)
+                yield item, ObjectPath(path, name)
         for name in own.keys() - _standard():
-            yield own[name], Path(path, name)
+            yield own[name], ObjectPath(path, name)
         if any(map(own.get, _hooks())):
             for name in _hooks():
                 if own.get(name):  # what is put into an empty one is found by its number
-                    self._hooks.append((Path(path, name), own[name], dict(own[name])))
+                    self._hooks.append((ObjectPath(path, name), own[name], dict(own[name])))
 
     def put_back(self) -> Iterator[Change]:
         """Put everything back; what had changed."""
         for path, module, kind, own, before, held in self._all:
             if type(module) is not kind:
                 module.__class__ = kind
-                yield Change(Path(path, "__class__"), True)
+                yield Change(ObjectPath(path, "__class__"), True)
             if not _same(own, before):
                 yield from _refilled(path, own, before, True)
             for name, stored in zip(_STORED, held, strict=True):
@@ -75,7 +75,7 @@ def _same(own: dict[str, Any], before: dict[str, Any]) -> bool:
     return len(own) == len(before) and all(map(operator.is_, own.values(), before.values()))
 
 
-def _refilled(path: Path, container: Any, before: Any, attributes: bool) -> Iterator[Change]:
+def _refilled(path: ObjectPath, container: Any, before: Any, attributes: bool) -> Iterator[Change]:
     changed = list(places(path, container, before, attributes))
     undone = refill(container, before)
     yield from (Change(place, undone) for place in changed)

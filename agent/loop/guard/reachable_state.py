@@ -14,7 +14,7 @@ from typing import Any
 from looptap.agent.loop.guard.containers import as_before, places, refill
 from looptap.agent.loop.guard.kept_objects import is_tensor_kind, keep_root, keeper_of
 from looptap.agent.loop.guard.reachable_walk import Walk
-from looptap.agent.loop.guard.tensor_state import Change, Path
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 
 
 class Belongings:
@@ -33,7 +33,7 @@ class Belongings:
         walk = self._walk
         try:
             for name, value in roots.items():
-                keep_root(walk, value, Path(None, name))
+                keep_root(walk, value, ObjectPath(None, name))
             while walk.waiting:
                 value, path = walk.waiting.popleft()
                 keeper_of(type(value))(walk, value, path)
@@ -89,10 +89,10 @@ class Belongings:
                 if isinstance(key, int) and key >= self._hooks:
                     del hooks[key]
                     self._found.add(key)
-                    yield Change(Path(None, "a hook"), True)
+                    yield Change(ObjectPath(None, "a hook"), True)
         registers = any(name.startswith("register_") for name in self._walk.named)
         if registers and not self._found.issuperset(range(self._hooks, _hook_count())):
-            yield Change(Path(None, "a hook of the graph"), False)
+            yield Change(ObjectPath(None, "a hook of the graph"), False)
 
 
 def _hook_count() -> int:

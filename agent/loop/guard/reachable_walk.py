@@ -8,7 +8,7 @@ from typing import Any
 
 from looptap.agent.loop.guard.containers import contents
 from looptap.agent.loop.guard.modules import Modules
-from looptap.agent.loop.guard.tensor_state import Change, Path, Tensors
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath, Tensors
 from looptap.streams.values.plain import ATOM, kind_of
 
 MAX_THINGS = 4000
@@ -28,12 +28,12 @@ class Walk:
         self.tensors = Tensors()
         self.things: list[Any] = []
         """What was seen; it stays alive, so that nothing else has its id."""
-        self.containers: list[tuple[Path, Any, Any, bool]] = []
+        self.containers: list[tuple[ObjectPath, Any, Any, bool]] = []
         self.modules = Modules()
-        self.undos: list[tuple[Path, Undo]] = []
+        self.undos: list[tuple[ObjectPath, Undo]] = []
         self.stand_ins: list[tuple[dict[str, Any], str, Any]] = []
         """What something else stands in for while the query runs."""
-        self.waiting: deque[tuple[Any, Path]] = deque()
+        self.waiting: deque[tuple[Any, ObjectPath]] = deque()
         self._seen: set[int] = set()
 
     def first(self, thing: Any) -> bool:
@@ -48,15 +48,15 @@ class Walk:
         """Whether the walk has come by ``thing``."""
         return id(thing) in self._seen
 
-    def push(self, value: Any, path: Path) -> None:
+    def push(self, value: Any, path: ObjectPath) -> None:
         """Have the walk look at ``value``, once."""
         if kind_of(type(value)) != ATOM and self.first(value):
             self.waiting.append((value, path))
 
-    def keep(self, container: Any, path: Path, attributes: bool = False) -> None:
+    def keep(self, container: Any, path: ObjectPath, attributes: bool = False) -> None:
         """Have the items of a container put back, which are the ``attributes`` of an object or its own."""
         self.containers.append((path, container, contents(container), attributes))
 
-    def undo(self, path: Path, how: Undo) -> None:
+    def undo(self, path: ObjectPath, how: Undo) -> None:
         """Have ``how`` called in the end for what stands at ``path``; it gives what the client should hear of."""
         self.undos.append((path, how))

@@ -16,11 +16,11 @@ from looptap.agent.loop.guard import backward_guard
 from looptap.agent.loop.guard.backward_guard import Guarded
 from looptap.agent.loop.guard.reachable_state import Belongings
 from looptap.agent.loop.guard.tensor_state import Change
-from looptap.agent.loop.guard.torch_state import LoopState
+from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.streams.events import Event, Lazy
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.trust import Sight
-from looptap.streams.values.snapshots import take
+from looptap.streams.values.snapshots import snapshot
 
 SHOWN = 3
 """Changes that a sentence names."""
@@ -40,7 +40,7 @@ class StateGuard:
     def __init__(self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()) -> None:
         self._pipelines, self._shown, self._names = pipelines, shown, names
         self._changes: list[Change] = []
-        self._state = LoopState()
+        self._state = TorchStateGuard()
         self._belongings: Belongings | None = None
         self._retained: Guarded | None = None
         self._open = False
@@ -130,11 +130,11 @@ class StateGuard:
 def copy_of(event: Event, name: str) -> Any:
     """A copy of an observable, taken inside a guard unless it is plain. Raises what taking it raises."""
     if Sight.of_whole((name,)).plain(event):
-        return take(getattr(event, name))[0]
+        return snapshot(getattr(event, name))[0]
     guard = StateGuard((), *event.__looptap_shown__(), names=(name,))
     try:
         with guard:
-            return take(getattr(event, name))[0]
+            return snapshot(getattr(event, name))[0]
     except KeyboardInterrupt:
         guard.restore()
         raise

@@ -27,10 +27,10 @@ NON_LEAVES = 16
 """Results of the loop whose place in the graph is kept."""
 
 
-class Path(NamedTuple):
+class ObjectPath(NamedTuple):
     """Where something stands: in what, and as what. It is made for each object and read for the few that changed."""
 
-    parent: Path | None
+    parent: ObjectPath | None
     step: str
     key: Any = None
 
@@ -47,7 +47,7 @@ class Path(NamedTuple):
 class Change(NamedTuple):
     """Something that the query has changed."""
 
-    path: Path
+    path: ObjectPath
     undone: bool
     thing: Any = None
 
@@ -59,7 +59,7 @@ class _Tensor:
         "buffer", "data", "grad", "grad_fn", "kind", "path", "requires", "retained", "tensor", "twin", "version",
     )  # fmt: skip
 
-    def __init__(self, tensor: Any, path: Path, buffer: bool) -> None:
+    def __init__(self, tensor: Any, path: ObjectPath, buffer: bool) -> None:
         self.tensor, self.path, self.buffer, self.twin = tensor, path, buffer, None
         leaf, self.kind = tensor.is_leaf, type(tensor)
         self.version = -1 if tensor.is_inference() else tensor._version
@@ -79,11 +79,11 @@ class Tensors:
         self._twins: list[_Tensor] = []
         self._groups: dict[Any, list[_Tensor]] = {}
         self._kept: list[tuple[list[_Tensor], Any]] = []
-        self._arrays: list[tuple[Path, Any, Any]] = []
-        self._samples: list[tuple[Path, Any, Any]] = []
+        self._arrays: list[tuple[ObjectPath, Any, Any]] = []
+        self._samples: list[tuple[ObjectPath, Any, Any]] = []
         self._left, self._bytes = COPIED_TENSORS, COPIED_BYTES
 
-    def add(self, tensor: Any, path: Path, buffer: bool = False) -> Any:
+    def add(self, tensor: Any, path: ObjectPath, buffer: bool = False) -> Any:
         """Note a tensor; a ``buffer`` is put back without a word. Returns its gradient."""
         one = _Tensor(tensor, path, buffer)
         self._all.append(one)
@@ -102,7 +102,7 @@ class Tensors:
             self._samples.append((path, chosen := flat[:: max(1, len(flat) // SAMPLE_ELEMENTS)], chosen.clone()))
         return one.grad
 
-    def add_array(self, array: Any, path: Path) -> None:
+    def add_array(self, array: Any, path: ObjectPath) -> None:
         """Note an array."""
         if array.dtype.hasobject or not array.size:
             return
@@ -163,15 +163,15 @@ class Tensors:
             tensor.detach_()
             with self.torch.enable_grad():
                 tensor.copy_(one.twin)
-            yield Change(Path(one.path, "grad_fn"), True, tensor)
+            yield Change(ObjectPath(one.path, "grad_fn"), True, tensor)
         elif one.requires is not None and tensor.is_leaf and tensor.requires_grad != one.requires:
             tensor.requires_grad_(one.requires)
-            yield Change(Path(one.path, "requires_grad"), True, tensor)
+            yield Change(ObjectPath(one.path, "requires_grad"), True, tensor)
         elif one.requires is None and tensor.retains_grad and not one.retained:
-            yield Change(Path(one.path, "retains_grad"), False, tensor)
+            yield Change(ObjectPath(one.path, "retains_grad"), False, tensor)
         if (one.requires is not None or tensor.retains_grad) and tensor.grad is not one.grad:
             tensor.grad = one.grad
-            yield Change(Path(one.path, "grad"), True, tensor)
+            yield Change(ObjectPath(one.path, "grad"), True, tensor)
 
     def _has_history(self, one: _Tensor) -> bool:
         """Whether the twin of a tensor still has the place in the graph that the tensor had."""

@@ -41,13 +41,13 @@ def capturing() -> bool:
     return True
 
 
-class LoopState:
+class TorchStateGuard:
     """A context in which modes and random numbers may change; they are as before when it ends.
 
     With ``randomness=False`` random numbers are left alone, for commands that are meant to draw some.
 
     >>> import random
-    >>> with LoopState():
+    >>> with TorchStateGuard():
     ...     _ = random.random()
     """
 
@@ -60,7 +60,7 @@ class LoopState:
         self._errors: Any = None
         self._modes: dict[str, Any] | None = None
 
-    def __enter__(self) -> LoopState:
+    def __enter__(self) -> TorchStateGuard:
         self._torch = sys.modules.get("torch")
         if self.randomness:
             self._random = RandomState()

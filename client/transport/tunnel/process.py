@@ -92,7 +92,7 @@ def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
     )
 
 
-class Remote:
+class CommandRoute:
     """The way to one run: each connection is a new start of the command."""
 
     longest = 10.0
@@ -101,15 +101,15 @@ class Remote:
     def __init__(self, name: str, rank: int | None = None) -> None:
         self.name, self._command = name, command_of(name, rank)
         self._lock = threading.Lock()
-        self._starting: _Channel | None = None
-        self._channel: _Channel | None = None
-        self._ready: _Channel | None = None
+        self._starting: _ProcessPipe | None = None
+        self._channel: _ProcessPipe | None = None
+        self._ready: _ProcessPipe | None = None
         self._server = ""
         self._closed = False
 
     def open(self, timeout: float) -> Heading:
         """Start the command and return what it says of the run; it carries the first connection. Raises LinkError."""
-        channel = _Channel(self._command, self.name)
+        channel = _ProcessPipe(self._command, self.name)
         with self._lock:
             self._starting = channel
             if self._closed:
@@ -176,7 +176,7 @@ class Remote:
             channel.close()
 
 
-class _Channel:
+class _ProcessPipe:
     """One start of the command, and the one connection that it carries."""
 
     def __init__(self, command: list[str], name: str) -> None:

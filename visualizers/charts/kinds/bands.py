@@ -9,7 +9,7 @@ import numpy as np
 
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import ABOUT
-from looptap.visualizers.charts.kinds.lines import Line, breaks_of, broken
+from looptap.visualizers.charts.kinds.lines import LineChart, breaks_of, broken
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import describe
 from looptap.visualizers.data.sample_buffer import thinned
@@ -18,7 +18,7 @@ from looptap.visualizers.drawing.picture import Line as LineMark
 from looptap.visualizers.drawing.picture import Mark
 
 
-class Band(Line):
+class BandChart(LineChart):
     """The middle as a line, and the area between each pair of a low and a high part."""
 
     kind: ClassVar[str] = "band"

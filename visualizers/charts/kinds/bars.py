@@ -21,7 +21,7 @@ BARS = 200
 _LETTERS = 80
 
 
-class Bars(Chart):
+class BarsChart(Chart):
     """The newest number of each label, as a bar."""
 
     kind: ClassVar[str] = "bars"
@@ -75,7 +75,7 @@ class Bars(Chart):
         return Axis(), Axis(mine[0] if len(mine) == 1 else ""), None
 
 
-class Pie(Bars):
+class PieChart(BarsChart):
     """The share of each label in the whole; a number that is negative, NaN or infinite has none."""
 
     kind: ClassVar[str] = "pie"

@@ -15,7 +15,7 @@ from looptap.visualizers.data.sample_buffer import thinned
 from looptap.visualizers.drawing.picture import Axis, Line, Mark
 
 
-class Curve(Chart):
+class CurveChart(Chart):
     """An array (n,) as a line over the indices of its elements."""
 
     kind: ClassVar[str] = "curve"

@@ -12,7 +12,7 @@ from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import FRAME, Mode, is_histogram
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, floats, scalars
-from looptap.visualizers.data.sample_buffer import Ring
+from looptap.visualizers.data.sample_buffer import SampleBuffer
 from looptap.visualizers.drawing.picture import Axis, Bars, Mark
 
 BINS = 50
@@ -23,7 +23,7 @@ Binned: TypeAlias = tuple[Floats, Floats]
 """Counts, and edges, of which there is one more."""
 
 
-class Histogram(Chart):
+class HistogramChart(Chart):
     """How numbers are distributed."""
 
     kind: ClassVar[str] = "histogram"
@@ -36,7 +36,7 @@ class Histogram(Chart):
 
     def append(self, series: Series, new: Columns) -> None:
         """Take in numbers one by one: the newest are binned when they are drawn."""
-        series.data.setdefault("ring", Ring(1, series.points)).append(scalars(new.values)[None])
+        series.data.setdefault("ring", SampleBuffer(1, series.points)).append(scalars(new.values)[None])
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """The bars of the frame that is shown, or of all numbers that are kept."""

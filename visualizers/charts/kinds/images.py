@@ -16,7 +16,7 @@ IMAGES = 64
 """Images of a value that are shown."""
 
 
-class Image(Chart):
+class ImageChart(Chart):
     """An image: of an array, a tensor, PIL, matplotlib, or as it comes from a job."""
 
     kind: ClassVar[str] = "image"
@@ -45,7 +45,7 @@ class Image(Chart):
         return Axis(), Axis(), None
 
 
-class Images(Image):
+class ImagesChart(ImageChart):
     """Images side by side: (n, height, width) with or without channels, or a list of (image, caption)."""
 
     kind: ClassVar[str] = "images"

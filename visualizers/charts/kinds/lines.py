@@ -19,7 +19,7 @@ from looptap.visualizers.charts.choice import APPEND, Mode
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
-from looptap.visualizers.data.sample_buffer import DRAWN, Ring, thinned
+from looptap.visualizers.data.sample_buffer import DRAWN, SampleBuffer, thinned
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 from looptap.visualizers.drawing.picture import Line as LineMark
 
@@ -30,7 +30,7 @@ _NOTES = 100
 _LETTERS = 120
 
 
-class Line(Chart):
+class LineChart(Chart):
     """A line for each part of the values, over a step among them or the number of the event."""
 
     kind: ClassVar[str] = "line"
@@ -45,7 +45,7 @@ class Line(Chart):
         data = series.data
         if "names" not in data:
             data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
-            data["ring"] = Ring(ABOUT + len(data["names"]), series.points)
+            data["ring"] = SampleBuffer(ABOUT + len(data["names"]), series.points)
             data["start"], data["ranks"] = float(new.times[0]), set()
         parts = self.numbers(series, new.values)
         data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
@@ -146,7 +146,7 @@ class Line(Chart):
 
     def remark_length(self, series: Series) -> None:
         """Say what is no longer drawn."""
-        ring: Ring = series.data["ring"]
+        ring: SampleBuffer = series.data["ring"]
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
@@ -188,7 +188,7 @@ class Line(Chart):
         return float(self.over(series, columns[:, index : index + 1]).x[0])
 
 
-class Annotated(Line):
+class AnnotatedLineChart(LineChart):
     """A line of pairs, with a text at some of its points: (x, y, text)."""
 
     kind: ClassVar[str] = "annotated"

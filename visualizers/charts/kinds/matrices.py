@@ -19,7 +19,7 @@ WRITTEN = 20
 """Classes up to which the counts are written into a confusion matrix."""
 
 
-class HeatMap(Chart):
+class HeatMapChart(Chart):
     """A matrix by colours, the first row on top."""
 
     kind: ClassVar[str] = "heatmap"
@@ -52,7 +52,7 @@ class HeatMap(Chart):
         return Axis("column"), Axis("row"), None
 
 
-class Confusion(HeatMap):
+class ConfusionChart(HeatMapChart):
     """Counts, targets by predictions, with the numbers written where there is room."""
 
     kind: ClassVar[str] = "confusion"

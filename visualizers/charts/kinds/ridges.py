@@ -25,7 +25,7 @@ _HEIGHT = 0.9
 Layers: TypeAlias = dict[str, Binned]
 
 
-class Ridgeline(Chart):
+class RidgelineChart(Chart):
     """A dict of arrays, or of (counts, edges), as ridges: the first on top."""
 
     kind: ClassVar[str] = "ridgeline"

@@ -10,7 +10,7 @@ import numpy as np
 from looptap.visualizers.charts.axes import ABOUT
 from looptap.visualizers.charts.choice import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
-from looptap.visualizers.charts.kinds.lines import Line
+from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
@@ -20,7 +20,7 @@ DRAWN = 5_000
 _TRAIL = 3
 
 
-class Scatter(Line):
+class ScatterChart(LineChart):
     """Points in the plane; a third number colours them."""
 
     kind: ClassVar[str] = "scatter"
@@ -75,7 +75,7 @@ class Scatter(Line):
         return Axis(schema[0]), Axis(schema[1]), Axis(schema[2]) if self.width == 3 else None
 
 
-class Scatter3D(Scatter):
+class ScatterChart3D(ScatterChart):
     """Points in space."""
 
     kind: ClassVar[str] = "scatter3d"

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.visualizers.charts.axes import ABOUT
-from looptap.visualizers.charts.kinds.lines import Annotated, Line, breaks_of, broken, moved, noted_places, notes_at
+from looptap.visualizers.charts.kinds.lines import (
+    AnnotatedLineChart,
+    LineChart,
+    breaks_of,
+    broken,
+    moved,
+    noted_places,
+    notes_at,
+)
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe
 from looptap.visualizers.data.sample_buffer import DRAWN, thinned
@@ -17,7 +25,7 @@ from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Line as LineMark
 
 
-class Line3D(Line):
+class LineChart3D(LineChart):
     """A line through points in space."""
 
     kind: ClassVar[str] = "line3d"
@@ -56,14 +64,14 @@ class Line3D(Line):
         return None
 
 
-class Annotated3D(Line3D, Annotated):
+class AnnotatedLineChart3D(LineChart3D, AnnotatedLineChart):
     """A line through points in space, with a text at some of them."""
 
     kind: ClassVar[str] = "annotated3d"
     width: ClassVar[int] = 3
-    numbers = Annotated.numbers
-    parts = Annotated.parts
-    sketch = Line3D.sketch
+    numbers = AnnotatedLineChart.numbers
+    parts = AnnotatedLineChart.parts
+    sketch = LineChart3D.sketch
 
 
 def _picked(parts: Floats) -> NDArray[np.intp]:

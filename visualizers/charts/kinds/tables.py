@@ -12,7 +12,7 @@ from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.axes import ABOUT
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import APPEND, FRAME, Mode
-from looptap.visualizers.charts.kinds.lines import Line
+from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import is_array
 from looptap.visualizers.data.running_moments import Moments
@@ -24,7 +24,7 @@ ROWS, WIDTH = 200, 30
 """Rows and columns of a table that are shown."""
 
 
-class Table(Chart):
+class TableChart(Chart):
     """A dict as names and values, a list of dicts or of tuples as rows; or values as rows, the newest last."""
 
     kind: ClassVar[str] = "table"
@@ -55,7 +55,7 @@ class Table(Chart):
         yield from series.frames.shown[-1:]
 
 
-class Summary(Line):
+class SummaryChart(LineChart):
     """Count, mean, standard deviation, least, largest and newest of all numbers that came."""
 
     kind: ClassVar[str] = "summary"

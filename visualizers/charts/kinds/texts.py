@@ -18,7 +18,7 @@ LINES = 500
 """Lines of a stream that are kept."""
 
 
-class Text(Chart):
+class TextChart(Chart):
     """The newest values as lines of text, the newest last."""
 
     kind: ClassVar[str] = "text"

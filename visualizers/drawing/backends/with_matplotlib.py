@@ -14,7 +14,7 @@ from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE, SMALL, 
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
 from looptap.visualizers.drawing.layouts import Kind, arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
-from looptap.visualizers.drawing.sanitize import tidy
+from looptap.visualizers.drawing.sanitize import sanitize
 
 VIEWS: dict[Kind, Any] = {
     "plane": PlaneView, "space": SpaceView, "grid": GridView, "images": ImagesView, "pie": PieView,
@@ -68,7 +68,7 @@ class Drawing:
     def __init__(self, figure: Any, picture: Picture) -> None:
         self.figure = figure
         self.views: list[Any] = []
-        self._build(tidy(picture))
+        self._build(sanitize(picture))
 
     @property
     def artists(self) -> list[Any]:
@@ -81,7 +81,7 @@ class Drawing:
         "data": only data was set, `artists` are to be drawn again. "limits": data was set and limits moved, the whole
         canvas is to be drawn again. "structure": the marks are others, everything was made anew.
         """
-        picture = tidy(picture)
+        picture = sanitize(picture)
         if structure(picture) != self._structure or len(picture.badges) > len(self._notices):
             self._build(picture)
             return "structure"

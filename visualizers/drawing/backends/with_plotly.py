@@ -15,7 +15,7 @@ import numpy as np
 from looptap.visualizers.drawing.backends.plotly_traces import LETTERS, Spot, cut, escaped, spot_traces
 from looptap.visualizers.drawing.layouts import arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
-from looptap.visualizers.drawing.sanitize import tidy
+from looptap.visualizers.drawing.sanitize import sanitize
 
 Change: TypeAlias = Literal["data", "layout", "structure"]
 
@@ -71,7 +71,7 @@ def update(figure: Any, picture: Picture) -> Change:
 
 def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Traces and layout of pictures, as plain data."""
-    tidied = [tidy(picture) for picture in pictures]
+    tidied = [sanitize(picture) for picture in pictures]
     down, across = arrange(max(1, len(tidied)), rows)
     height = max(300, 340 * down)
     traces: list[dict[str, Any]] = []

@@ -44,7 +44,7 @@ from looptap.visualizers.drawing.picture import (
     Table,
     Text,
 )
-from looptap.visualizers.drawing.sanitize import tidy
+from looptap.visualizers.drawing.sanitize import sanitize
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
 _SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # what tells curves apart where there are no colours
@@ -61,7 +61,7 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
     cats  ████████████████  75.0 %
     dogs  █████▍            25.0 %
     """
-    return "\n".join(_lines(tidy(picture), max(_NARROW, width), max(_LOW, height), color))
+    return "\n".join(_lines(sanitize(picture), max(_NARROW, width), max(_LOW, height), color))
 
 
 def draw_all(

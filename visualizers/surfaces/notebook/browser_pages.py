@@ -1,4 +1,4 @@
-"""`Pages`: the browser pages that show a chart, and whether they can take another frame.
+"""`BrowserPages`: the browser pages that show a chart, and whether they can take another frame.
 
 Each page acknowledges the frames for which it is asked to, once it has drawn them. A page that is slow therefore gets
 fewer and larger frames, and never falls behind; one that says nothing for a while is gone, until it is heard again.
@@ -28,7 +28,7 @@ class _Page:
     hidden: bool = False
 
 
-class Pages:
+class BrowserPages:
     """Who looks at one chart. Not thread-safe: the chart's lock is held around it."""
 
     def __init__(self) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import anywidget
 import traitlets
 
-from looptap.visualizers.surfaces.notebook.browser_pages import Pages
-from looptap.visualizers.surfaces.notebook.frames import Frame, Sent
+from looptap.visualizers.surfaces.notebook.browser_pages import BrowserPages
+from looptap.visualizers.surfaces.notebook.frames import CanvasFrame, SentFrame
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
 
 STATIC = Path(__file__).parent / "static"
@@ -64,7 +64,7 @@ class Canvas(anywidget.AnyWidget):
         code = f"IPY_MODEL_{library().model_id}"
         super().__init__(library=code, identity=uuid.uuid4().hex, still=still, height=height)
         self._guard = threading.Lock()
-        self._pages, self._sent = Pages(), Sent()
+        self._pages, self._sent = BrowserPages(), SentFrame()
         self._number = 0
         self._full = True
         self._on_ask = on_ask
@@ -111,7 +111,7 @@ class Canvas(anywidget.AnyWidget):
         """Whether a page has to be told everything anew."""
         return self._full
 
-    def made(self, frame: Frame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
+    def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
         """What pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
 
         ``blind`` is a short form of all, for whoever may be there.

@@ -13,7 +13,7 @@ import numpy as np
 
 from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, panels
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, Numbers, Picture
-from looptap.visualizers.drawing.sanitize import tidy
+from looptap.visualizers.drawing.sanitize import sanitize
 
 COARSE = 4_000
 """Numbers of a column in a frame that nobody may be there to receive."""
@@ -39,16 +39,16 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CanvasFrame:
     """A picture as a page gets it: ``layout`` is plain data, its marks name ``columns`` by their keys."""
 
     layout: dict[str, Any]
     columns: dict[str, Column]
 
 
-def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> Frame:
+def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> CanvasFrame:
     """The frame of a picture. ``growing`` has the points of lines, by the place of their marks, that slide by."""
-    found = tidy(picture)
+    found = sanitize(picture)
     sliding = {id(found.marks[place]): column for place, column in (growing or {}).items()}
     columns: dict[str, Column] = {}
     told = [_panel(panel, f"{i}", sliding, columns) for i, panel in enumerate(panels(found))]
@@ -64,7 +64,7 @@ def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> 
         "guess": found.guess,
         "frame": found.frame,
     }
-    return Frame(layout, columns)
+    return CanvasFrame(layout, columns)
 
 
 def _panel(panel: Panel, key: str, sliding: Mapping[int, Growing], columns: dict[str, Column]) -> dict[str, Any]:
@@ -106,14 +106,16 @@ def _axis(axis: Axis | None) -> dict[str, Any] | None:
     return {"title": axis.title, "low": axis.low, "high": axis.high, "log": axis.log, "time": axis.time}
 
 
-class Sent:
+class SentFrame:
     """What the pages of a chart have; `update` tells what they lack."""
 
     def __init__(self) -> None:
         self._layout: dict[str, Any] | None = None
         self._totals: dict[str, int] = {}
 
-    def update(self, frame: Frame, *, full: bool, coarse: bool = False) -> tuple[dict[str, Any], list[memoryview]]:
+    def update(
+        self, frame: CanvasFrame, *, full: bool, coarse: bool = False
+    ) -> tuple[dict[str, Any], list[memoryview]]:
         """The message and the buffers that bring all pages up to ``frame``; ``full`` says everything.
 
         ``coarse`` reduces what it says, for pages that may not be there: the next frame to them says it in full.

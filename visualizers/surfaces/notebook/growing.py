@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from looptap.visualizers.charts.axes import ABOUT, TIME
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.kinds.lines import Line as LineChart
+from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Line, Picture
 from looptap.visualizers.surfaces.notebook.frames import Column, Growing

@@ -42,7 +42,7 @@ def quietly(widget: Any) -> None:
         comm.handle_msg = lambda message: comm._msg_callback and comm._msg_callback(message)
 
 
-class Pulse:
+class KernelPulse:
     """Whether the kernel runs a cell, and whether it takes messages of widgets meanwhile."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Pulse:
         return not self.aside and self._back < self._sent and now - self._sent > 0.3
 
 
-pulse = Pulse()
+pulse = KernelPulse()
 """That of this process."""
 
 

@@ -60,7 +60,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         if self.closed:
             return None
         parts = [_head(self.run)]
-        if (report := self._estimates.told()) is not None:
+        if (report := self._estimates.describe()) is not None:
             parts.append(_estimate(report))
         for part in (self._cost, self._streams, self._commands):
             try:

@@ -31,7 +31,7 @@ looks = Driver("looptap-panels")
 """The thread that looks at the controls of all panels."""
 
 
-class Row:
+class ControlRow:
     """One control, or one command: its widget, and what came of its last use."""
 
     def __init__(self, name: str, widget: Any, doc: str, unit: str = "") -> None:
@@ -50,12 +50,12 @@ class Row:
         self.outcome.value = f'<span style="color:{color}">{html.escape(text)}</span>'
 
 
-class Panel(ipywidgets.VBox):  # type: ignore[misc]
+class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
     """The controls, triggers and commands of ``run`` as widgets, until `close` or the end of the run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, ControlRow] = {}
         self.closed = False
         self._guard = threading.Lock()
         self._head, self._foot = ipywidgets.HTML(), ipywidgets.HTML()
@@ -100,10 +100,10 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
         self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
         return EVERY if run.state not in ("ended", "failed") else None
 
-    def _is_there(self, row: Row, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
+    def _is_there(self, row: ControlRow, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
         return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, told))
 
-    def _follow(self, row: Row, info: ControlInfo) -> None:
+    def _follow(self, row: ControlRow, info: ControlInfo) -> None:
         """Show a value that somebody else has set."""
         if row.busy or row.waiting or info.value == row.shown:
             return
@@ -116,9 +116,9 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
 
     # ------------------------------------------------------------ widgets
 
-    def _row(self, info: ControlInfo) -> Row:
+    def _row(self, info: ControlInfo) -> ControlRow:
         doc = "; ".join(filter(None, [info.doc, f"driven by {info.driven}" if info.driven else ""]))
-        row = Row(info.name, _widget(info), doc, info.unit)
+        row = ControlRow(info.name, _widget(info), doc, info.unit)
         if info.driven:
             row.say(f"driven by {info.driven}")
 
@@ -133,13 +133,13 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
     def _set(self, info: ControlInfo, value: Any) -> Any:
         return self.run.set(info.name, value, schedule="scale" if info.driven else "")
 
-    def _commands(self, told: dict[str, Any]) -> list[Row]:
+    def _commands(self, told: dict[str, Any]) -> list[ControlRow]:
         rows = []
         for name, doc, call in _offers(self.run, told):
             button = ipywidgets.Button(description=name, layout=_width("input"))
-            row = Row(name, button, doc)
+            row = ControlRow(name, button, doc)
 
-            def pressed(_: Any, row: Row = row, call: Callable[[], Any] = call) -> None:
+            def pressed(_: Any, row: ControlRow = row, call: Callable[[], Any] = call) -> None:
                 kernels.pulse.hear()
                 self._ask(row, None, lambda value: call())
 
@@ -149,7 +149,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
 
     # ------------------------------------------------------------ asking
 
-    def _ask(self, row: Row, value: Any, call: Callable[[Any], Any]) -> None:
+    def _ask(self, row: ControlRow, value: Any, call: Callable[[Any], Any]) -> None:
         """Have it done on a thread of its own; of what is asked meanwhile, only the newest."""
         with self._guard:
             row.waiting[:] = [value]
@@ -159,7 +159,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]
         row.say("…")
         threading.Thread(target=self._work, args=(row, call), name="looptap-panel", daemon=True).start()
 
-    def _work(self, row: Row, call: Callable[[Any], Any]) -> None:
+    def _work(self, row: ControlRow, call: Callable[[Any], Any]) -> None:
         while True:
             with self._guard:
                 if not row.waiting:
@@ -236,11 +236,11 @@ def _round_below(step: float) -> float:
     return next((n * power for n in (5, 2) if n * power <= step), power)
 
 
-def panel(run: Run) -> Panel:
+def panel(run: Run) -> ControlPanel:
     """The controls of a run, to be turned in a notebook: a widget that ends a cell to be shown.
 
     Sliders, switches and choices keep to the bounds that the job has declared; buttons ask for its triggers, a
     checkpoint, a pause, a stop. What came of each is said beside it, and what others change is followed within about a
     second. For a viewer all are disabled.
     """
-    return Panel(run)
+    return ControlPanel(run)
