@@ -26,7 +26,7 @@ from looptap.agent.opening import Opening, give_up_place, take_place, why_not
 from looptap.agent.run.identity import checked_groups, checked_name, run_info
 from looptap.agent.run.signal_free_thread import aside
 from looptap.agent.run.termination import OnSigterm, require_main_thread
-from looptap.agent.server.declared_streams import HISTORY, MAX_BYTES
+from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAULT_MAX_VALUE_BYTES
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove, runtime_dir
@@ -158,9 +158,9 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
-        history: int = HISTORY,
+        history: int = DEFAULT_HISTORY_VALUES,
         unit: str = "",
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         keep: bool = False,
     ) -> None:
         """Declare a standing stream: the query runs from now on, and its newest ``history`` values are kept.

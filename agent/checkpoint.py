@@ -16,9 +16,9 @@ from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError
 
-FORM = 1
+STATE_VERSION = 1
 """The version of a state."""
-_BIG = 1 << 62  # above, an event's number comes from no loop
+_MAX_EVENT_NUMBER = 1 << 62  # above, an event's number comes from no loop
 
 log = logging.getLogger("looptap")
 
@@ -45,7 +45,7 @@ class AgentCheckpoint:
         inert = isinstance(self._taps, NullEventSources)
         lineage, counts = self._service.history, self._taps.counts()
         return {
-            "looptap": FORM, "run": self.run.id, "lineage": list(lineage.runs), "events": counts,
+            "looptap": STATE_VERSION, "run": self.run.id, "lineage": list(lineage.runs), "events": counts,
             "groups": {name: self._taps.by_name[name].group_start for name in counts},
             "seen": {name: max(number, lineage.seen.get(name, 0)) for name, number in counts.items()},
             "controls": {} if inert else self._service.commands.controls.saved(),
@@ -109,9 +109,10 @@ class AgentCheckpoint:
 
 
 def _counts(state: Any, name: str) -> dict[str, int]:
-    found = state.get(name) if isinstance(state, dict) and state.get("looptap") == FORM else None
+    found = state.get(name) if isinstance(state, dict) and state.get("looptap") == STATE_VERSION else None
     if not isinstance(found, dict) or not all(
-        isinstance(key, str) and type(number) is int and 0 <= number <= _BIG for key, number in found.items()
+        isinstance(key, str) and type(number) is int and 0 <= number <= _MAX_EVENT_NUMBER
+        for key, number in found.items()
     ):
         raise ValueError(f"{state!r:.80} is no state of an agent: it is what Agent.state_dict() has returned.")
     return found

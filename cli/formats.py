@@ -11,8 +11,8 @@ from typing import Any
 from looptap.streams.values.rows import Row
 from looptap.streams.values.snapshots import Image
 
-_SMALL = 8  # elements up to which an array is written out
-_DEPTH = 3  # levels of a nested value that are written out
+_MAX_WRITTEN_ELEMENTS = 8  # elements up to which an array is written out
+_MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
 
 
 def text_of(value: Any, width: int = 0) -> str:
@@ -28,7 +28,7 @@ def text_of(value: Any, width: int = 0) -> str:
     elif isinstance(value, str):
         text = printable(" ".join(value.split()))
     else:
-        text = _text(value, _DEPTH)
+        text = _text(value, _MAX_WRITTEN_DEPTH)
     return text if not width or len(text) <= width else text[: width - 1] + "…"
 
 
@@ -42,7 +42,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def _pairs(items: Iterable[tuple[Any, Any]]) -> str:
-    return "  ".join(f"{_name(name)}={_text(value, _DEPTH - 1)}" for name, value in items)
+    return "  ".join(f"{_name(name)}={_text(value, _MAX_WRITTEN_DEPTH - 1)}" for name, value in items)
 
 
 def _text(value: Any, depth: int) -> str:
@@ -79,8 +79,8 @@ def _is_array(value: Any) -> bool:
 
 def _array(value: Any) -> str:
     numbers = list(_leaves(_listed(value)))
-    if len(numbers) <= _SMALL:
-        return _text(_listed(value), _DEPTH)
+    if len(numbers) <= _MAX_WRITTEN_ELEMENTS:
+        return _text(_listed(value), _MAX_WRITTEN_DEPTH)
     shape = " × ".join(map(str, value.shape))
     kind = f"{str(value.dtype).removeprefix('torch.')} {shape}"
     real = [float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n)]

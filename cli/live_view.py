@@ -15,9 +15,9 @@ from looptap.cli.formats import cost, printable, several, text_of
 from looptap.cli.tail import Tail, TailItem
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
-_CURVE = 4096  # numbers that the curve is drawn from
-_FRAME = 0.1  # seconds between two drawings
-_RATE = 2.0  # seconds over which the rate of values is measured
+_MAX_CURVE_NUMBERS = 4096  # numbers that the curve is drawn from
+_MIN_FRAME_SECONDS = 0.1  # seconds between two drawings
+_RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
 
 
 class LiveView:
@@ -43,7 +43,7 @@ class LiveView:
     def turn(self) -> None:
         """Draw anew, unless that was just done."""
         now = time.monotonic()
-        if now - self._drawn >= _FRAME:
+        if now - self._drawn >= _MIN_FRAME_SECONDS:
             self._drawn = now
             self._live.refresh()
 
@@ -64,7 +64,7 @@ class QueryView:
     def __init__(self, tail: Tail, lines: int) -> None:
         self.tail = tail
         self._newest: deque[Text] = deque(maxlen=lines)
-        self._numbers: deque[float] = deque(maxlen=_CURVE)
+        self._numbers: deque[float] = deque(maxlen=_MAX_CURVE_NUMBERS)
         self._failure = ""
         self._counts = deque([(time.monotonic(), 0)])
 
@@ -85,7 +85,7 @@ class QueryView:
         self._failure = self.tail.failure() or self._failure
         now = time.monotonic()
         self._counts.append((now, self.tail.values))
-        while now - self._counts[0][0] > _RATE:
+        while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
             self._counts.popleft()
 
     def draw(self, width: int) -> Iterator[Text]:

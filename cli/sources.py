@@ -11,7 +11,7 @@ from typing import Any
 
 from looptap.cli.formats import printable
 from looptap.client.attach import attach, comes, resolve
-from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, wait_for_run
+from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.store.queue import COMMANDS
@@ -20,9 +20,9 @@ from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.stream import Stream
 
-STREAMS = 12
+MAX_DEFAULT_STREAMS = 12
 """Streams that are shown where none is named."""
-_SOON = 0.05
+_POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two looks at a run that has just started."""
 
 
@@ -44,12 +44,12 @@ def attached(
     patience = wait if wait is not None else seconds if follow else 0.0
     if not patience or not comes(name):
         return attach(name, follow=follow)
-    began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else LOOK
+    began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else POLL_INTERVAL_SECONDS
     run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
-    if time.monotonic() - began >= LOOK:
+    if time.monotonic() - began >= POLL_INTERVAL_SECONDS:
         names = {query for query in queries if query.isidentifier()}
         while run.alive and not any(run.events().values()) and not names <= {one.name for one in run.streams}:
-            time.sleep(_SOON)
+            time.sleep(_POLL_INTERVAL_SECONDS)
     return run
 
 
@@ -72,11 +72,11 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
         given = [name for name, value in how.items() if value not in (None, 1)]
         if given:
             raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
-        stored = [run.stream(name) for name in queries] or run.streams[:STREAMS]
+        stored = [run.stream(name) for name in queries] or run.streams[:MAX_DEFAULT_STREAMS]
         if not stored:
             raise QueryError(f"{run.path} has no stream: this run kept none.")
         return list(stored)
-    names = list(queries) or [one.name for one in run.streams if one.name != COMMANDS][:STREAMS]
+    names = list(queries) or [one.name for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     if not names:
         raise QueryError(
             f"The run {run.id} declares no stream. Say what to show, as in: looptap plot {run.name} 'step, loss'"

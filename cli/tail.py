@@ -11,7 +11,7 @@ from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.streams.live import LiveStream
 from looptap.streams.stream.stream import Record
 
-PAUSE = 0.02
+POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two looks."""
 
 
@@ -104,4 +104,4 @@ def follow(tails: Sequence[Tail], display: Display, timeout: float | None) -> bo
             return True
         if late:
             return False
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL_SECONDS)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from looptap.client.directory.ranks_of_job import group_by_job, numbered
 from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
-from looptap.client.directory.wait_for_run import LOOK, LOOK_AFAR_SECONDS, wait_for_run
+from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
 from looptap.client.transport.connect_errors import is_local, unreachable_share
 from looptap.client.transport.failover import FailoverTransport
-from looptap.client.transport.tunnel.process import STARTING, CommandRoute, is_remote, over_ssh, relay_of
+from looptap.client.transport.tunnel.process import START_TIMEOUT_SECONDS, CommandRoute, is_remote, over_ssh, relay_of
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
     LinkError,
@@ -184,14 +184,16 @@ def attach(
     if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
         raise QueryError(f"wait={wait!r}: it is a number of seconds, math.inf for as long as it takes.")
     patience = wait if wait is not None else timeout if follow else 0.0
-    answering = timeout if timeout < math.inf else STARTING
+    answering = timeout if timeout < math.inf else START_TIMEOUT_SECONDS
 
     def look() -> Run:
-        return _attach(resolve(name, rank=rank, directory=directory, timeout=answering + STARTING), answering, follow)
+        return _attach(
+            resolve(name, rank=rank, directory=directory, timeout=answering + START_TIMEOUT_SECONDS), answering, follow
+        )
 
     if not patience or not comes(name, directory):
         return look()
-    pause = LOOK_AFAR_SECONDS if is_remote(name) else LOOK
+    pause = LOOK_AFAR_SECONDS if is_remote(name) else POLL_INTERVAL_SECONDS
     return wait_for_run(look, patience, logger.warning, follow=follow, pause=pause)
 
 
@@ -212,7 +214,7 @@ def resolve(
     *,
     rank: int | None = None,
     directory: str | os.PathLike[str] | None = None,
-    timeout: float = STARTING,
+    timeout: float = START_TIMEOUT_SECONDS,
 ) -> RunListing:
     """The one run that ``name`` means to `attach`; a command has ``timeout`` seconds to tell."""
     if is_remote(name):
@@ -314,7 +316,7 @@ class _FileRankDirectory:
         """The run of another rank. Raises what `attach` raises, NoSuchRun where there is no such rank."""
         route = self._listed.route
         if route is not None:
-            self._behind[rank] = _remote(route.name, rank, timeout + STARTING)
+            self._behind[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
             return _attach(self._behind[rank], timeout, follow)
         members = self._members(run)
         if rank not in members:
@@ -370,7 +372,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
 
 def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
     """The run that a command leads to now, if it started after ``run``."""
-    found = _remote(route.name, run.rank, STARTING)
+    found = _remote(route.name, run.rank, START_TIMEOUT_SECONDS)
     if found.started > run.started:
         return found
     if found.route is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from looptap.client.attach import resolve
 from looptap.client.transport.connect_errors import dialled
-from looptap.client.transport.tunnel.framing import BUFFER, Heading, inward, outward, write_heading
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, Heading, inward, outward, write_heading
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
@@ -22,8 +22,8 @@ def bridge(name: str | None, rank: int | None) -> int:
             f"it by itself: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
         )
     # Streams of our own: two threads are in the middle of reading and writing them when the process exits.
-    source = open(0, "rb", buffering=BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
-    sink = open(1, "wb", buffering=BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
+    source = open(0, "rb", buffering=LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
+    sink = open(1, "wb", buffering=LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     try:
         if is_remote(name):
             raise NoSuchRun(f"{name!r}: a bridge leads to a run of the machine it is started on. Name the run alone.")

@@ -11,7 +11,7 @@ from typing import Any, Never
 from looptap.client.control.commands import RankReports, Which
 from looptap.client.control.grants import SharingClient
 from looptap.client.ranks.over_ranks import over_ranks, skew
-from looptap.client.ranks.rank_stream import PATIENCE, RankStream
+from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, RankStream
 from looptap.client.ranks.ranks import ALL, NoRankDirectory, Ranks
 from looptap.client.session.session import OPEN
 from looptap.client.session.vitals import QUIET_SECONDS
@@ -24,9 +24,9 @@ from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as_window
 from looptap.streams.stream.feed import LIVE
-from looptap.streams.stream.stream import BUFFER, BUFFER_BYTES
+from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 
-_HISTORY = 1.0  # seconds that reading a standing stream waits for what is held of it
+_HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
 
 
 class Run(SharingClient):
@@ -156,14 +156,14 @@ class Run(SharingClient):
         after: int = 0,
         max_bytes: int = 4_000_000,
         budget: float | None = None,
-        buffer: int = BUFFER,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         latency: str = "normal",
         name: str = "",
         timeout: float = 5.0,
         ranks: str | int | Iterable[int] | None = None,
         combine: str | Callable[..., Any] | None = None,
-        patience: float = PATIENCE,
+        patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
         relay: bool = False,
     ) -> LiveStream:
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
@@ -231,7 +231,7 @@ class Run(SharingClient):
         try:
             answer = self._requests.send(self._in_my_role(attach), lasting=True, first=stream._attached)
             self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
-            stream._have_history(min(timeout, _HISTORY))
+            stream._have_history(min(timeout, _HISTORY_TIMEOUT_SECONDS))
         except BaseException as error:
             self._forget(attach.stream)
             if not isinstance(error, QueryError | LimitReached):
@@ -244,9 +244,9 @@ class Run(SharingClient):
         *,
         ranks: str | Iterable[int] = ALL,
         every: int = 1,
-        patience: float = PATIENCE,
+        patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
         timeout: float = 5.0,
-        buffer: int = BUFFER,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
     ) -> RankStream:
         """The stream of how far the ranks of the job are apart: at each event ``on``, between its first and its last.
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import looptap
 
-EPOCH = 20
+EPOCH_STEPS = 20
 """Steps of an epoch."""
 RATES = {"rate-1": 0.03, "rate-2": 0.035, "rate-3": 0.04, "rate-4": 0.045, "rate-5": 0.05}
 BAD = {"explodes": 1e3, "stalls": 0.02, "learns-nothing": 0.0}
@@ -52,8 +52,8 @@ def train(name: str, rate: float, steps: int, go: Any, progress: Any) -> None:
                 lock.acquire()
                 lock.acquire()
             agent.emit("batch", step=step, loss=loss)
-            if step % EPOCH == 0:
-                agent.emit("epoch", epoch=step // EPOCH, loss=total / EPOCH)
+            if step % EPOCH_STEPS == 0:
+                agent.emit("epoch", epoch=step // EPOCH_STEPS, loss=total / EPOCH_STEPS)
                 total = 0.0
             if agent.stop_requested:
                 break

@@ -22,7 +22,7 @@ from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClie
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values.snapshots import Image
 
-DEPTH = 80
+MAX_DEPTH = 80
 """How deep a value may be nested; `looptap.streams.values.snapshots` lets less pass."""
 MAX_INTEGER_BITS = 14_284
 """Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
@@ -184,8 +184,8 @@ def _emit(value: Any, parts: _Parts, depth: int) -> None:
         except UnicodeEncodeError:
             _emit_extension(_TEXT, [value.encode("utf-8", "surrogatepass")], parts)
         return
-    if depth >= DEPTH:
-        raise _Misfit(f"is nested more than {DEPTH} deep, or contains itself.")
+    if depth >= MAX_DEPTH:
+        raise _Misfit(f"is nested more than {MAX_DEPTH} deep, or contains itself.")
     emitter = _emitters.get(kind) or _emitter_of_subclass(value)
     emitter(value, parts, depth)
 
@@ -373,8 +373,8 @@ def _decoder(depth: int) -> _Decode:
     def extension(code: int, data: memoryview) -> Any:
         container = _containers.get(code)
         if container is not None:
-            if depth >= DEPTH:
-                raise ValueError(f"nested more than {DEPTH} deep")
+            if depth >= MAX_DEPTH:
+                raise ValueError(f"nested more than {MAX_DEPTH} deep")
             items = _decoders[depth + 1](data)
             if type(items) is not list:
                 raise ValueError("a container without items")
@@ -387,4 +387,4 @@ def _decoder(depth: int) -> _Decode:
     return msgspec.msgpack.Decoder(ext_hook=extension).decode
 
 
-_decoders = [_decoder(depth) for depth in range(DEPTH + 1)]
+_decoders = [_decoder(depth) for depth in range(MAX_DEPTH + 1)]

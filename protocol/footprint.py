@@ -16,8 +16,20 @@ SMALL_BYTES = FREE_BYTES // 80
 BYTES_PER_BYTE = 4
 """Bytes of objects that each packed byte may become beyond that: text with a character beyond 16 bits takes as much."""
 
-_LIST, _DICT, _ENTRY, _TEXT, _FLOAT, _INTEGER, _ITEM = 72, 240, 60, 64, 32, 44, 8  # with what holds on to them
-_CONTAINER, _MEMBER, _LEAF = 300, 128, 1200  # of extensions: a tuple or set, an item of a set, an empty tensor
+_LIST_BYTES, _DICT_BYTES, _ENTRY_BYTES, _TEXT_BYTES, _FLOAT_BYTES, _INTEGER_BYTES, _ITEM_BYTES = (
+    72,
+    240,
+    60,
+    64,
+    32,
+    44,
+    8,
+)  # with what holds on to them
+_CONTAINER_BYTES, _MEMBER_BYTES, _LEAF_BYTES = (
+    300,
+    128,
+    1200,
+)  # of extensions: a tuple or set, an item of a set, an empty tensor
 
 _SHORT_TEXTS = b"".join(b"|" + bytes((0xA0 | n,)) + b"[\\s\\S]{%d}" % n for n in range(32))
 _TOKEN = (
@@ -38,16 +50,19 @@ _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 
 
 def _dict(entries: int) -> int:
-    return max(_DICT, _ENTRY * entries) if entries else _LIST
+    return max(_DICT_BYTES, _ENTRY_BYTES * entries) if entries else _LIST_BYTES
 
 
 def _by_first_byte() -> dict[bytes, int]:
-    """What a token becomes, by its first byte, beyond `_ITEM` for each of its bytes."""
-    costs = {0x80 | n: (_dict(n), 1) for n in range(16)} | {0x90 | n: (_LIST, 1) for n in range(16)}
-    costs |= {0xA0 | n: (_TEXT + BYTES_PER_BYTE * n, 1 + n) for n in range(32)}
-    costs |= {byte: (_INTEGER, 1) for byte in range(0xE0, 0x100)} | {0xCA: (_FLOAT, 5), 0xCB: (_FLOAT, 9)}
-    costs |= {first + n: (_INTEGER, 1 + (1 << n)) for first in (0xCC, 0xD0) for n in range(4)}
-    return {b"": 0} | {bytes((byte,)): cost - _ITEM * size for byte, (cost, size) in costs.items()}
+    """What a token becomes, by its first byte, beyond `_ITEM_BYTES` for each of its bytes."""
+    costs = {0x80 | n: (_dict(n), 1) for n in range(16)} | {0x90 | n: (_LIST_BYTES, 1) for n in range(16)}
+    costs |= {0xA0 | n: (_TEXT_BYTES + BYTES_PER_BYTE * n, 1 + n) for n in range(32)}
+    costs |= {byte: (_INTEGER_BYTES, 1) for byte in range(0xE0, 0x100)} | {
+        0xCA: (_FLOAT_BYTES, 5),
+        0xCB: (_FLOAT_BYTES, 9),
+    }
+    costs |= {first + n: (_INTEGER_BYTES, 1 + (1 << n)) for first in (0xCC, 0xD0) for n in range(4)}
+    return {b"": 0} | {bytes((byte,)): cost - _ITEM_BYTES * size for byte, (cost, size) in costs.items()}
 
 
 _COSTS = _by_first_byte()
@@ -74,10 +89,10 @@ def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[in
     at, end, cost = 0, len(raw), 0
     while at < end and cost <= bound:
         if (run := _FLOATS(raw, at)) is not None:
-            cost += _FLOAT * (run.end() - at) // 9
+            cost += _FLOAT_BYTES * (run.end() - at) // 9
             at = run.end()
         elif (run := _RUN(raw, at)) is not None:
-            cost += _ITEM * (run.end() - at) + sum(map(_COSTS.__getitem__, _FIRST_BYTES(raw, at, run.end())))
+            cost += _ITEM_BYTES * (run.end() - at) + sum(map(_COSTS.__getitem__, _FIRST_BYTES(raw, at, run.end())))
             at = run.end()
         else:
             byte = raw[at]
@@ -90,11 +105,11 @@ def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[in
                 if byte in _EXTENSIONS:
                     at, cost = _extension(raw, at, length, cost, containers, sets)
                 elif byte in _ARRAYS:
-                    cost += _LIST
+                    cost += _LIST_BYTES
                 elif byte in _MAPS:
                     cost += _dict(length)
                 else:
-                    cost += _TEXT + BYTES_PER_BYTE * length
+                    cost += _TEXT_BYTES + BYTES_PER_BYTE * length
                     at += length
     return cost
 
@@ -105,8 +120,8 @@ def _extension(
     """Where to go on after the code of an extension, which is at ``at``, and the cost by then."""
     code = raw[at]
     if code not in containers:
-        return at + 1 + length, cost + _LEAF + BYTES_PER_BYTE * length
-    return at + 1, cost + _CONTAINER + (_MEMBER * _count(raw, at + 1) if code in sets else 0)
+        return at + 1 + length, cost + _LEAF_BYTES + BYTES_PER_BYTE * length
+    return at + 1, cost + _CONTAINER_BYTES + (_MEMBER_BYTES * _count(raw, at + 1) if code in sets else 0)
 
 
 def _count(raw: bytes, at: int) -> int:

@@ -13,7 +13,7 @@ from looptap.protocol.errors import LinkError
 OPERATOR, VIEWER = "operator", "viewer"
 """The roles of a client."""
 
-KEY_LENGTH = 40
+KEY_CHARACTERS = 40
 """Characters of a key in Z85, the form in which all keys are kept here."""
 
 
@@ -66,6 +66,6 @@ class RoleKeys:
 def is_key(text: bytes) -> bool:
     """Whether ``text`` has the form of a CURVE key in Z85."""
     try:
-        return len(text) == KEY_LENGTH and len(z85.decode(text)) == 32
+        return len(text) == KEY_CHARACTERS and len(z85.decode(text)) == 32
     except (KeyError, struct.error):  # a foreign character; a group beyond 32 bits
         return False

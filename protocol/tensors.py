@@ -19,8 +19,8 @@ import numpy as np
 from looptap.protocol.floats import WIDENED
 
 _DTYPE = re.compile(r"[<|](?:[biufcmM]\d{1,2}(?:\[\d{0,9}[A-Za-zμ]{1,2}\])?|[SU]\d{1,9})")
-_DIMENSIONS = 64  # numpy's own bound
-_LAST_CHARACTER = 0x10FFFF
+_MAX_DIMENSIONS = 64  # numpy's own bound
+_MAX_CODE_POINT = 0x10FFFF
 _EMPTY_ROWS, _EMPTY_ITEMS = 65_536, 1 << 31
 """Of an array without items: how many empty rows it has, and what its other dimensions come to at most. It takes no
 byte, whatever its shape, but its list or its sum does."""
@@ -76,7 +76,7 @@ def _problem(shape: tuple[int, ...], kind: str, items: np.ndarray[Any, Any]) -> 
     """What is wrong with an array that fits its header; empty for nothing."""
     if not items.size:
         return _empty_problem(shape)
-    if kind == "U" and int(np.ascontiguousarray(items).view(np.uint32).max()) > _LAST_CHARACTER:
+    if kind == "U" and int(np.ascontiguousarray(items).view(np.uint32).max()) > _MAX_CODE_POINT:
         return "of text with a character that there is not"
     if kind == "b" and int(np.ascontiguousarray(items).view(np.uint8).max()) > 1:
         return "of truth values with one that is neither"
@@ -166,7 +166,7 @@ def _header(name: str, shape: tuple[int, ...]) -> bytes:
 
 def _split(data: memoryview) -> tuple[str, tuple[int, ...], memoryview]:
     length, dimensions = data[0], data[1]
-    if dimensions > _DIMENSIONS:
+    if dimensions > _MAX_DIMENSIONS:
         raise ValueError(f"{dimensions} dimensions")
     layout = f"<{length}s{dimensions}Q"
     end = 2 + struct.calcsize(layout)

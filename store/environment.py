@@ -11,7 +11,7 @@ from typing import Any
 from looptap.protocol.files.regular_files import read_regular
 from looptap.protocol.process_identity import Process
 
-_LONGEST = 16_777_216  # bytes of git's list of references
+_MAX_REFERENCES_BYTES = 16_777_216  # bytes of git's list of references
 
 
 def about() -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _head(git: Path) -> str:
 
 def _text(path: Path) -> str:
     """What a file of git says. The folder may be anybody's: a fifo in it must not stop the writer."""
-    return read_regular(path, _LONGEST).decode().strip()
+    return read_regular(path, _MAX_REFERENCES_BYTES).decode().strip()
 
 
 def _commit(text: str) -> str:

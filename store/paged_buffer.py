@@ -13,11 +13,11 @@ from looptap.streams.stream.buffer import ERROR, Batch, Convert, Record, StreamB
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""
 
-LARGEST = 1 << 62
+MAX_ITEM_NUMBER = 1 << 62
 """The highest number of an item, and of an event: what is above comes from no run."""
-PAGE = 4096
+ITEMS_PER_PAGE = 4096
 """Items that are read at a time."""
-_CLOCK_JITTER = 1e-3
+_CLOCK_JITTER_SECONDS = 1e-3
 _COLUMNS = "SELECT number, event, time, wall, rank, flags, value, packed FROM items WHERE stream = ?"
 _ITEMS = f"{_COLUMNS} AND number > ?"
 
@@ -43,7 +43,7 @@ class PagedBuffer(StreamBuffer):
             (ERROR, self._stream, before),
         )
         last = before if last is None else last
-        if not isinstance(last, int) or last > LARGEST:
+        if not isinstance(last, int) or last > MAX_ITEM_NUMBER:
             raise StoreError(f"A stored value has the number {last!r:.40}: the file is damaged.")
         gaps: list[tuple[int, int]] = []
         if count and last - before != count:
@@ -63,7 +63,7 @@ class PagedBuffer(StreamBuffer):
     def after(self, number: int) -> Iterator[Batch]:
         """All items above ``number``, a page at a time."""
         while True:
-            batch, number = self.part(number, PAGE)
+            batch, number = self.part(number, ITEMS_PER_PAGE)
             if batch is None:
                 return
             yield batch
@@ -143,7 +143,11 @@ def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
         clock = wall - time
         for index in range(begin, len(rows)):
             row = rows[index]
-            if row[0] != first + index - begin or row[4] != rank or abs(row[3] - row[2] - clock) > _CLOCK_JITTER:
+            if (
+                row[0] != first + index - begin
+                or row[4] != rank
+                or abs(row[3] - row[2] - clock) > _CLOCK_JITTER_SECONDS
+            ):
                 return index
     except TypeError as error:
         raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None

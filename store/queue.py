@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from looptap.store.layout.columns import COLUMNS
+from looptap.store.layout.columns import COLUMN_COUNT
 from looptap.streams.stream.buffer import Batch
 
-_SMALL = 1024  # bytes that anything but values counts for, beside its texts
+_MIN_ITEM_BYTES = 1024  # bytes that anything but values counts for, beside its texts
 
 
 class QueuedCommand(NamedTuple):
@@ -57,7 +57,7 @@ def size(job: Job) -> tuple[int, int]:
     """How many items a job has, and how many bytes it counts for."""
     if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes
-    return 0, _SMALL + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
+    return 0, _MIN_ITEM_BYTES + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
 
 
 def insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
@@ -65,8 +65,8 @@ def insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, res
     start = 0
     while len(waiting) - start >= most or (rest and start < len(waiting)):
         part = waiting[start : start + most]
-        row = f"({', '.join('?' * COLUMNS)})"
-        sql = f"INSERT OR IGNORE INTO items VALUES {', '.join([row] * (len(part) // COLUMNS))}"
+        row = f"({', '.join('?' * COLUMN_COUNT)})"
+        sql = f"INSERT OR IGNORE INTO items VALUES {', '.join([row] * (len(part) // COLUMN_COUNT))}"
         connection.execute(sql, part)
         start += most
     return waiting[start:]

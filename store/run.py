@@ -22,16 +22,16 @@ from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.feed import ENDED, LIVE
 
-LOOK = 0.1
+POLL_INTERVAL_SECONDS = 0.1
 """Seconds between looks at a file that is still being written."""
 MAX_STREAMS = 10_000
 """Streams of a file."""
-SILENT = 3600.0
+REMOTE_DEAD_AFTER_SECONDS = 3600.0
 """Seconds without anything new after which a process of another machine is taken for dead."""
-DEAD = 2.0
+LIVENESS_CHECK_AFTER_SECONDS = 2.0
 """Seconds without anything new after which it is asked whether the process that writes still lives."""
 
-_LATEST = 253_402_300_800.0  # seconds from 1970 to the year 10,000
+_MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
 class StoredRun:
@@ -91,7 +91,7 @@ class StoredRun:
 
     def _time(self, name: str) -> float | None:
         found = self.metadata.get(name)
-        return float(found) if isinstance(found, int | float) and abs(found) < _LATEST else None
+        return float(found) if isinstance(found, int | float) and abs(found) < _MAX_EPOCH_SECONDS else None
 
     def events(self) -> dict[str, int]:
         """The highest number of an event of each type of which the file tells."""
@@ -220,7 +220,7 @@ class StoredRun:
             writing = None
         if writing is False and not self.look():
             self._finish("its process ended without closing the file")
-        elif writing is None and self._age() > SILENT and not self.look():
+        elif writing is None and self._age() > REMOTE_DEAD_AFTER_SECONDS and not self.look():
             self._finish("nothing was written for an hour, and its process is not of this machine")
 
     def _age(self) -> float:
@@ -230,7 +230,7 @@ class StoredRun:
 
     def _follow(self) -> bool:
         """One look of many; False if there will be nothing more."""
-        if not self.look() and time.monotonic() - self._moved > DEAD:
+        if not self.look() and time.monotonic() - self._moved > LIVENESS_CHECK_AFTER_SECONDS:
             self._judge()
             self._moved = time.monotonic()
         return self.state == LIVE
@@ -271,4 +271,4 @@ def _watch(held: weakref.ref[StoredRun]) -> None:
                 run._finish(str(error))
             return
         del run
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL_SECONDS)

@@ -11,7 +11,7 @@ import msgspec
 from looptap.store.errors import StoreError
 from looptap.store.exchange import csv_parquet
 from looptap.store.layout.columns import fact_of
-from looptap.store.paged_buffer import LARGEST, PagedBuffer, Select
+from looptap.store.paged_buffer import MAX_ITEM_NUMBER, PagedBuffer, Select
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import LIVE
@@ -139,7 +139,7 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
         declared = msgspec.convert(row, Declared)
     except ValueError as error:
         raise StoreError(f"A stored stream cannot be read ({error}): the file is damaged.") from None
-    if not 0 < declared.first < LARGEST:
+    if not 0 < declared.first < MAX_ITEM_NUMBER:
         raise StoreError(f"The stream {declared.name!r:.60} begins with item {declared.first:,}: the file is damaged.")
     return declared
 

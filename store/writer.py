@@ -2,8 +2,8 @@
 
 The thread is its own because a commit may take seconds (a slow disk, a network file system), and the I/O thread of an
 agent must answer meanwhile. What waits is bounded in bytes; above the bound new batches are dropped and counted. When
-the disk is full or fails, what waits is tried again every half second. A commit comes at most `FLUSH` seconds after the
-first value that waits for it: that is what a killed process loses.
+the disk is full or fails, what waits is tried again every half second. A commit comes at most `FLUSH_INTERVAL_SECONDS`
+seconds after the first value that waits for it: that is what a killed process loses.
 
 Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
 Python beside it makes dear (benchmarks/bench_store.py).
@@ -25,24 +25,24 @@ import msgspec
 
 from looptap.store.environment import about
 from looptap.store.errors import StoreError
-from looptap.store.layout.columns import COLUMNS, fact, parameters
+from looptap.store.layout.columns import COLUMN_COUNT, fact, parameters
 from looptap.store.layout.run_path import is_local
 from looptap.store.layout.schema import check, create
 from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, insert, size
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
 
-FLUSH, FLUSH_ITEMS = 0.2, 1000
+FLUSH_INTERVAL_SECONDS, FLUSH_EVERY_ITEMS = 0.2, 1000
 """Seconds, and items, after which what waits is written."""
-LIMIT = 67_108_864
+MAX_PENDING_BYTES = 67_108_864
 """Bytes that may wait, about."""
-RETRY = 0.5
+RETRY_DELAY_SECONDS = 0.5
 """Seconds between tries when the disk is full or fails."""
-BUSY = 5.0
+BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for a reader that locks the file; only without a write-ahead log."""
 
-_TRANSACTION = 20_000  # items of one commit
-_STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
+_ITEMS_PER_TRANSACTION = 20_000  # items of one commit
+_ITEMS_PER_STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
 
 _VALUES = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
@@ -61,7 +61,7 @@ class Writer:
     time. In a forked child nothing is written.
     """
 
-    def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = LIMIT) -> None:
+    def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = MAX_PENDING_BYTES) -> None:
         self.path, self.limit = path.absolute(), limit
         self.state, self.reason = "waiting", ""
         """waiting (for something to keep), keeping, paused (it resumes by itself) or closed; why it does so."""
@@ -150,7 +150,7 @@ class Writer:
             self._bytes += nbytes
             self._count += count
             self._peak = max(self._peak, self._bytes)
-            full = self._count >= FLUSH_ITEMS
+            full = self._count >= FLUSH_EVERY_ITEMS
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="looptap-store", daemon=True)
                 self._thread.start()
@@ -212,7 +212,7 @@ class Writer:
         taken: list[Job] = []
         while True:
             self._bell.wait()
-            self._full.wait(FLUSH)
+            self._full.wait(FLUSH_INTERVAL_SECONDS)
             self._bell.clear()
             self._full.clear()
             closing = self._closing.is_set()  # asked before the queue is: nothing comes after it
@@ -228,7 +228,7 @@ class Writer:
                     if self._closing.is_set():
                         self._give_up(taken)
                         return
-                    self._closing.wait(RETRY)
+                    self._closing.wait(RETRY_DELAY_SECONDS)
                 else:
                     self._done(taken)
                     taken = []
@@ -240,7 +240,7 @@ class Writer:
         """What one commit writes, off the queue, but still counted as waiting."""
         with self._lock:
             found, items = [], 0
-            while self._queue and items < _TRANSACTION:
+            while self._queue and items < _ITEMS_PER_TRANSACTION:
                 found.append(self._queue.popleft())
                 items += size(found[-1])[0]
             return found
@@ -249,7 +249,9 @@ class Writer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._made:
             self._make()
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY, check_same_thread=False)
+        connection = sqlite3.connect(
+            self.path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False
+        )
         try:
             local = is_local(self.path.parent)
             connection.execute(f"PRAGMA journal_mode = {'WAL' if local else 'TRUNCATE'}")
@@ -278,7 +280,10 @@ class Writer:
 
     def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
         begun = time.monotonic()
-        most = min(_STATEMENT, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // COLUMNS) * COLUMNS
+        most = (
+            min(_ITEMS_PER_STATEMENT, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // COLUMN_COUNT)
+            * COLUMN_COUNT
+        )
         connection.execute("BEGIN IMMEDIATE")
         try:
             waiting: list[Any] = []

@@ -205,7 +205,7 @@ def m_leave():
 
 
 def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
-    monkeypatch.setattr(rank_consensus, "EXPIRES", 0.0)
+    monkeypatch.setattr(rank_consensus, "PREPARED_LIFETIME_SECONDS", 0.0)
     both.prepare("x")
     for one in both.agree("x", 1):
         with pytest.raises(NotAgreed, match="forgotten"):
@@ -250,7 +250,7 @@ def test_where_the_store_cannot_be_reached_nothing_is_done(both):
 
 
 def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypatch):
-    monkeypatch.setattr(rank_consensus, "GRACE", 0.2)
+    monkeypatch.setattr(rank_consensus, "STORE_GRACE_SECONDS", 0.2)
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
@@ -275,7 +275,7 @@ def test_two_commands_for_one_event_are_done_in_one_order(both):
 
 
 def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
-    monkeypatch.setattr("looptap.agent.control.process_group._KEPT", 0.0)
+    monkeypatch.setattr("looptap.agent.control.process_group._DECISION_LIFETIME_SECONDS", 0.0)
     del both.agents[0]._service.commands.agreement._ballots._connected  # the real one
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: both.store)
     for count in range(1, 6):

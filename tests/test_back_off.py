@@ -8,7 +8,12 @@ import pytest
 
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server import subscription
-from looptap.agent.server.subscription import RETRY, VIEWERS_PATIENCE, VIEWERS_RETRY, ClientSession
+from looptap.agent.server.subscription import (
+    RETRY_DELAY_SECONDS,
+    VIEWER_RETRY_DELAY_SECONDS,
+    VIEWER_STALL_TIMEOUT_SECONDS,
+    ClientSession,
+)
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.testing import pair
 
@@ -40,17 +45,19 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
     for _ in range(12):
         operator.refused()
         viewer.refused()
-        assert operator.full_until == pytest.approx(clock.now + RETRY)
+        assert operator.full_until == pytest.approx(clock.now + RETRY_DELAY_SECONDS)
         pauses.append(viewer.full_until - clock.now)
         for client in (operator, viewer):
             assert client.is_stalled(client.full_until - 1e-6, 1 << 30)
             assert not client.is_stalled(client.full_until, 1 << 30)
-    assert pauses[:3] == pytest.approx([VIEWERS_RETRY, 2 * VIEWERS_RETRY, 4 * VIEWERS_RETRY])
+    assert pauses[:3] == pytest.approx(
+        [VIEWER_RETRY_DELAY_SECONDS, 2 * VIEWER_RETRY_DELAY_SECONDS, 4 * VIEWER_RETRY_DELAY_SECONDS]
+    )
     assert pauses == sorted(pauses)
-    assert pauses[-1] == pytest.approx(VIEWERS_PATIENCE)
+    assert pauses[-1] == pytest.approx(VIEWER_STALL_TIMEOUT_SECONDS)
     viewer.refusals = 0
     viewer.refused()
-    assert viewer.full_until == pytest.approx(clock.now + VIEWERS_RETRY)
+    assert viewer.full_until == pytest.approx(clock.now + VIEWER_RETRY_DELAY_SECONDS)
 
 
 def test_a_client_that_has_not_said_to_have_taken_in_what_was_sent_is_sent_no_more():
@@ -82,10 +89,10 @@ def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lo
     for step in range(1, 50):  # each event rings, and has the I/O thread look
         agent.emit("batch", step=step)
     assert len(tries) == 1, f"tried {len(tries)} times while there was no room"
-    clock.now += RETRY / 2
+    clock.now += RETRY_DELAY_SECONDS / 2
     agent._service.flush()
     assert len(tries) == 1
-    clock.now += RETRY
+    clock.now += RETRY_DELAY_SECONDS
     agent._service.flush()
     assert len(tries) == 2
     (client,) = agent._service.clients.values()
@@ -93,7 +100,7 @@ def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lo
     agent._service.send = real
     agent._service.flush()
     assert stream.values == [0]
-    clock.now += RETRY
+    clock.now += RETRY_DELAY_SECONDS
     agent.emit("batch", step=50)
     agent.emit("epoch")
     assert stream.values == list(range(51))

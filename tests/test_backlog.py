@@ -12,7 +12,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.loop.deferred_evaluation import ENOUGH, OVERFLOW_EVENTS
+from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import Event
 from looptap.testing import pair
@@ -133,13 +133,13 @@ def test_what_waits_is_bounded_by_work(run):
     stream = client.stream("mean(e.step for e in events)", on="batch")
     agent.emit("batch", step=0)
     most = 0
-    for step in range(1, 20 * ENOUGH):
+    for step in range(1, 20 * MAX_PENDING_EVENTS):
         agent.emit("batch", step=step)
         most = max(most, len(agent._taps.backlog.events))
     agent.emit("epoch")
-    assert most <= ENOUGH
+    assert most <= MAX_PENDING_EVENTS
     assert stream.wait(1, timeout=60)
-    assert stream.values == [(20 * ENOUGH - 1) / 2]
+    assert stream.values == [(20 * MAX_PENDING_EVENTS - 1) / 2]
 
 
 def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(run):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import looptap
-from looptap.agent.loop.overhead_budget import HEADROOM, WATCHED, CostMeter, OverheadBudget
+from looptap.agent.loop.overhead_budget import MEASURE_NEXT, SPENDABLE_SHARE, CostMeter, OverheadBudget
 from looptap.agent.loop.thread_time import SWITCH_SECONDS, thread_usage
 from looptap.testing import pair
 from looptap.visualizers.plot import Plot
@@ -107,7 +107,7 @@ def charged(budget, cost):
 
 
 def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have():
-    budget = OverheadBudget(0.03 / HEADROOM)
+    budget = OverheadBudget(0.03 / SPENDABLE_SHARE)
     small = CostMeter(budget)
     for i in range(1, 2000):  # 2.5 % of a step
         small.charge(25e-6, STEP, i * 25e-6, i, i * STEP)
@@ -119,7 +119,7 @@ def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have(
     second.forget()
     small.forget()
     assert budget.share() == pytest.approx(0.03)
-    budget.io = 0.01 / HEADROOM
+    budget.io = 0.01 / SPENDABLE_SHARE
     assert budget.share() == pytest.approx(0.02)
     budget.io = 1.0
     assert budget.share() == pytest.approx(0.01)
@@ -130,9 +130,9 @@ def evaluated(costs, events, step, meter):
     seen, seconds, now = [], 0.0, 0.0
     for event in range(1, events + 1):  # as looptap.agent.loop.event_sources.evaluate has it
         now += step
-        watched = meter.skip == WATCHED
+        watched = meter.skip == MEASURE_NEXT
         if meter.skip > 0:
-            meter.skip = meter.skip - 1 or WATCHED
+            meter.skip = meter.skip - 1 or MEASURE_NEXT
             continue
         seen.append(event)
         wall, cpu, waits = costs(len(seen))
@@ -183,7 +183,7 @@ def test_a_query_whose_time_on_the_cpu_is_within_its_share_is_limited_for_the_ti
 def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
     seen = evaluated(lambda n: (cost, cost, 0), 20_000, 1e-3, CostMeter(OverheadBudget(0.03)))
     late = [event for event in seen if event > 2_000]  # after it was judged, and watched
-    share = 0.03 * HEADROOM
+    share = 0.03 * SPENDABLE_SHARE
     assert len(late) * cost / 18 <= 1.1 * share
     assert len(late) * cost / 18 >= 0.4 * share
 

@@ -23,7 +23,7 @@ from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.chart import IncompatibleStreams, chosen, make
 from looptap.visualizers.charts.choice import APPEND, FRAME, KINDS, Choice, choose
 from looptap.visualizers.charts.legends import legends
-from looptap.visualizers.data.sample_buffer import DRAWN, POINTS
+from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import (
     Band,
     Bars,
@@ -284,14 +284,14 @@ def test_a_paused_chart_stands_while_its_stream_goes_on():
 
 
 def test_the_newest_points_are_kept_and_few_of_them_drawn():
-    stream = stream_of(np.sin(np.arange(POINTS + 50_000) / 1000).tolist(), name="loss")
+    stream = stream_of(np.sin(np.arange(MAX_KEPT_POINTS + 50_000) / 1000).tolist(), name="loss")
     chart = make(chosen(stream))
     chart.add(stream)
     chart.pull()
     picture = chart.draw()
     (line,) = picture.marks
-    assert len(line.x) <= DRAWN
-    assert line.x[-1] == POINTS + 50_000
+    assert len(line.x) <= MAX_DRAWN_POINTS
+    assert line.x[-1] == MAX_KEPT_POINTS + 50_000
     assert line.y.max() == pytest.approx(1, abs=1e-4)
     assert picture.badges == ("loss: the newest 200,000 of 250,000 values are drawn",)
 
@@ -514,7 +514,7 @@ def test_gaps_stay_in_a_line_that_is_thinned():
     chart.add(stream)
     chart.pull()
     (line,) = chart.draw().marks
-    assert len(line.y) < 2 * DRAWN
+    assert len(line.y) < 2 * MAX_DRAWN_POINTS
     (gap,) = np.flatnonzero(np.isnan(line.y))
     assert line.x[gap - 1] <= 30_000 < 40_001 <= line.x[gap]
 
@@ -628,7 +628,7 @@ def test_an_annotated_line_keeps_its_notes_where_it_is_thinned():
     (line,) = drawn(values).marks
     ((index, text),) = line.notes
     assert (line.x[index], text) == (12_345, "spike")
-    assert len(line.x) <= DRAWN + 1
+    assert len(line.x) <= MAX_DRAWN_POINTS + 1
 
 
 def test_a_summary_says_what_numpy_says():

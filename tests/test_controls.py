@@ -562,7 +562,7 @@ def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job
 
 def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeypatch):
     agent, run = job
-    monkeypatch.setattr("looptap.agent.control.command_log.REMEMBERED_BYTES", 25_000)
+    monkeypatch.setattr("looptap.agent.control.command_log.MAX_RECORD_BYTES", 25_000)
     calls = []
     agent.expose(calls=calls)
     for n in range(4):

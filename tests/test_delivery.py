@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import looptap
-from looptap.agent.handoff.value_queue import GRANT, QueueSet, ValueQueue
+from looptap.agent.handoff.value_queue import RESERVATION_BYTES, QueueSet, ValueQueue
 from looptap.client.run import Run
 from looptap.testing import _Transport, pair
 
@@ -201,7 +201,7 @@ def test_what_is_granted_and_taken_is_counted_exactly_while_streams_come_and_go(
     over.set()
     thread.join()
     assert post.granted - post.taken == sum(outbox.reserved_bytes() for outbox in outboxes)
-    assert post.peak_bytes <= 400_000 + 6 * GRANT
+    assert post.peak_bytes <= 400_000 + 6 * RESERVATION_BYTES
     for outbox in outboxes:
         post.close(outbox)
     assert post.free_bytes() == 400_000

@@ -35,7 +35,7 @@ from looptap.training.echoing.pytrees import Packed
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.worker_stages import Reads
 from looptap.training.progress import Progress
-from looptap.training.progress.clock_ledger import SHORT
+from looptap.training.progress.clock_ledger import SHORT_WINDOW_SECONDS
 
 
 class Numbers(Dataset):
@@ -526,7 +526,9 @@ def test_the_remaining_time_follows_a_factor_that_is_turned_within_the_window_of
             break
     before = [left / (clock.now - now) for now, left in looked if turned - 10 < now <= turned]
     since = [(at - turned, left, clock.now - at) for at, left in looked if at < clock.now - 5]
-    after = [left / truth for passed, left, truth in since if passed > max(SHORT, truth)]  # the window of an estimate
+    after = [
+        left / truth for passed, left, truth in since if passed > max(SHORT_WINDOW_SECONDS, truth)
+    ]  # the window of an estimate
     assert len(after) > 300
     assert min(before) > 1.6  # as it would have been with the factor of then
     assert after == pytest.approx([1.0] * len(after), abs=0.2)

@@ -113,7 +113,7 @@ def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
 
 def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
     assembly = WindowAssembler([0, 1], 60.0)
-    third = window_assembler.MOST_BYTES // 3
+    third = window_assembler.MAX_PENDING_BYTES // 3
     for number in range(1, 11):
         assembly.take(0, batch([number])._replace(nbytes=third), 0.0)
         given = given_out(assembly, 0.0)
@@ -124,7 +124,7 @@ def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
 
 
 def test_what_waits_for_a_silent_rank_is_bounded_in_numbers(monkeypatch):
-    monkeypatch.setattr(window_assembler, "MOST", 5)
+    monkeypatch.setattr(window_assembler, "MAX_PENDING_WINDOWS", 5)
     assembly = WindowAssembler([0, 1], 60.0)
     assembly.take(0, batch(list(range(1, 9))), 0.0)
     assert given_out(assembly, 0.0) == [(1, [0], (1,)), (2, [0], (1,)), (3, [0], (1,))]

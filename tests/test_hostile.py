@@ -417,7 +417,7 @@ def test_a_wall_clock_that_jumps_by_an_hour_changes_no_duration(directory, monke
 def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_goes_on(
     point, directory, monkeypatch, caplog
 ):
-    monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
     agent = looptap.Agent("faulty", limits=looptap.Limits(heartbeat=0.01))
     run = looptap.attach("faulty")
     stream = run.stream("step", on="batch")

@@ -15,7 +15,14 @@ from looptap.testing import pair
 from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.notebook import kernels
-from looptap.visualizers.surfaces.notebook.browser_pages import ASK, FEWEST, GONE, MOST, PROMPT, BrowserPages
+from looptap.visualizers.surfaces.notebook.browser_pages import (
+    ACKNOWLEDGE_INTERVAL_SECONDS,
+    GONE_AFTER_SECONDS,
+    MAX_ACKNOWLEDGE_FRAMES,
+    MIN_ACKNOWLEDGE_FRAMES,
+    PROMPT_REPLY_SECONDS,
+    BrowserPages,
+)
 from looptap.visualizers.surfaces.notebook.driver import Driver
 from looptap.visualizers.surfaces.notebook.frames import Column, Growing, SentFrame, frame_of
 from looptap.visualizers.surfaces.notebook.growing import growing
@@ -31,7 +38,7 @@ def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
     pages = BrowserPages()
     pages.heard("a", 0, now=0.0)
     asked = []
-    for frame in range(1, 2 * FEWEST + 2):
+    for frame in range(1, 2 * MIN_ACKNOWLEDGE_FRAMES + 2):
         assert pages.ready(frame - 1)
         if pages.sent(frame, now=0.1):
             asked.append(frame)
@@ -49,7 +56,7 @@ def test_the_slowest_of_two_pages_decides_until_it_is_gone():
     pages.heard("quick", 10, now=0.1)
     assert asked == [2, 4, 6, 8, 10]
     assert not pages.ready(10)
-    assert pages.there(10, now=GONE + 1)
+    assert pages.there(10, now=GONE_AFTER_SECONDS + 1)
     assert pages.ready(10)
 
 
@@ -57,15 +64,15 @@ def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often
     pages = BrowserPages()
     pages.heard("a", 0, now=0.0)
     frame, asked, now = 0, [], 0.0
-    for late in [0.01] * 8 + [2 * PROMPT] * 8:
+    for late in [0.01] * 8 + [2 * PROMPT_REPLY_SECONDS] * 8:
         while not pages.sent(frame := frame + 1, now):
             assert pages.ready(frame)
         asked.append(frame)
         pages.heard("a", frame, now + late)
         assert pages.ready(frame)
     apart = np.diff(asked).tolist()
-    assert apart == [4, 8, 16, *[MOST] * 5, 16, 8, 4, *[FEWEST] * 4]
-    assert pages.sent(frame + 1, now + ASK)
+    assert apart == [4, 8, 16, *[MAX_ACKNOWLEDGE_FRAMES] * 5, 16, 8, 4, *[MIN_ACKNOWLEDGE_FRAMES] * 4]
+    assert pages.sent(frame + 1, now + ACKNOWLEDGE_INTERVAL_SECONDS)
 
 
 def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
@@ -73,8 +80,8 @@ def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
     pages.heard("a", 3, now=0.0)
     assert pages.there(3, now=1e6)
     pages.sent(4, now=1e6)
-    assert pages.there(4, now=1e6 + GONE / 2)
-    assert not pages.there(4, now=1e6 + GONE + 0.1)
+    assert pages.there(4, now=1e6 + GONE_AFTER_SECONDS / 2)
+    assert not pages.there(4, now=1e6 + GONE_AFTER_SECONDS + 0.1)
 
 
 def test_nobody_sees_a_chart_that_is_scrolled_away_on_all_pages():

@@ -165,7 +165,7 @@ def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place):
 
 
 def test_a_directory_that_vanishes_comes_back_and_clients_stay_attached(place, monkeypatch):
-    monkeypatch.setattr(reactor, "LOOK", 0.02)
+    monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.02)
     with looptap.Agent("digits") as agent:
         path = file_of(place)
         content = path.read_bytes()
@@ -186,7 +186,7 @@ def test_a_directory_that_vanishes_comes_back_and_clients_stay_attached(place, m
 
 
 def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on(place, monkeypatch, caplog):
-    monkeypatch.setattr(reactor, "LOOK", 0.02)
+    monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.02)
     inner = place / "a" / "b"
     inner.mkdir(parents=True)
     inner.chmod(0o700)
@@ -204,7 +204,7 @@ def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on
 
 
 def test_a_directory_that_somebody_else_made_meanwhile_gets_no_socket(place, monkeypatch, caplog):
-    monkeypatch.setattr(reactor, "LOOK", 0.02)
+    monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.02)
     with caplog.at_level(logging.WARNING, "looptap"), looptap.Agent("digits"):
         away = place.with_name(place.name + "-away")
         made = place.with_name(place.name + "-made")

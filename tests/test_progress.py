@@ -331,7 +331,9 @@ def test_a_rule_that_fails_on_drawn_futures_ends_the_forecast_and_not_the_loop()
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_with_inserted_validations_ends_bit_identical(workers, monkeypatch):
-    monkeypatch.setattr(inserting_module, "MOST", math.inf)  # however busy this machine is, they are not switched off
+    monkeypatch.setattr(
+        inserting_module, "MAX_PART", math.inf
+    )  # however busy this machine is, they are not switched off
 
     def job(insert: bool) -> tuple[bytes, Progress]:
         torch.manual_seed(0)

@@ -12,7 +12,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.io.server_socket import SendResult
-from looptap.agent.server.exporter import WINDOW
+from looptap.agent.server.exporter import MAX_IN_FLIGHT_BYTES
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.streams.errors import QueryError
@@ -229,9 +229,9 @@ def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
 
 @pytest.mark.parametrize("refused", [(m.Values, m.Bundle), (m.Values, m.Bundle, m.Status)])
 def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_room_for_values(monkeypatch, refused):
-    monkeypatch.setattr("looptap.agent.server.request_dispatcher.LEAVING", 0.05)
+    monkeypatch.setattr("looptap.agent.server.request_dispatcher.LAST_VALUES_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(
-        "looptap.agent.server.request_dispatcher.LAST_WORD", 60.0
+        "looptap.agent.server.request_dispatcher.LAST_STATUS_TIMEOUT_SECONDS", 60.0
     )  # twenty tries, on however busy a machine
     agent, run = pair("full")
     link, tries = agent.memory, 0
@@ -281,7 +281,7 @@ def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
         call = m.Call(number, str(number), m.Code("'x' * 100_000"), "batch")
         agent._service.receive(client.peer, "operator", encode(call))
     batches(agent, 1)
-    assert 500_000 < sum(map(len, client.owed)) <= WINDOW
+    assert 500_000 < sum(map(len, client.owed)) <= MAX_IN_FLIGHT_BYTES
 
 
 def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):

@@ -201,7 +201,7 @@ def test_the_sketch_keeps_its_promise_about_ranks(sizes, arrange, spread, seed):
     parts = [arrange([draw.randint(-spread, spread) for _ in range(n)]) for n in sizes]
     merged = sketches.QuantileSketch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketches, "EXACT", 16)
+        patch.setattr(sketches, "MAX_EXACT_NUMBERS", 16)
         for xs in parts:
             part = sketches.QuantileSketch()
             for x in xs:
@@ -259,8 +259,8 @@ def test_a_nan_makes_the_median_nan_however_many_numbers_there_are():
 def test_the_fine_grid_keeps_its_promise_about_counts(scale, centre, seed, bins, cut):
     xs = np.random.default_rng(seed).standard_normal(3000) * scale + centre
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributions, "EXACT_HISTOGRAM", 200)
-        patch.setattr(distributions, "EXACT", 64)
+        patch.setattr(distributions, "MAX_EXACT_HISTOGRAM_NUMBERS", 200)
+        patch.setattr(distributions, "MAX_EXACT_NUMBERS", 64)
         whole = distributions.Histogram(bins)
         for low, high in itertools.pairwise([0, *sorted(cut), 3000]):
             part = distributions.Histogram(bins)

@@ -23,7 +23,7 @@ from looptap.cli.entry_point import main
 from looptap.client.attach import attach
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.run import Run
-from looptap.client.transport.tunnel.framing import BUFFER, heading_of, inward, outward
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, heading_of, inward, outward
 from looptap.client.transport.tunnel.process import CommandRoute, command_of, relay_of
 from looptap.protocol import errors
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
@@ -272,7 +272,7 @@ def test_bytes_pass_as_lines_unchanged_and_a_line_that_is_none_ends_it():
     payload = os.urandom(300_000) + b"\n\r\0" * 1000
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
-    with ours, theirs, open(reader, "rb", BUFFER) as source, open(writer, "wb", BUFFER) as sink:
+    with ours, theirs, open(reader, "rb", LINE_BUFFER_BYTES) as source, open(writer, "wb", LINE_BUFFER_BYTES) as sink:
         back, received = socket.socketpair()
         with back, received:
             threads = [

@@ -14,9 +14,9 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.handoff.history import OVERHEAD, Cursor, History
+from looptap.agent.handoff.history import ITEM_OVERHEAD_BYTES, Cursor, History
 from looptap.agent.handoff.value_queue import QueueSet
-from looptap.agent.loop.deferred_evaluation import ENOUGH
+from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
@@ -89,7 +89,7 @@ def test_streams_are_listed_with_what_they_are_and_cost():
         "loss", "step, loss", "batch", "nats", ("step", "loss"),
     )  # fmt: skip
     assert (loss.values, loss.held, loss.readers, loss.state) == (3, 3, 1, "live")
-    assert loss.bytes == 3 * (OVERHEAD + 128)
+    assert loss.bytes == 3 * (ITEM_OVERHEAD_BYTES + 128)
     assert loss.rate > 0
     assert loss.cost.nanoseconds > 0
     assert (slow.values, slow.rate, slow.on) == (0, 0.0, "epoch")
@@ -242,7 +242,7 @@ def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
                 reader.take(columns)
                 seen += columns.numbers
     assert len(ring) == 100
-    assert ring.held == history.held_bytes == 100 * (64 + OVERHEAD)
+    assert ring.held == history.held_bytes == 100 * (64 + ITEM_OVERHEAD_BYTES)
     for reader, seen in readers:
         while (columns := reader.peek(1000, 1 << 20)) is not None:
             reader.take(columns)
@@ -385,7 +385,7 @@ def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
     try:
         for step in range(20_000):
             ring.put(step, step + 0.5, step / 3, 64)
-        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == 10_000 * (64 + OVERHEAD)
+        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == 10_000 * (64 + ITEM_OVERHEAD_BYTES)
     finally:
         tracemalloc.stop()
 
@@ -399,17 +399,27 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
         agent.stream("at once", "norm(loss)")
         agent.emit("batch", step=0, loss=0.5)
         wakes = agent._link.wakes
-        for step in range(1, 5 * ENOUGH):
+        for step in range(1, 5 * MAX_PENDING_EVENTS):
             agent.emit("batch", step=step, loss=0.5)
             agent.log(lr=0.1)
         assert agent._link.wakes == wakes
         assert not agent._service.queues.wakeup_pending
-        assert len(agent._taps.unobserved.events) < ENOUGH
+        assert len(agent._taps.unobserved.events) < MAX_PENDING_EVENTS
         with looptap.attach("quiet") as run:
             streams = [run.stream(name) for name in ("later", "at once", "lr")]
-            soon(lambda: [s.arrived for s in streams] == [5 * ENOUGH, 5 * ENOUGH, 5 * ENOUGH - 1])
+            soon(
+                lambda: (
+                    [s.arrived for s in streams]
+                    == [5 * MAX_PENDING_EVENTS, 5 * MAX_PENDING_EVENTS, 5 * MAX_PENDING_EVENTS - 1]
+                )
+            )
             agent.emit("batch", step=1, loss=0.5)
-            soon(lambda: [s.arrived for s in streams] == [5 * ENOUGH + 1, 5 * ENOUGH + 1, 5 * ENOUGH - 1])
+            soon(
+                lambda: (
+                    [s.arrived for s in streams]
+                    == [5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS - 1]
+                )
+            )
             assert agent._link.wakes > wakes
             for stream in streams:
                 stream.close()

@@ -21,7 +21,7 @@ from waiting import soon
 
 import looptap
 from looptap.store.layout import schema
-from looptap.store.paged_buffer import PAGE
+from looptap.store.paged_buffer import ITEMS_PER_PAGE
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
@@ -49,7 +49,7 @@ def file(tmp_path_factory):
     for first in range(0, len(ROWS), 100):
         writer.append(loss, batch(first + 1, ROWS[first : first + 100]))
     assert writer.close(30)
-    assert len(ROWS) > 2 * PAGE
+    assert len(ROWS) > 2 * ITEMS_PER_PAGE
     return writer.path
 
 
@@ -120,7 +120,7 @@ def test_a_run_says_what_it_was_and_a_closed_one_that_it_is_closed(file):
         _ = loss.values
 
 
-@pytest.mark.parametrize("version", range(1, schema.VERSION + 1))
+@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION + 1))
 def test_a_file_of_every_version_opens_for_ever(version, tmp_path):
     recorded = recorder()
     path = shutil.copy(STORES / f"version-{version}.looptap", tmp_path)

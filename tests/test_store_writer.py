@@ -36,8 +36,8 @@ VALUES = [
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(writer, "RETRY", 0.02)
-    monkeypatch.setattr(writer, "FLUSH", 0.01)
+    monkeypatch.setattr(writer, "RETRY_DELAY_SECONDS", 0.02)
+    monkeypatch.setattr(writer, "FLUSH_INTERVAL_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def here(capsys):
 
 
 def test_without_a_display_charts_are_in_the_terminal_and_a_line_says_why(job, here, bare, monkeypatch):
-    monkeypatch.setattr(terminal, "WAIT", 0.5)
+    monkeypatch.setattr(terminal, "GATHER_SECONDS", 0.5)
     code, out, err = here("plot", "small", "loss")
     assert code == 0
     assert "in the terminal, because there is no display (DISPLAY is not set" in err

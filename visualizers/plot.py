@@ -17,7 +17,7 @@ from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.charts.choice import kind_named
-from looptap.visualizers.charts.frame_history import KEEP
+from looptap.visualizers.charts.frame_history import MAX_FRAMES
 from looptap.visualizers.charts.legends import label_of, legends
 from looptap.visualizers.charts.marks import settle
 from looptap.visualizers.charts.summaries import Summary, summary
@@ -51,7 +51,7 @@ class Plot:
         y: str | Sequence[str] = (),
         color: str = "",
         title: str = "",
-        keep: int = KEEP,
+        keep: int = MAX_FRAMES,
     ) -> None:
         if chart:
             kind_named(chart)
@@ -187,7 +187,7 @@ def plot(
     y: str | Sequence[str] = (),
     color: str = "",
     title: str = "",
-    keep: int = KEEP,
+    keep: int = MAX_FRAMES,
 ) -> Any:
     """Draw streams, each by the chart that its first value asks for; a tuple or list of streams shares one.
 

@@ -27,8 +27,8 @@ from looptap.streams.events import Event
 from looptap.streams.expressions import nearest
 from looptap.streams.values.snapshots import snapshot
 
-_RESULT = 10_000  # bytes of what a host's function returns that are kept on record
-_NAME = 200  # characters of a name, an id, an event
+_MAX_RESULT_BYTES = 10_000  # bytes of what a host's function returns that are kept on record
+_MAX_NAME_CHARACTERS = 200  # characters of a name, an id, an event
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -80,7 +80,9 @@ class CommandService:
         """Have code run at the next event. Raises LooptapError."""
         if self.commands.known(call.id, asker, again=bool(call.ranks)):
             return
-        record = record_of(call.id, client[:_NAME], "call", call.on, checkpoint=call.checkpoint, agreed=call.ranks)
+        record = record_of(
+            call.id, client[:_MAX_NAME_CHARACTERS], "call", call.on, checkpoint=call.checkpoint, agreed=call.ranks
+        )
         work, text = self.calling(call.code, record)
         self.commands.count()
         if call.ranks:
@@ -91,21 +93,23 @@ class CommandService:
     def command(self, client: str, command: m.Command, asker: Requester) -> None:
         """Have a command done at the next event that suits it. Raises LooptapError where it may not be."""
         if command.what == "cancel":
-            self.cancel(client[:_NAME], command.id)
+            self.cancel(client[:_MAX_NAME_CHARACTERS], command.id)
             asker = asker._replace(anyhow=True)
         if self.commands.known(command.id, asker, again=bool(command.ranks)):
             return
         if command.what in ("outcome", "cancel"):
             raise ControlError(f"no command with the id {command.id!r:.80} is remembered.")
         for text in (command.id, command.what, command.name, command.on, command.schedule):
-            if len(text) > _NAME:
-                raise ControlError(f"{text[:40]!r}… has {len(text):,} characters; names and ids have up to {_NAME}.")
+            if len(text) > _MAX_NAME_CHARACTERS:
+                raise ControlError(
+                    f"{text[:40]!r}… has {len(text):,} characters; names and ids have up to {_MAX_NAME_CHARACTERS}."
+                )
         value = unpack(command.value)
-        if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > _RESULT):
-            fine = f"a number, True, False or a text of up to {_RESULT:,} characters"
+        if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > _MAX_RESULT_BYTES):
+            fine = f"a number, True, False or a text of up to {_MAX_RESULT_BYTES:,} characters"
             raise ControlError(f"{command.name} = {value!r:.80}: it is {fine}.")
         self.commands.count()
-        record = record_of(command.id, client[:_NAME], command.what, command.on, name=command.name)
+        record = record_of(command.id, client[:_MAX_NAME_CHARACTERS], command.what, command.on, name=command.name)
         record.update(value=value, schedule=command.schedule, checkpoint=command.checkpoint, agreed=command.ranks)
         try:
             if command.what == "resume":
@@ -309,7 +313,7 @@ def _put_back(knob: BoundControl, old: Any) -> str:
 def _short(value: Any) -> Any:
     """What a function of the host returned, if it can leave the job and is small; else how it calls itself."""
     try:
-        return snapshot(value, _RESULT)[0]
+        return snapshot(value, _MAX_RESULT_BYTES)[0]
     except LooptapError:
         return f"{value!r:.200}"
 

@@ -30,11 +30,11 @@ from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
 from looptap.streams.values.snapshots import Pending, snapshot
 
-REMEMBERED = 1000
+MAX_RECORDS = 1000
 """Outcomes that can be asked for again, and records that are kept."""
-REMEMBERED_BYTES = 33_554_432
+MAX_RECORD_BYTES = 33_554_432
 """Bytes of results and of code that are remembered; beyond, the oldest are let go of, but not that they have run."""
-TEXT = 4000
+MAX_TEXT_CHARACTERS = 4000
 """Characters of a traceback, an error or a text that a record keeps."""
 CALL = "call"
 PENDING, DONE, FAILED, REFUSED = "pending", "done", "failed", "refused"
@@ -113,7 +113,7 @@ class CommandState:
     def forget(self) -> None:
         """Keep that it has run, and no longer what came of it."""
         self.value, self.size, self.kind = None, 0, LimitReached.__name__
-        self.error = f"This command has run; of all results {REMEMBERED_BYTES:,} bytes are kept, and this is older."
+        self.error = f"This command has run; of all results {MAX_RECORD_BYTES:,} bytes are kept, and this is older."
 
     def reply(self, asker: Requester) -> m.Message:
         """The answer to who asked."""
@@ -134,7 +134,7 @@ class CommandLog:
         self._per_second, self._finished = per_second, finished
         self._outcomes: OrderedDict[str, CommandState] = OrderedDict()
         self._times: deque[float] = deque()
-        self.records: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self.records: deque[dict[str, Any]] = deque(maxlen=MAX_RECORDS)
         """Plain data, in the order in which the commands came."""
 
     def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
@@ -152,8 +152,8 @@ class CommandLog:
 
     def count(self) -> None:
         """Count one more. Raises LimitReached if too many wait, or come in a second (`Limits.commands_per_second`)."""
-        if sum(not one.over for one in self._outcomes.values()) >= REMEMBERED:
-            raise LimitReached(f"{REMEMBERED:,} commands wait for their events, the bound; run.cancel(id) ends one.")
+        if sum(not one.over for one in self._outcomes.values()) >= MAX_RECORDS:
+            raise LimitReached(f"{MAX_RECORDS:,} commands wait for their events, the bound; run.cancel(id) ends one.")
         now = time.monotonic()
         while self._times and self._times[0] < now - 1:
             self._times.popleft()
@@ -198,7 +198,7 @@ class CommandLog:
         if not outcome.claim(self):
             return
         outcome.error, outcome.kind, outcome.over = str(error), type(error).__name__, True
-        outcome.record.update(outcome=_refusal(outcome.kind), error=str(error)[:TEXT], time=time.time())
+        outcome.record.update(outcome=_refusal(outcome.kind), error=str(error)[:MAX_TEXT_CHARACTERS], time=time.time())
         self._finished(outcome)
 
     def not_begun(self, record: dict[str, Any]) -> None:
@@ -216,17 +216,17 @@ class CommandLog:
     def _remember(self, record: dict[str, Any], asker: Requester | None) -> CommandState:
         outcome = self._outcomes[record["id"]] = CommandState(record, [] if asker is None else [asker])
         self.records.append(record)
-        if len(self._outcomes) > REMEMBERED:  # what waits is remembered until it is over
+        if len(self._outcomes) > MAX_RECORDS:  # what waits is remembered until it is over
             self._outcomes.pop(next((id for id, one in self._outcomes.items() if one.over), ""), None)
         held = sum(one.size for one in self._outcomes.values())
         for one in self._outcomes.values():
-            if held <= REMEMBERED_BYTES:
+            if held <= MAX_RECORD_BYTES:
                 break
             if one.over and one.size and not one.asked_by:
                 held -= one.size
                 one.forget()
         code = sum(map(_length, self.records))
-        while code > REMEMBERED_BYTES:
+        while code > MAX_RECORD_BYTES:
             code -= _length(self.records.popleft())
         return outcome
 
@@ -267,8 +267,8 @@ class CommandLog:
         record = outcome.record
         if outcome.error:
             became = FAILED if outcome.kind == CALL else _refusal(outcome.kind)
-            record.update(outcome=became, error=outcome.error[:TEXT])
-            record["traceback"] = outcome.traceback[-TEXT:]
+            record.update(outcome=became, error=outcome.error[:MAX_TEXT_CHARACTERS])
+            record["traceback"] = outcome.traceback[-MAX_TEXT_CHARACTERS:]
         outcome.over = True
         self._finished(outcome)
 

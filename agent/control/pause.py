@@ -10,9 +10,11 @@ from looptap.agent.control.process_group import ProcessGroup
 from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
-SHARE = 4
+MAX_SHARE_OF_COLLECTIVE_TIMEOUT = 4
 """On several ranks a pause takes at most this part of the seconds after which a collective gives up."""
-_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+_INTERRUPT_CHECK_SECONDS = (
+    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+)
 
 
 class Pause:
@@ -38,7 +40,11 @@ class Pause:
 
     def most(self, world: ProcessGroup | None) -> float | None:
         """The seconds that a pause may take: what the host allows, and far less than ranks wait for each other."""
-        return self.bound if self.bound is None or world is None else min(self.bound, world.timeout / SHARE)
+        return (
+            self.bound
+            if self.bound is None or world is None
+            else min(self.bound, world.timeout / MAX_SHARE_OF_COLLECTIVE_TIMEOUT)
+        )
 
     def allowed(self, seconds: float | None, world: ProcessGroup | None = None, ranks: int = 0) -> float:
         """The seconds that a pause takes, by default the most; it is for all of the ranks. Raises ControlError."""
@@ -53,7 +59,11 @@ class Pause:
         if seconds is None:
             return most
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most:
-            why = "may_pause" if most == self.bound else f"a {SHARE}th of the process group's timeout"
+            why = (
+                "may_pause"
+                if most == self.bound
+                else f"a {MAX_SHARE_OF_COLLECTIVE_TIMEOUT}th of the process group's timeout"
+            )
             raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {most:g} s ({why}).")
         return float(seconds)
 
@@ -71,7 +81,7 @@ class Pause:
             self._began, self._ends = began, began + seconds
             while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
                 with contextlib.suppress(Empty):
-                    self._resumed.get(timeout=min(left, _TICK))
+                    self._resumed.get(timeout=min(left, _INTERRUPT_CHECK_SECONDS))
         finally:
             self._began = 0.0
             lasted = time.monotonic() - began

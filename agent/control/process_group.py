@@ -21,10 +21,10 @@ from looptap.streams.errors import NotAgreed
 COMMIT, LATE, ALONE, OFF = "commit", "late", "alone", "off"
 """What is decided on a command: all ranks are at its event; one had passed it; they did not all come in time; it was
 called off."""
-UNKNOWN = 600.0
+DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 600.0
 """Seconds after which a process group gives up waiting for a rank, where it does not say."""
-_TICKS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
-_KEPT = 60.0  # seconds after which no rank asks for a decision any more
+_POLL_SECONDS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
+_DECISION_LIFETIME_SECONDS = 60.0  # seconds after which no rank asks for a decision any more
 
 
 class ProcessGroup(NamedTuple):
@@ -50,7 +50,7 @@ def _timeout(dist: Any) -> float:
         backends = [world._get_backend(device) for device in world._device_types]
         return min(float(backend.options._timeout.total_seconds()) for backend in backends)
     except Exception:  # these are torch's own affairs, and may be called otherwise one day
-        return UNKNOWN
+        return DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
 
 
 class Answer:
@@ -134,7 +134,7 @@ class Ballots:
         if self._of != id(found):
             self._store, self._of = found.clone(), id(found)
         now = time.monotonic()
-        while self._old and self._old[0][0] < now - _KEPT:
+        while self._old and self._old[0][0] < now - _DECISION_LIFETIME_SECONDS:
             _, key = self._old.popleft()
             for part in ("in", "how"):
                 self._store.delete_key(f"{key}/{part}")
@@ -151,7 +151,7 @@ def _hang_up(store: Any) -> None:
 
 def _vote(store: Any, key: str, size: int, patience: float) -> str:
     deadline = time.monotonic() + patience
-    how, (pause, longest) = f"{key}/how", _TICKS
+    how, (pause, longest) = f"{key}/how", _POLL_SECONDS
     if store.add(f"{key}/in", 1) >= size:
         return _decided(store, how, COMMIT)
     while not store.check([how]):

@@ -25,13 +25,15 @@ from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 
-EXPIRES = 10.0
+PREPARED_LIFETIME_SECONDS = 10.0
 """Seconds for which a prepared command waits for its event to be named."""
-HELD = 64
+MAX_PREPARED_COMMANDS = 64
 """Commands that wait for the agreement of the ranks."""
-GRACE = 1.0
+STORE_GRACE_SECONDS = 1.0
 """Seconds beyond its patience after which a store that has not answered counts as unreachable."""
-_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+_INTERRUPT_CHECK_SECONDS = (
+    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+)
 
 
 class Prepared(NamedTuple):
@@ -73,13 +75,15 @@ class RankConsensus:
         if record["agreed"] > world.size:
             raise ControlError(f"{record['agreed']} ranks are to agree, and the process group has {world.size}.")
         since = self._ballots.since
-        if since is not None and monotonic() - since > self._patience + GRACE:
+        if since is not None and monotonic() - since > self._patience + STORE_GRACE_SECONDS:
             raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
         self._expire()
-        if len(self._prepared) + sum(len(due.pending) for due in self._due.values()) >= HELD:
-            raise LimitReached(f"{HELD} commands wait for the agreement of the ranks, the bound.")
+        if len(self._prepared) + sum(len(due.pending) for due in self._due.values()) >= MAX_PREPARED_COMMANDS:
+            raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands wait for the agreement of the ranks, the bound.")
         self._ballots.connect(self._patience)
-        self._prepared[record["id"]] = Prepared(record, work, on, source, asker[0], monotonic() + EXPIRES)
+        self._prepared[record["id"]] = Prepared(
+            record, work, on, source, asker[0], monotonic() + PREPARED_LIFETIME_SECONDS
+        )
         self._tell(on, asker)
 
     def agree(self, message: m.Agree, asker: Requester) -> None:
@@ -91,7 +95,9 @@ class RankConsensus:
                 return
             if message.number > 0:
                 self._ballots.refuse(_key(message.id, message.number))
-            raise NotAgreed(f"this command is not prepared, or no longer: it is forgotten after {EXPIRES:g} s.")
+            raise NotAgreed(
+                f"this command is not prepared, or no longer: it is forgotten after {PREPARED_LIFETIME_SECONDS:g} s."
+            )
         if message.number <= 0:
             if message.number < 0:
                 del self._prepared[message.id]
@@ -187,14 +193,14 @@ class RankConsensus:
         world = group()
         patience = self._patience if world is None else min(self._patience, world.timeout / 10)
         answer = self._ballots.vote(key, size, patience)
-        deadline = monotonic() + patience + GRACE
+        deadline = monotonic() + patience + STORE_GRACE_SECONDS
         while True:
             try:
-                return str(answer.result(min(_TICK, max(0.0, deadline - monotonic()))))
+                return str(answer.result(min(_INTERRUPT_CHECK_SECONDS, max(0.0, deadline - monotonic()))))
             except Empty:
                 if monotonic() < deadline:
                     continue
-                why = f"has not answered for {patience + GRACE:g} s"
+                why = f"has not answered for {patience + STORE_GRACE_SECONDS:g} s"
             except NotAgreed:
                 raise
             except Exception as error:  # whatever a store raises, and it may have counted us before

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.agent.handoff.value_queue import SMALLEST, Item, QueueSet, ValueBatch, ValueQueue, leading
+from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, Item, QueueSet, ValueBatch, ValueQueue, leading
 
-OVERHEAD = 192
+ITEM_OVERHEAD_BYTES = 192
 """Bytes that keeping a value takes, beside its own: the tuple, its number, event and time, its place."""
 
 
@@ -30,7 +30,7 @@ class History:
 
     def open(self, values: int, after: int = 0) -> HistoryBuffer:
         """A new ring of up to ``values`` values, fewer if so many cannot be held; they are numbered above ``after``."""
-        ring = HistoryBuffer(self, max(1, min(values, self.each // (SMALLEST + OVERHEAD))), after)
+        ring = HistoryBuffer(self, max(1, min(values, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
         with self.lock:
             self.buffers = (*self.buffers, ring)
         return ring
@@ -83,11 +83,11 @@ class HistoryBuffer:
         history, capacity = self._history, self.capacity
         with history.lock:
             self._made = number = self._made + 1
-            place, growth = number % capacity, size + OVERHEAD
+            place, growth = number % capacity, size + ITEM_OVERHEAD_BYTES
             if number - self.first >= capacity:
                 self.first += 1
                 if (old := self._slots[place]) is not None:
-                    growth -= old[4] + OVERHEAD
+                    growth -= old[4] + ITEM_OVERHEAD_BYTES
             self._slots[place] = (number, event, time, value, size)
             self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
             self.held += growth
@@ -112,8 +112,8 @@ class HistoryBuffer:
             start = first % self.capacity
             end = min(start + count, self.capacity)
             rest = count - (end - start)
-            growth = sum(sizes) + count * OVERHEAD
-            growth -= sum([old[4] + OVERHEAD for old in slots[start:end] + slots[:rest] if old is not None])
+            growth = sum(sizes) + count * ITEM_OVERHEAD_BYTES
+            growth -= sum([old[4] + ITEM_OVERHEAD_BYTES for old in slots[start:end] + slots[:rest] if old is not None])
             oldest = max(self.first, first + count - self.capacity)
             self._made += count  # from here to the last of these steps Python delivers no signal
             slots[start:end] = items[: end - start]
@@ -158,7 +158,7 @@ class HistoryBuffer:
         item, self._slots[place] = self._slots[place], None
         self.first += 1
         if item is not None:
-            size = item[4] + OVERHEAD
+            size = item[4] + ITEM_OVERHEAD_BYTES
             self.held -= size
             self._history.held_bytes -= size
 

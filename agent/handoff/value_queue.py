@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-SMALLEST = 64
+MIN_VALUE_BYTES = 64
 """Bytes that every value counts for, at least."""
-GRANT = 65_536
+RESERVATION_BYTES = 65_536
 """Bytes that an outbox may fill before it asks again what the others hold."""
-GREED = 2
+MAX_FREE_SHARE_PER_QUEUE = 2
 """An outbox may hold this many times what is free: who does not read leaves room for those who do."""
-SLICE = 16_384
+MAX_VALUES_PER_TRANSFER = 16_384
 """Values that the I/O thread moves out of the training thread's way at once."""
 
 
@@ -299,9 +299,9 @@ class ValueQueue:
         left, room, post = self.values - len(self), self._room, self._queues
         free = post.free_bytes() + room
         held = self.pending_bytes()
-        if left <= 0 or free < size or (held and held + size > GREED * free):
+        if left <= 0 or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
             return -1
-        grant = max(size, min(GRANT, free, left * SMALLEST))
+        grant = max(size, min(RESERVATION_BYTES, free, left * MIN_VALUE_BYTES))
         more, rest = grant - room, grant - size
         # From here on there is no call and no jump back, so no other thread and no interrupt comes between: what is
         # granted is in both sums, and nothing is granted once `QueueSet.close` has settled the account.
@@ -316,7 +316,7 @@ class ValueQueue:
     def peek(self, count: int, size: int) -> ValueBatch | None:
         """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
         if not self._held:
-            self._held = self._items[:SLICE]
+            self._held = self._items[:MAX_VALUES_PER_TRANSFER]
             del self._items[: len(self._held)]
         return leading(self._held[:count], size)
 

@@ -17,7 +17,7 @@ from zmq.utils import z85
 ENDPOINT = "inproc://zeromq.zap.01"
 DOMAIN = b"looptap"
 _VERSION = b"1.0"
-_AT_ONCE = 64
+_MAX_REQUESTS_PER_TURN = 64
 
 
 class Authenticator:
@@ -64,7 +64,7 @@ class Authenticator:
         """Answer the handshakes that wait, a bounded number; raises nothing."""
         if self._socket is None:
             return
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_REQUESTS_PER_TURN):
             try:
                 request = self._socket.recv_multipart(zmq.NOBLOCK)
                 self._socket.send_multipart(self._reply(request), zmq.NOBLOCK)

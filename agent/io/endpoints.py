@@ -36,7 +36,7 @@ log = logging.getLogger("looptap")
 
 IPC, TCP, EVERYWHERE = "ipc://", "tcp://", "everywhere:"
 _ADDRESS = re.compile(r"tcp://(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>\d{1,5}|\*)")
-_ATTEMPTS = 10
+_MAX_BIND_ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ def _path(wanted: str) -> Path:
 
 def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
     _sweep(directory)
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_BIND_ATTEMPTS):
         try:
             return _bind_path(server, directory.absolute() / f"{_mark()}-{secrets.token_hex(4)}.sock")
         except EndpointBusy:
             continue
-    raise EndpointBusy(f"No free name for a socket was found in {directory} in {_ATTEMPTS} attempts.")
+    raise EndpointBusy(f"No free name for a socket was found in {directory} in {_MAX_BIND_ATTEMPTS} attempts.")
 
 
 def _sweep(directory: Path) -> None:

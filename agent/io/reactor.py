@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from looptap.agent.io.server_socket import ServerSocket
     from looptap.agent.io.server_thread import RequestHandler, ServerThread
 
-FRAMES_AT_ONCE = 64
+MAX_FRAMES_PER_TURN = 64
 """Frames that are received before values get their turn."""
-SECONDS_AT_ONCE = 0.0005
+MAX_RECEIVE_SECONDS = 0.0005
 """Seconds after which receiving stops, whatever waits."""
-PIECE = 0.0002
+MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
-SHORTEST_GAP = 0.0002
+MIN_GAP_SECONDS = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
-FRESH = 6 * 3600.0
+TOUCH_INTERVAL_SECONDS = 6 * 3600.0
 """Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
-REST, RESTS = 0.05, 30
+MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR = 0.05, 30
 """Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
-LOOK = 60.0
+FILE_CHECK_INTERVAL_SECONDS = 60.0
 """Seconds between two looks whether these files are still there."""
 
 # Waiting for the GIL is not holding it; the clock of Windows' threads is too coarse.
@@ -64,8 +64,8 @@ class Reactor:
         self._wake_reasons = WakeReason.RUNG
         self._retry = 0.0
         self._next_beat = time.monotonic() + link.limits.heartbeat
-        self._next_look = time.monotonic() + LOOK
-        self._next_touch = time.monotonic() + FRESH
+        self._next_look = time.monotonic() + FILE_CHECK_INTERVAL_SECONDS
+        self._next_touch = time.monotonic() + TOUCH_INTERVAL_SECONDS
 
     def _watch(self) -> None:
         """Look at the gates that there are; not at those of viewers while these rest."""
@@ -105,10 +105,10 @@ class Reactor:
         if now >= self._server.alarm:
             self._handler.on_shutdown_signal()
         if now >= self._next_look:
-            self._next_look = now + LOOK
+            self._next_look = now + FILE_CHECK_INTERVAL_SECONDS
             touch = now >= self._next_touch
             if touch:
-                self._next_touch = now + FRESH
+                self._next_touch = now + TOUCH_INTERVAL_SECONDS
             self._server.check_files(touch)
 
     def recover(self) -> None:
@@ -133,14 +133,14 @@ class Reactor:
         began = now = time.monotonic()
         worked = time.thread_time()
         more = True
-        while more and now < began + PIECE:
+        while more and now < began + MAX_FLUSH_SECONDS:
             more = self._handler.flush()
             now = time.monotonic()
         sent = self._server.frames_out > out
         if more and sent:
             worked = time.thread_time() - worked
-            if now - began < 2 * worked + SHORTEST_GAP:  # else this thread has waited for the GIL as long already
-                time.sleep(max(SHORTEST_GAP, worked))
+            if now - began < 2 * worked + MIN_GAP_SECONDS:  # else this thread has waited for the GIL as long already
+                time.sleep(max(MIN_GAP_SECONDS, worked))
             self._due, self._wake_reasons = now, WakeReason.MORE
         elif more or self._server.full > full:  # somebody reads too slowly: come back, ever more patiently
             self._retry = min(2 * self._retry or self._handler.linger(), self._server.limits.heartbeat)
@@ -159,8 +159,8 @@ class Reactor:
         """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
         router = gate.router
         begun = time.monotonic()
-        end = begun + SECONDS_AT_ONCE
-        for _ in range(FRAMES_AT_ONCE):
+        end = begun + MAX_RECEIVE_SECONDS
+        for _ in range(MAX_FRAMES_PER_TURN):
             if router is None or router.closed:  # what was said has ended the last share
                 return
             try:
@@ -171,10 +171,10 @@ class Reactor:
             if time.monotonic() > end:
                 break
         if gate.role == OPERATOR:
-            time.sleep(SECONDS_AT_ONCE)  # a flood: the training thread has its turn before the rest
+            time.sleep(MAX_RECEIVE_SECONDS)  # a flood: the training thread has its turn before the rest
         else:
             now = time.monotonic()
-            self._rested = now + max(REST, RESTS * (now - begun))
+            self._rested = now + max(MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR * (now - begun))
             self._watch()
 
     def _take(self, gate: ServerSocket, frame: Any) -> None:

@@ -13,15 +13,15 @@ from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import OPERATOR, KeyPair
 from looptap.protocol.limits import Limits
 
-CURVE_OVERHEAD = 33
+CURVE_OVERHEAD_BYTES = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
-UNCOPIED = 262_144
+ZERO_COPY_MIN_BYTES = 262_144
 """Bytes from which on libzmq reads a frame where it is: to tell when it has done so costs as much as a small copy."""
-TRACKED, VIEWERS_BYTES = 16_384, 1_048_576
+TRACKED_FRAME_MIN_BYTES, MAX_VIEWER_BYTES = 16_384, 1_048_576
 """Bytes of a frame from which on those that libzmq holds for a viewer are counted, and how many it may hold before the
 next: what a hostile one says to have taken in is not to be believed."""
-_PEERS = 64  # of which frames are counted, before those are forgotten that have none
-MARK = 4
+_MAX_TRACKED_PEERS = 64  # of which frames are counted, before those are forgotten that have none
+SOCKET_MARK_BYTES = 4
 """Bytes before a peer's own name by which the gates of an agent tell their peers apart."""
 
 
@@ -38,7 +38,7 @@ class ServerSocket:
 
     def __init__(self, number: int, role: str, server: KeyPair, limits: Limits) -> None:
         self.role, self.server, self._limits = role, server, limits
-        self.mark = number.to_bytes(MARK, "big")
+        self.mark = number.to_bytes(SOCKET_MARK_BYTES, "big")
         self.bound = Bound(())
         self.router: zmq.Socket[bytes] | None = None
         self.peer, self.frames = b"", 0
@@ -61,8 +61,8 @@ class ServerSocket:
         router = self.router
         if router is None:
             return SendResult.GONE
-        tracked = self.role != OPERATOR and len(frame) >= TRACKED
-        if tracked and self._holds(peer) >= VIEWERS_BYTES:
+        tracked = self.role != OPERATOR and len(frame) >= TRACKED_FRAME_MIN_BYTES
+        if tracked and self._holds(peer) >= MAX_VIEWER_BYTES:
             return SendResult.FULL
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
@@ -70,7 +70,7 @@ class ServerSocket:
                 tracker = router.send(frame, zmq.NOBLOCK, copy=False, track=True)
                 self._held[peer].append((tracker, len(frame)))
             else:
-                router.send(frame, zmq.NOBLOCK, copy=len(frame) < UNCOPIED)
+                router.send(frame, zmq.NOBLOCK, copy=len(frame) < ZERO_COPY_MIN_BYTES)
         except zmq.Again:
             return SendResult.FULL
         except zmq.ZMQError:
@@ -79,7 +79,7 @@ class ServerSocket:
 
     def _holds(self, peer: bytes) -> int:
         """Bytes of large frames that libzmq still holds for a viewer."""
-        if len(self._held) > _PEERS:
+        if len(self._held) > _MAX_TRACKED_PEERS:
             self._held = {p: held for p, held in self._held.items() if any(not tracker.done for tracker, _ in held)}
         held = self._held[peer] = [one for one in self._held.get(peer, ()) if not one[0].done]
         return sum(size for _, size in held)
@@ -100,7 +100,7 @@ def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:
     router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
     router.router_mandatory = True  # a message that cannot be sent is told, not dropped
     router.linger = 0
-    router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD  # libzmq compares what is on the wire
+    router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD_BYTES  # libzmq compares what is on the wire
     router.sndhwm = router.rcvhwm = limits.high_water_mark
     router.backlog = limits.backlog
     router.handshake_ivl = int(limits.handshake * 1000)

@@ -35,18 +35,18 @@ from looptap.agent.handoff.wakeup import Wakeup
 from looptap.agent.io import after_fork
 from looptap.agent.io.authenticator import Authenticator
 from looptap.agent.io.reactor import Reactor
-from looptap.agent.io.server_socket import MARK, SendResult, ServerSocket
+from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, ServerSocket
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
 
 log = logging.getLogger("looptap")
 
-RESTARTS = (0.05, 0.2, 0.8)
+RESTART_DELAYS_SECONDS = (0.05, 0.2, 0.8)
 """Seconds of pause after the first, second and third fault."""
-FORGIVEN = 60.0
+FAULT_MEMORY_SECONDS = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
-CLOSING = 0.5
+LINGER_SECONDS = 0.5
 """Seconds that last messages may take to leave."""
 
 
@@ -206,10 +206,10 @@ class ServerThread:
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
-        mark = peer[:MARK]
+        mark = peer[:SOCKET_MARK_BYTES]
         for gate in self.sockets:
             if gate.mark == mark:
-                sent = gate.send(peer[MARK:], frame)
+                sent = gate.send(peer[SOCKET_MARK_BYTES:], frame)
                 self.frames_out += sent is SendResult.OK
                 self.full += sent is SendResult.FULL
                 return sent
@@ -225,7 +225,7 @@ class ServerThread:
         """Hang up on all who came in by ``gate``, and listen there no more."""
         self.sockets = tuple(g for g in self.sockets if g is not gate)
         self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
-        gate.close(CLOSING)
+        gate.close(LINGER_SECONDS)
 
     def _open(self, gate: ServerSocket, wanted: str | None) -> None:
         assert self._context is not None
@@ -247,12 +247,12 @@ class ServerThread:
             except BaseException:
                 self.faults += 1
                 now = time.monotonic()
-                strikes = 1 if now - last > FORGIVEN else strikes + 1
+                strikes = 1 if now - last > FAULT_MEMORY_SECONDS else strikes + 1
                 last = now
-                if strikes > len(RESTARTS):
+                if strikes > len(RESTART_DELAYS_SECONDS):
                     self._fail(traceback.format_exc())
                     return
-                time.sleep(RESTARTS[strikes - 1])
+                time.sleep(RESTART_DELAYS_SECONDS[strikes - 1])
                 loop.recover()
         self._send_goodbye()
 
@@ -262,7 +262,7 @@ class ServerThread:
                 last()
             except BaseException:
                 self.faults += 1
-        self._close(min(CLOSING, self._deadline - time.monotonic()))
+        self._close(min(LINGER_SECONDS, self._deadline - time.monotonic()))
 
     def _fail(self, reason: str) -> None:
         self.failure = reason

@@ -7,7 +7,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from looptap.agent.handoff.value_queue import SMALLEST, FlaggedValue, Item, ValueSink
+from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, FlaggedValue, Item, ValueSink
 from looptap.agent.loop.deferred_evaluation import MISSED
 from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
@@ -251,7 +251,7 @@ class AttachedQuery(QueryStatus):
         rows = kinds == {tuple} and NUMBERS.issuperset(map(type, chain.from_iterable(values)))
         if not (rows or kinds <= NUMBERS):
             return False
-        sizes = [SMALLEST * (len(value) or 1) for value in values] if rows else [SMALLEST] * len(values)
+        sizes = [MIN_VALUE_BYTES * (len(value) or 1) for value in values] if rows else [MIN_VALUE_BYTES] * len(values)
         numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
         outbox, before = self.outbox, self.outbox.number
         try:
@@ -356,7 +356,7 @@ class AttachedQuery(QueryStatus):
         for flags, value in outputs:
             if flags & ERROR:
                 self.record_error(value)
-                put(number, now, FlaggedValue(value, flags), SMALLEST + len(value))
+                put(number, now, FlaggedValue(value, flags), MIN_VALUE_BYTES + len(value))
                 continue
             try:
                 copy, size = snapshot(value, self.max_bytes)
@@ -364,7 +364,7 @@ class AttachedQuery(QueryStatus):
                 if self.pipeline.mapped:
                     raise
                 self.record_error(str(error))
-                put(number, now, FlaggedValue(str(error), flags | ERROR), SMALLEST + len(str(error)))
+                put(number, now, FlaggedValue(str(error), flags | ERROR), MIN_VALUE_BYTES + len(str(error)))
                 continue
             self._in_a_row = 0
             if self.recorder is None:

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from looptap.agent.handoff.value_queue import QueueSet
     from looptap.agent.loop.evaluation_plan import EvaluationPlan
 
-ENOUGH = 256
+MAX_PENDING_EVENTS = 256
 """Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
-MOST = 2048
+MAX_PENDING_EVENTS_WITHOUT_WAIT = 2048
 """Events beyond which it even waits for the I/O thread, which is at work on them."""
 OVERFLOW_EVENTS = 65_536
 """Events beyond which the queries that do not return fail: what waits must not grow without bound."""
-PIECE = 64
+EVENTS_PER_BATCH = 64
 """Events that are evaluated at once."""
 
 
-PATIENCE = 0.5
+LOCK_TIMEOUT_SECONDS = 0.5
 """Seconds that one thread waits for another one's piece."""
 
 PendingEvent: TypeAlias = "tuple[EvaluationPlan, int, float, float, int, dict[str, Any] | object | None]"
@@ -72,7 +72,7 @@ class DeferredEvaluator:
     def __init__(self, post: QueueSet | NullWakeup) -> None:
         self.queues = post
         self.events: deque[PendingEvent] = deque()
-        self.max_pending = ENOUGH
+        self.max_pending = MAX_PENDING_EVENTS
         self.turn = Turn()
         self.piece: list[PendingEvent] = []
         """The events that are being evaluated, or that Ctrl-C has left."""
@@ -93,7 +93,7 @@ class DeferredEvaluator:
         if waiting < self.max_pending:
             self.queues.wake()
         elif waiting < OVERFLOW_EVENTS:
-            self.drain(blocking=waiting >= MOST)
+            self.drain(blocking=waiting >= MAX_PENDING_EVENTS_WITHOUT_WAIT)
         else:
             self._give_up()
 
@@ -114,8 +114,8 @@ class DeferredEvaluator:
 
     def catch_up(self) -> None:
         """Evaluate, on the I/O thread, what waits; of a flood as much as the training thread leaves to it."""
-        for _ in range(ENOUGH // PIECE):
-            if not self.evaluate() or len(self.events) < PIECE:
+        for _ in range(MAX_PENDING_EVENTS // EVENTS_PER_BATCH):
+            if not self.evaluate() or len(self.events) < EVENTS_PER_BATCH:
                 return
 
     def evaluate(self, blocking: bool = True) -> bool:
@@ -128,13 +128,13 @@ class DeferredEvaluator:
             if not lock.acquire(False):
                 if not blocking or turn.overdue:
                     return False
-                if not lock.acquire(timeout=PATIENCE):
+                if not lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
                     turn.overdue = True  # its owner clears this when the piece has ended
                     return False
             turn.thread = me
             turn.overdue = False
             if not piece:  # in one call, so that no event is in neither
-                piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), PIECE)))
+                piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), EVENTS_PER_BATCH)))
             for plan, waiting in groupby(piece, itemgetter(0)):
                 plan.evaluate(list(waiting))
             piece.clear()

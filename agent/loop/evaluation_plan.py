@@ -8,12 +8,12 @@ from typing import Any
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery, EventOccurrence
 from looptap.agent.loop.deferred_evaluation import PendingEvent
-from looptap.agent.loop.overhead_budget import GRACE, WATCHED
+from looptap.agent.loop.overhead_budget import MEASURE_NEXT, MIN_EVALUATIONS
 from looptap.agent.loop.thread_time import thread_usage
 from looptap.streams.events import Event, EventOrigin, Lazy, LazyEvent, lazies
 from looptap.streams.language.copyable import tensor_type
 
-COLD = 1e-4
+COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 """Seconds that the first of several events may take longer: looptap's code is in no cache."""
 
 
@@ -50,9 +50,11 @@ class EvaluationPlan:
                 cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
             query.seconds += cost
             query.expensive_in_a_row = (
-                query.expensive_in_a_row + 1 if cost > COLD + query.meter.cheap * len(batch) else 0
+                query.expensive_in_a_row + 1
+                if cost > COLD_CACHE_ALLOWANCE_SECONDS + query.meter.cheap * len(batch)
+                else 0
             )
-            if query.expensive_in_a_row >= GRACE:
+            if query.expensive_in_a_row >= MIN_EVALUATIONS:
                 query.deferred = False  # it is for the budget to judge, event by event
                 self.stale = True
 
@@ -102,7 +104,7 @@ def _evaluate(
         if meter.skip:
             if meter.skip > 0:
                 query.seen = number  # an interrupt finds all of this done, or nothing: there is no call
-                meter.skip = meter.skip - 1 or WATCHED
+                meter.skip = meter.skip - 1 or MEASURE_NEXT
                 query.withheld += 1
                 continue
             query.evaluate_measured(event, number, now, began, step)

@@ -27,7 +27,7 @@ from looptap.streams.operators.pipeline import Latest
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
 """What runs at an event; it returns what is to be done when the event is over."""
 
-EVENT_TYPES = 1000
+MAX_EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
 
@@ -282,8 +282,8 @@ class EventSources:
         if tap is None:
             if not isinstance(event, str):
                 raise TypeError(f"an event is named by text, not {event!r:.60}.")
-            if len(self.by_name) >= EVENT_TYPES:
-                raise ValueError(f"{EVENT_TYPES} types of events, the bound; put what varies into an observable.")
+            if len(self.by_name) >= MAX_EVENT_TYPES:
+                raise ValueError(f"{MAX_EVENT_TYPES} types of events, the bound; put what varies into an observable.")
             tap = self.by_name.setdefault(event, self._new(event))
         return tap
 

@@ -27,9 +27,9 @@ CHEAP_SECONDS = 20e-6
 """Seconds an event that are never limited."""
 GLARING_SECONDS = 200e-6
 """Seconds that, in three evaluations in a row, are no accident: to wait for the interpreter lock takes less."""
-GRACE = 3
+MIN_EVALUATIONS = 3
 """Evaluations before the first decision."""
-HEADROOM = 0.8
+SPENDABLE_SHARE = 0.8
 """Of the budget, what is handed out: costs rise before they are measured."""
 MEAN_SECONDS = 0.5
 """Seconds of the loop over which a mean cost is taken."""
@@ -39,9 +39,9 @@ TOO_LONG_SECONDS = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
 """Seconds after which a suspended query is tried again: twice as many after each time, up to the longest."""
-WATCHED = -1
+MEASURE_NEXT = -1
 """In place of the events to pass over: the next evaluation is watched."""
-_SMOOTH = 0.2
+_SMOOTHING_FACTOR = 0.2
 _NOTICEABLE = 0.05  # part by which a demand has to change for the shares to be computed again
 
 
@@ -92,7 +92,7 @@ class OverheadBudget:
         return self._share
 
     def _fair_share(self) -> float:
-        left = HEADROOM * max(self.fraction - self._io, self.fraction / 3)
+        left = SPENDABLE_SHARE * max(self.fraction - self._io, self.fraction / 3)
         wanted = sorted(list(self.demands.values()))
         for i, demand in enumerate(wanted):
             fair = left / (len(wanted) - i)
@@ -120,9 +120,9 @@ class TypicalCost:
     def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
         """Note an expensive evaluation, the ``events``-th; return the typical cost, None if it is too early to tell."""
         in_a_row = self._in_a_row if events == self._last + 1 else 0
-        self._least = min(self._least, cost) if 0 < in_a_row < GRACE else cost
+        self._least = min(self._least, cost) if 0 < in_a_row < MIN_EVALUATIONS else cost
         self._last, self._in_a_row = events, in_a_row + 1
-        if self._in_a_row >= GRACE and self._least > GLARING_SECONDS:
+        if self._in_a_row >= MIN_EVALUATIONS and self._least > GLARING_SECONDS:
             return self._least
         if not self._begun:
             self._seconds, self._events, self._begun = seconds, events, now
@@ -189,7 +189,7 @@ class CostMeter:
         self._long = 0  # evaluations that were too long
         self.every = 1
         self.skip = 0
-        """Of the events that the query asks for, those to pass over before the next evaluation; or `WATCHED`."""
+        """Of the events that the query asks for, those to pass over before the next evaluation; or `MEASURE_NEXT`."""
         self.watched = False
         """Whether costs are without the time that others took."""
         self.verdict: Verdict | None = None
@@ -207,13 +207,13 @@ class CostMeter:
                 return False
         if step > 0:  # a validation between two events is not a long step
             step *= self.pace
-            self._step += _SMOOTH * (min(step, 4 * self._step) - self._step) if self._step else step
+            self._step += _SMOOTHING_FACTOR * (min(step, 4 * self._step) - self._step) if self._step else step
         span = self._typical.span(now)
         typical = self._typical.note(cost, seconds, events, now)
-        if (events <= GRACE or cost > TOO_LONG_SECONDS) and not self.watched:
+        if (events <= MIN_EVALUATIONS or cost > TOO_LONG_SECONDS) and not self.watched:
             self._watch(0.0)
-        if typical is None or events <= GRACE or self._step <= 0:
-            self.skip = self.every - 1 or (WATCHED if self.watched else 0)  # as it was judged last
+        if typical is None or events <= MIN_EVALUATIONS or self._step <= 0:
+            self.skip = self.every - 1 or (MEASURE_NEXT if self.watched else 0)  # as it was judged last
         elif typical <= self.cheap:
             self.calm(now)
         elif typical > self._step * self.allowed() and not self.watched:
@@ -229,7 +229,7 @@ class CostMeter:
         if self.grant is None:
             self._budget.demand(self, demand)
         self.every, self.watched = every, every > 1 or (self.watched and now < self._until)
-        self.skip = every - 1 or (WATCHED if self.watched else 0)
+        self.skip = every - 1 or (MEASURE_NEXT if self.watched else 0)
         if every > 1:
             others = [other for meter, other in list(self._budget.demands.items()) if meter is not self]
             allowed = self.allowed()
@@ -248,7 +248,7 @@ class CostMeter:
 
     def _watch(self, until: float) -> None:
         """Watch the evaluations from now on, and judge by these alone."""
-        self.watched, self.skip, self._until = True, WATCHED, until
+        self.watched, self.skip, self._until = True, MEASURE_NEXT, until
         self._typical.reset()
         self.own.reset()
 

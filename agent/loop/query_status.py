@@ -12,7 +12,7 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
 
-TOO_MANY = 100
+MAX_ERRORS_IN_A_ROW = 100
 """Errors in a row after which a query is detached."""
 
 
@@ -132,9 +132,9 @@ class QueryStatus:
         if self.errors == 1:
             self.traceback = text
             self._notify()
-        if self._in_a_row >= TOO_MANY:
+        if self._in_a_row >= MAX_ERRORS_IN_A_ROW:
             first = last_line(self.traceback) or text
-            self.fail(f"{TOO_MANY} errors in a row, the first: {first}")
+            self.fail(f"{MAX_ERRORS_IN_A_ROW} errors in a row, the first: {first}")
 
 
 def last_line(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from looptap.agent.handoff.value_queue import SMALLEST, FlaggedValue
+from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, FlaggedValue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
@@ -34,5 +34,5 @@ class PartialAggregateQuery(AttachedQuery):
                     value, flags = str(error), flags | ERROR
             if flags & ERROR:
                 self.record_error(value)
-                size = SMALLEST + len(value)
+                size = MIN_VALUE_BYTES + len(value)
             self.outbox.put(number, now, FlaggedValue(value, flags, window=placed.window), size)

@@ -31,7 +31,7 @@ from looptap.streams.operators.pipeline import Pipeline, Reducing
 from looptap.streams.operators.windows import Group, Window, as_window, seconds, sliding
 from looptap.streams.values.sizing import Bounds
 
-NAMED = 20
+MAX_LISTED_NAMES = 20
 """Event types that a note lists."""
 
 
@@ -213,8 +213,8 @@ def _emits_are_compiled(likely: bool) -> bool:
 
 def _listed(names: list[str]) -> str:
     """The names in a sentence, which does not grow with them."""
-    more = len(names) - NAMED
-    return (", ".join(names[:NAMED]) or "none") + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - MAX_LISTED_NAMES
+    return (", ".join(names[:MAX_LISTED_NAMES]) or "none") + (f" and {more:,} more" if more > 0 else "")
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:

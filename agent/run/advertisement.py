@@ -14,7 +14,7 @@ from looptap.protocol.files.ended_runs import Ended, note
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 
-LEFT = 3600.0
+STALE_FILE_SECONDS = 3600.0
 """Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
 
 
@@ -44,4 +44,4 @@ def _renew(file: ConnectionFile, directory: Path) -> None:
 def _tidy(directory: Path) -> None:
     """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
     with contextlib.suppress(OSError):
-        sweep(directory, older=LEFT, at_most=200)
+        sweep(directory, older=STALE_FILE_SECONDS, at_most=200)

@@ -12,7 +12,7 @@ from looptap.agent.handoff.value_queue import ValueBatch
 from looptap.protocol import messages as m
 from looptap.store.errors import StoreError
 
-RUNS = 100
+MAX_EARLIER_RUNS = 100
 """Runs before this one that are remembered, the newest ones."""
 
 
@@ -41,7 +41,7 @@ class RunHistory:
         ``find`` tells of further events that had been there; the I/O thread calls it before it looks at what comes.
         """
         self._since = monotonic()
-        self.runs, self.taken_up = runs[-RUNS:], dict(taken_up)
+        self.runs, self.taken_up = runs[-MAX_EARLIER_RUNS:], dict(taken_up)
         self.learn(seen)
         self._find = find
 

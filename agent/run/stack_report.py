@@ -7,7 +7,7 @@ import threading
 import traceback
 from typing import Any
 
-DEPTH = 60
+MAX_FRAMES = 60
 """Innermost frames of a thread that are told."""
 
 
@@ -25,7 +25,7 @@ def stacks() -> list[dict[str, Any]]:
     told = []
     for ident, frame in sys._current_frames().items():
         thread = known.get(ident)
-        lines = traceback.format_list(traceback.extract_stack(frame)[-DEPTH:])
+        lines = traceback.format_list(traceback.extract_stack(frame)[-MAX_FRAMES:])
         told.append(
             {
                 "thread": thread.name if thread else f"thread {ident}",

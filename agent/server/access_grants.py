@@ -29,7 +29,7 @@ from looptap.streams.errors import QueryError
 if TYPE_CHECKING:
     from looptap.agent.io.server_thread import ServerThread
 
-LONGEST = 366 * 86_400.0
+MAX_GRANT_SECONDS = 366 * 86_400.0
 """Seconds that a share may last."""
 
 
@@ -73,8 +73,10 @@ class AccessGrants:
             raise LinkError("This agent has no sockets, so it cannot be shared.")
         if len(self.shares) >= self._limits.shares:
             raise LimitReached(f"{len(self.shares)} shares are open, the bound (Limits.shares); revoke one.")
-        if not 0 < ask.expires <= LONGEST:
-            raise QueryError(f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {LONGEST:.0f}.")
+        if not 0 < ask.expires <= MAX_GRANT_SECONDS:
+            raise QueryError(
+                f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {MAX_GRANT_SECONDS:.0f}."
+            )
         gate = next((s.gate for s in self.shares.values() if s.wanted == ask.endpoint), None)
         if gate is None:
             gate = link.open_viewer_socket(KeyPair.fresh(), VIEWER, ask.endpoint or None)

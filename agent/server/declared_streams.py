@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeAlias
 
-from looptap.agent.control.command_log import REMEMBERED
+from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.history import History, HistoryBuffer
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
@@ -29,11 +29,11 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import as_window
 from looptap.streams.values.sizing import size_of
 
-HISTORY = 10_000
+DEFAULT_HISTORY_VALUES = 10_000
 """Values of a history, unless the host says otherwise."""
-MAX_BYTES = 4_000_000
+DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the host says otherwise."""
-RECENT = 128
+RATE_WINDOW_VALUES = 128
 """Values from which the rate is told."""
 
 
@@ -89,7 +89,7 @@ class DeclaredStream:
     def _rate(self) -> float:
         """Values per second, as of the last 128 and of what has passed since."""
         ring = self.buffer
-        newest = ring.read(ring.number - RECENT, RECENT, ring.number)
+        newest = ring.read(ring.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES, ring.number)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
 
@@ -148,7 +148,9 @@ class DeclaredStreams:
             raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
         try:
             _check_name(name)
-            standing = DeclaredStream(name, query, self.history.open(HISTORY, after), by=by or "a client")
+            standing = DeclaredStream(
+                name, query, self.history.open(DEFAULT_HISTORY_VALUES, after), by=by or "a client"
+            )
             self._add(standing)
         except ValueError as error:
             raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
@@ -212,8 +214,8 @@ class DeclaredStreams:
 
     def _commands(self) -> DeclaredStream:
         pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
-        ring = self.history.open(REMEMBERED)
-        query = self._queries.declared(COMMANDS, pipeline, "", ring, MAX_BYTES)
+        ring = self.history.open(MAX_RECORDS)
+        query = self._queries.declared(COMMANDS, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
         query.started = monotonic()
         stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, ring, logged=True)
         return stream
@@ -263,9 +265,9 @@ class DeclaredStreams:
     def _logged(self, name: str, now: float) -> DeclaredStream:
         self._check(name)
         self._capturing = captures()
-        ring = self.history.open(HISTORY)
+        ring = self.history.open(DEFAULT_HISTORY_VALUES)
         pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
-        query = self._queries.declared(name, pipeline, "", ring, MAX_BYTES)
+        query = self._queries.declared(name, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
         query.started = now
         stream = DeclaredStream(name, query, ring, logged=True)
         self._add(stream)

@@ -29,15 +29,15 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.limits import Limits
 
-BATCH_VALUES, MOST_VALUES, BATCH_BYTES = 512, 16_384, 512
+TYPICAL_BATCH_VALUES, MAX_BATCH_VALUES, BATCH_BYTES_PER_VALUE = 512, 16_384, 512
 """Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
 of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
 STATUS_VALUES, MESSAGE_VALUES = 32, 16
 """Values that take as long to pack as the status of one stream, and as what is around the values of one stream."""
-WINDOW = 1_048_576
+MAX_IN_FLIGHT_BYTES = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
-LARGE = 262_144
+LARGE_VALUE_BYTES = 262_144
 """Bytes that are worth a message of their own."""
 
 
@@ -146,8 +146,8 @@ class ValueExporter:
         """How many bytes each client may have in flight: operators share the bound, viewers take nothing of it."""
         if self.leaving:
             return lambda client: sys.maxsize
-        most = max(WINDOW, self._limits.in_flight_bytes // max(self.guests.operators, 1))
-        return lambda client: WINDOW if client.viewer else most
+        most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.guests.operators, 1))
+        return lambda client: MAX_IN_FLIGHT_BYTES if client.viewer else most
 
     def flush(self) -> bool:
         """Send one frame to the client whose turn it is; True if more can be sent, or waits for a client."""
@@ -173,7 +173,7 @@ class ValueExporter:
     def answer(self, client: ClientSession, frame: bytes) -> SendResult:
         """Send what a client has asked for, behind the answers that it is owed; without room it is owed, too."""
         sent = SendResult.FULL if client.owed else self._send(client.peer, frame)
-        if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= WINDOW:
+        if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= MAX_IN_FLIGHT_BYTES:
             client.owed.append(frame)
             self._owing[client] = None
             client.refused()
@@ -202,8 +202,8 @@ class ValueExporter:
         Whether anything went, and whether there may be more, for which there was no room.
         """
         frames, looked, taken = [], [], []
-        room, size, before = BATCH_VALUES, 0, self.sent_bytes
-        while client.ready and room > 0 and size < LARGE:
+        room, size, before = TYPICAL_BATCH_VALUES, 0, self.sent_bytes
+        while client.ready and room > 0 and size < LARGE_VALUE_BYTES:
             stream, _ = client.ready.popitem(last=False)
             looked.append(stream)
             if stream.query.state == "failed":
@@ -212,8 +212,8 @@ class ValueExporter:
                 if not self._tell(stream):
                     break
                 room -= STATUS_VALUES
-            count = max(room, min(len(stream.source) // 4, MOST_VALUES))
-            batch = stream.next(count, count * BATCH_BYTES)
+            count = max(room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
+            batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
                 columns, values, flags = batch
                 flags = self._lineage.flagged(stream.query.on, columns, flags)
@@ -229,7 +229,7 @@ class ValueExporter:
                 self.mark(stream)
             elif stream.state != "live":
                 self.remove(stream)
-        return self.sent_bytes > before, self.leaving or room <= 0 or size >= LARGE // 2
+        return self.sent_bytes > before, self.leaving or room <= 0 or size >= LARGE_VALUE_BYTES // 2
 
     def _send_values(self, client: ClientSession, frames: list[bytes]) -> bool:
         """Send the values of some streams as one frame; whether it went."""

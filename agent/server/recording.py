@@ -26,9 +26,9 @@ from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
-_VALUES, _BYTES = 1000, 4_000_000  # of one batch
-_TOLD = 1.0  # seconds between two counts of errors in the file
-_TEXT = 2000  # characters of an error there
+_MAX_BATCH_VALUES, _MAX_BATCH_BYTES = 1000, 4_000_000  # of one batch
+_ERROR_COUNT_INTERVAL_SECONDS = 1.0  # seconds between two counts of errors in the file
+_MAX_ERROR_CHARACTERS = 2000  # characters of an error there
 
 
 class RunRecorder:
@@ -95,7 +95,7 @@ class RunRecorder:
         for standing in ready:
             number, reader = self._kept[standing]
             on = standing.query.on
-            while (columns := reader.peek(_VALUES, _BYTES)) is not None:
+            while (columns := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
                 values, flags = finished(columns)
                 flags = lineage.flagged(on, columns, flags)
                 batch = Batch(
@@ -114,11 +114,15 @@ class RunRecorder:
         streams, once a second.
         """
         now = time.monotonic()
-        due = now > self._errors_told + _TOLD
+        due = now > self._errors_told + _ERROR_COUNT_INTERVAL_SECONDS
         if due:
             self._errors_told, streams = now, self._kept
         errors = {
-            str(number): (query.errors, query.traceback[-_TEXT:], query.reason[:_TEXT] * (query.state == "failed"))
+            str(number): (
+                query.errors,
+                query.traceback[-_MAX_ERROR_CHARACTERS:],
+                query.reason[:_MAX_ERROR_CHARACTERS] * (query.state == "failed"),
+            )
             for number, query in ((self._kept[standing][0], standing.query) for standing in streams)
             if query.errors
         }

@@ -23,12 +23,12 @@ from looptap.agent.queries.query_registry import QueryRegistry, grant_share
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DeclaredStreams
-from looptap.agent.server.exporter import LARGE, ValueExporter
+from looptap.agent.server.exporter import LARGE_VALUE_BYTES, ValueExporter
 from looptap.agent.server.liveness import LoopLiveness
 from looptap.agent.server.recording import RunRecorder, command_of
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.statistics import StatisticsReporter
-from looptap.agent.server.subscription import RETRY, ClientSession, expired_sessions
+from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession, expired_sessions
 from looptap.agent.server.subscription_manager import SubscriptionManager
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, version_of
@@ -37,7 +37,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
 from looptap.streams.errors import LooptapError, QueryError
 
-LEAVING, LAST_WORD = 1.0, 0.25
+LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
 
 
@@ -89,7 +89,7 @@ class RequestDispatcher:
 
     def linger(self) -> float:
         """Seconds to wait for more values before a flush; large ones gain nothing from company."""
-        hurried = self.exporter.hurried or self.queues.gathered() > LARGE
+        hurried = self.exporter.hurried or self.queues.gathered() > LARGE_VALUE_BYTES
         return 0.001 if hurried else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
@@ -225,16 +225,16 @@ class RequestDispatcher:
         if self.recorder is not None:
             self.recorder.look_at_all()
         self.exporter.leaving = True
-        deadline, sent = time.monotonic() + LEAVING, -1
+        deadline, sent = time.monotonic() + LAST_VALUES_TIMEOUT_SECONDS, -1
         while self.flush() and time.monotonic() < deadline:
             if sent == self.exporter.sent_bytes:  # whoever is left reads slowly
-                time.sleep(RETRY)
+                time.sleep(RETRY_DELAY_SECONDS)
             sent = self.exporter.sent_bytes
-        deadline = time.monotonic() + LAST_WORD
+        deadline = time.monotonic() + LAST_STATUS_TIMEOUT_SECONDS
         last = [(s.client.peer, s.status()) for s in self.exporter.streams if s.changed]  # with what is lost now
         for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
             while self._reply(peer, message) is SendResult.FULL and time.monotonic() < deadline:
-                time.sleep(RETRY)
+                time.sleep(RETRY_DELAY_SECONDS)
 
     # ------------------------------------------------------------ requests
 

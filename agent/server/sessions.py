@@ -16,10 +16,10 @@ from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 
-_REMEMBERED = 64  # clients of which the numbers of their streams are kept
-_TOKEN = 100  # characters of a token that is one
-_NAME = 200  # characters of what a client calls itself
-_LARGEST = 1 << 62  # number that a client may have reached
+_MAX_EXPIRED_SESSIONS = 64  # clients of which the numbers of their streams are kept
+_MAX_TOKEN_CHARACTERS = 100  # characters of a token that is one
+_MAX_NAME_CHARACTERS = 200  # characters of what a client calls itself
+_MAX_VALUE_NUMBER = 1 << 62  # number that a client may have reached
 
 
 class SessionTable:
@@ -39,8 +39,10 @@ class SessionTable:
             held, bound, which = self._places(role)
             if held >= bound:
                 raise LimitReached(f"{held} {which} are attached, the bound (Limits.{which}); close one.")
-            token = hello.token if len(hello.token) <= _TOKEN else ""
-            name = "".join(c for c in hello.client[:_NAME] if c.isprintable())  # it may be shown on a terminal
+            token = hello.token if len(hello.token) <= _MAX_TOKEN_CHARACTERS else ""
+            name = "".join(
+                c for c in hello.client[:_MAX_NAME_CHARACTERS] if c.isprintable()
+            )  # it may be shown on a terminal
             known = ClientSession(peer, role, name, key, token)
             self.operators += not known.viewer
         elif known.peer != peer:
@@ -97,13 +99,13 @@ class SessionTable:
         if client.token and streams and not client.viewer:
             reached = self._reached.pop(client.token, {})
             self._reached[client.token] = reached | {stream.number: stream.last for stream in streams}
-            if len(self._reached) > _REMEMBERED:
+            if len(self._reached) > _MAX_EXPIRED_SESSIONS:
                 del self._reached[next(iter(self._reached))]
         return streams
 
     def base(self, client: ClientSession, attach: m.Attach) -> int:
         """The number after which the values of a new stream are counted. Raises LimitReached for one that cannot be."""
-        if not 0 <= attach.above <= _LARGEST:
+        if not 0 <= attach.above <= _MAX_VALUE_NUMBER:
             raise LimitReached(f"above={attach.above}: no stream has come that far.")
         return max(attach.above, self._reached.get(client.token, {}).get(attach.stream, 0))
 

@@ -14,7 +14,7 @@ import msgspec
 from looptap.agent.handoff.history import Cursor, HandedOverCursor
 from looptap.agent.handoff.value_queue import FlaggedValue, Item, ValueBatch, ValueSink, ValueSource
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.query_status import TOO_MANY
+from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values
@@ -24,9 +24,9 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.values.snapshots import Pending
 
-RETRY, VIEWERS_RETRY, VIEWERS_PATIENCE = 0.01, 0.25, 4.0
+RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS, VIEWER_STALL_TIMEOUT_SECONDS = 0.01, 0.25, 4.0
 """Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""
-PATIENCE = 3
+MAX_MISSED_HEARTBEAT_TIMEOUTS = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
 
@@ -64,7 +64,11 @@ class ClientSession:
 
     def refused(self) -> None:
         """Note that libzmq has no room for it: a viewer that does not read shall cost next to nothing."""
-        pause = min(VIEWERS_RETRY * 2 ** min(self.refusals, 8), VIEWERS_PATIENCE) if self.viewer else RETRY
+        pause = (
+            min(VIEWER_RETRY_DELAY_SECONDS * 2 ** min(self.refusals, 8), VIEWER_STALL_TIMEOUT_SECONDS)
+            if self.viewer
+            else RETRY_DELAY_SECONDS
+        )
         self.refusals += 1
         self.full_until = time.monotonic() + pause
 
@@ -79,7 +83,11 @@ def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: f
     """The clients that count as gone; nobody where we slept ourselves since the last look."""
     if now - looked > 2 * limits.heartbeat:
         return []
-    return [peer for peer, client in clients.items() if now - client.last_heard > PATIENCE * limits.heartbeat_timeout]
+    return [
+        peer
+        for peer, client in clients.items()
+        if now - client.last_heard > MAX_MISSED_HEARTBEAT_TIMEOUTS * limits.heartbeat_timeout
+    ]
 
 
 class Subscription:
@@ -261,8 +269,10 @@ class Subscription:
                 if not self.query.traceback:
                     self.query.traceback = str(error) if told else format_error(error, recorder.condition.text)
                     self.query.changes += 1
-                if self._blind == TOO_MANY:
-                    self.query.fail(f"when= failed {TOO_MANY} times in a row: {self.query.traceback.splitlines()[-1]}")
+                if self._blind == MAX_ERRORS_IN_A_ROW:
+                    self.query.fail(
+                        f"when= failed {MAX_ERRORS_IN_A_ROW} times in a row: {self.query.traceback.splitlines()[-1]}"
+                    )
                 continue
             for fired, (_, event, when, shown, size) in released:
                 self._released += 1

@@ -24,7 +24,7 @@ from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import QueryError
 
-PATIENCE = 0.1
+PAUSE_TIMEOUT_SECONDS = 0.1
 """Seconds to wait for the end of an event: what answers clients waits for the loop no longer than that."""
 
 
@@ -178,7 +178,7 @@ class SubscriptionManager:
         if query.state != "live":
             raise QueryError(f"{query.name!r:.120} has {query.state}: {query.reason}")
         assert isinstance(outbox, ValueQueue)
-        with self._taps.paused(PATIENCE) as still:
+        with self._taps.paused(PAUSE_TIMEOUT_SECONDS) as still:
             if not still:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
             after = stream.base + outbox.number

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from looptap.client.guard.guard import Guard
     from looptap.client.guard.rules import Firing, Rule
 
-PAUSE = 0.1
+POLL_INTERVAL_SECONDS = 0.1
 """Seconds between two looks at what the guard has done."""
-QUIET = 2.0
+NO_RUN_NOTICE_SECONDS = 2.0
 """Seconds after which a guard without a run says that it has none."""
 
 
@@ -82,10 +82,10 @@ def guard(
     from looptap.client.guard.guard import guard as watch
 
     runs, read, places = rules_of(rules)
-    shown, told, quiet = 0, set[str](), time.monotonic() + QUIET
+    shown, told, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:
-            while not (once and on_watch.wait(PAUSE)):
+            while not (once and on_watch.wait(POLL_INTERVAL_SECONDS)):
                 if new := {each.run for each in on_watch.watched} - told:
                     complain(f"watching {', '.join(sorted(new))}")
                     told |= new
@@ -93,7 +93,7 @@ def guard(
                     complain(f"no run matches {pattern or runs!r} so far; the first that does will be watched.")
                     quiet = math.inf
                 shown = _show(on_watch, shown, places, as_json)
-                time.sleep(0.0 if once else PAUSE)
+                time.sleep(0.0 if once else POLL_INTERVAL_SECONDS)
         finally:
             _show(on_watch, shown, places, as_json)
     fired = [each for each in on_watch.firings if each.action not in ("gap", "problem")]

@@ -24,7 +24,7 @@ from looptap.streams.errors import LooptapError
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
 """What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""
-PATIENCE = 3.0
+REPLY_TIMEOUT_SECONDS = 3.0
 """Seconds that a run has to answer."""
 
 
@@ -63,11 +63,11 @@ def _report(listed: RunListing) -> dict[str, Any]:
     if listed.alive is False:
         return report
     try:
-        with listed.attach(PATIENCE) as run:
+        with listed.attach(REPLY_TIMEOUT_SECONDS) as run:
             if run.role == VIEWER:
                 known = {"idle": run.idle, "ages": run.ages(), "events": run.events()}
                 return {**report, **known, "state": ALIVE, "streams": _shown(run)}
-            stats = run.stats(PATIENCE)
+            stats = run.stats(REPLY_TIMEOUT_SECONDS)
     except LooptapError as error:
         return {**report, "state": SILENT, "problem": str(error)}
     others = len(stats["clients"]) - 1  # this process is one of them

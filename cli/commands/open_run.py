@@ -26,7 +26,7 @@ FORMATS = ("csv", "parquet", "tensorboard")
 """What a stream can be exported to."""
 _INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld"}
 _OF_RANKS = {"rank", "ranks", "attempt"}
-_MOST = 20  # commands that people are shown
+_MAX_COMMANDS = 20  # commands that people are shown
 
 
 def show(file: str | None, as_json: bool) -> int:
@@ -155,13 +155,13 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         about = printable(f"{query}{on}: {', '.join(facts)}")
         yield _fact("stream", Text.assemble((printable(stream.name), "cyan"), about))
     commands = run.commands
-    for command in commands[-_MOST:]:
+    for command in commands[-_MAX_COMMANDS:]:
         old, new = (text_of(value, 60) for value in (command.old, command.new))
         change = "" if command.new is None else f" {new}" if command.old is None else f" from {old} to {new}"
         where = f" at {command.event} {command.number:,}" if command.number else ""  # what was refused has no event
         yield _fact("command", f"{command.what}{change}, by {command.client}{where}: {command.outcome}")
-    if len(commands) > _MOST:
-        yield _fact("", f"and {len(commands) - _MOST:,} earlier commands; --json has them all")
+    if len(commands) > _MAX_COMMANDS:
+        yield _fact("", f"and {len(commands) - _MAX_COMMANDS:,} earlier commands; --json has them all")
 
 
 def _fact(name: str, text: str | Text) -> Text:

@@ -14,7 +14,7 @@ from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.plot import Plot
 
-LOOK = 0.05
+POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two looks while values are waited for."""
 
 
@@ -62,7 +62,7 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float) -> i
     """Write what came within ``after`` seconds to a file."""
     deadline = time.monotonic() + after
     while charts.live and time.monotonic() < deadline:
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL_SECONDS)
     charts.pull()
     if not any(stream.arrived for stream in streams):
         return complain(f"No value of {streams[0].name!r} came within {after:g} s, and nothing was saved.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from looptap.streams.stream.stream import Record
 
 _STILL_SECONDS = 5.0  # without an event that are worth a word
-_WAIT = 3.0  # seconds after which is said what is waited for
+_NOTICE_AFTER_SECONDS = 3.0  # seconds after which is said what is waited for
 
 
 def install(app: typer.Typer) -> None:
@@ -125,7 +125,7 @@ def _looked(
             view.still = still
         elif still and not before:
             print(f"looptap: {still}", file=sys.stderr, flush=True)
-        if not begun and time.monotonic() - asked > _WAIT:
+        if not begun and time.monotonic() - asked > _NOTICE_AFTER_SECONDS:
             begun = True
             waiting = f"waiting for an event {stream.on!r} of {run.id}"
             if view is not None:

@@ -28,7 +28,7 @@ On = Annotated[
 Window = Annotated[
     str | None, Option(metavar="SIZE", help="What a reduction goes over: 100 (events), 30s, sliding:100.")
 ]
-_FIRST = 1.0  # seconds that the first value of a query is waited for
+_FIRST_VALUE_TIMEOUT_SECONDS = 1.0  # seconds that the first value of a query is waited for
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -155,7 +155,7 @@ def _warn_if_it_fails(stream: Stream) -> None:
     """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
     from looptap.cli.entry_point import complain
 
-    until = time.monotonic() + _FIRST
+    until = time.monotonic() + _FIRST_VALUE_TIMEOUT_SECONDS
     while not (stream.arrived or stream.traceback) and time.monotonic() < until:
         time.sleep(0.02)
     if stream.traceback and not stream.arrived:

@@ -16,9 +16,9 @@ from looptap.client.run import Run
 from looptap.protocol.files.connection import remove
 from looptap.streams.errors import LooptapError
 
-START = 300.0
+START_TIMEOUT_SECONDS = 300.0
 """Seconds that a job has to announce itself: its imports take a minute where others use the cores."""
-GRACE = 3.0
+EXIT_GRACE_SECONDS = 3.0
 """Seconds that it has to end when asked to."""
 
 
@@ -46,7 +46,7 @@ class Job:
         """The number of the process."""
         return self._process.pid
 
-    def attach(self, timeout: float = START) -> Run:
+    def attach(self, timeout: float = START_TIMEOUT_SECONDS) -> Run:
         """Wait until the job announces itself, and attach to it. Raises JobFailed."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -76,7 +76,7 @@ class Job:
         """End the job, by force if need be."""
         if self._process.poll() is None:
             self._process.terminate()
-        if self.wait(GRACE) is None:
+        if self.wait(EXIT_GRACE_SECONDS) is None:
             self._process.kill()
             self._process.wait()
         with contextlib.suppress(LooptapError):

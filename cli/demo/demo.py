@@ -17,7 +17,7 @@ from looptap.cli.entry_point import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
 """Packages, and the modules that they bring."""
-WIDTH = 100
+DEFAULT_WIDTH_COLUMNS = 100
 """Columns where there is no terminal that says how many it has."""
 
 
@@ -28,7 +28,7 @@ def demo(epochs: int) -> int:
         return complain(
             f"The demo trains a small network and needs {' and '.join(missing)}: pip install 'looptap[demo]'"
         )
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=DEFAULT_WIDTH_COLUMNS)
     with _stoppable():
         for part in (Digits(console, epochs), Diverging(console)):
             part.show()

@@ -22,21 +22,21 @@ from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
-ENOUGH = 25.0
+MAX_SHOW_SECONDS = 25.0
 """Seconds after which a slow machine has shown enough."""
 
 LIMITED = ("evaluated", "suspended")
 """How a note begins that says how the agent's budget limits a query."""
-KEPT = 20
+MAX_WORST_VALUES = 20
 """Values of the newest worst digits that the picture chooses from: 200 batches."""
 
 LOSS = "step, loss"
 MEAN = "mean(e.loss for e in events)"
 NORMS = "layer_norms(model, 'grad')"
 LEFT = "progress.report"
-MOST = 3
+MAX_DIGITS = 3
 """Digits of a batch, and of the picture."""
-WORST = f"batch_topk({MOST}, losses, image=image.numpy(), target=target, output=output.argmax(1))"
+WORST = f"batch_topk({MAX_DIGITS}, losses, image=image.numpy(), target=target, output=output.argmax(1))"
 
 
 class Digits:
@@ -76,7 +76,7 @@ class Digits:
 
     def watch(self, run: Run) -> None:
         """Show what comes until the job ends or has run long enough."""
-        deadline = time.monotonic() + ENOUGH
+        deadline = time.monotonic() + MAX_SHOW_SECONDS
         shown = 0
         live = Live(DigitsView(self), console=self.console, refresh_per_second=8) if self.console.is_terminal else None
         with live or contextlib.nullcontext():
@@ -105,8 +105,8 @@ class Digits:
 
     def pictures(self, width: int) -> list[str]:
         """The digits of the newest batches that the model got most wrong, with captions, side by side."""
-        rows = {row["image"].tobytes(): row for value in self.worst.values[-KEPT:] for row in value}
-        most = min(MOST, (width + 3) // 23)
+        rows = {row["image"].tobytes(): row for value in self.worst.values[-MAX_WORST_VALUES:] for row in value}
+        most = min(MAX_DIGITS, (width + 3) // 23)
         blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
         return [line.rstrip() for line in beside(blocks)]
 

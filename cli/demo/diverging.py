@@ -15,8 +15,8 @@ from looptap.streams.errors import LooptapError, StreamEnded, StreamTimeout
 
 QUERY = "step, loss, lr(optimizer), output.max()"
 WHEN = "isnan(loss)"
-BEFORE, AFTER = 12, 2
-PATIENCE = 30.0
+BATCHES_BEFORE, BATCHES_AFTER = 12, 2
+DIVERGE_TIMEOUT_SECONDS = 30.0
 """Seconds that the job has to diverge."""
 
 
@@ -34,12 +34,12 @@ class Diverging:
             say(f"\nStarting a job that diverges: [bold]{job}[/]")
             with job.attach() as run:
                 # Each batch counts, on a busy machine too: without a budget of its own a query may have to skip some.
-                how = {"when": WHEN, "before": BEFORE, "after": AFTER, "budget": math.inf}
+                how = {"when": WHEN, "before": BATCHES_BEFORE, "after": BATCHES_AFTER, "budget": math.inf}
                 self.stream = stream = run.stream(QUERY, on="batch", **how)  # type: ignore[arg-type]
-                shown = f"{QUERY!r}, when={WHEN!r}, before={BEFORE}, budget=math.inf"
+                shown = f"{QUERY!r}, when={WHEN!r}, before={BATCHES_BEFORE}, budget=math.inf"
                 say(Text.assemble("A flight recorder is attached: ", (shown, "bold cyan")))
                 try:
-                    stream.wait(BEFORE + 1 + AFTER, PATIENCE)
+                    stream.wait(BATCHES_BEFORE + 1 + BATCHES_AFTER, DIVERGE_TIMEOUT_SECONDS)
                 except (StreamEnded, StreamTimeout):
                     return
                 seen = _seen(run)
@@ -65,7 +65,7 @@ class Diverging:
     def problem(self) -> str:
         """Why this part did not show what it should, empty if it did."""
         if self.stream is None or not any(record.trigger for record in self.stream.records):
-            return f"The flight recorder did not fire within {PATIENCE:g} s."
+            return f"The flight recorder did not fire within {DIVERGE_TIMEOUT_SECONDS:g} s."
         return ""
 
 

@@ -30,14 +30,14 @@ from looptap.store.queue import COMMANDS
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.feed import LIVE
 
-ASK = 1.0
+REQUEST_INTERVAL_SECONDS = 1.0
 """Seconds between two rounds of questions to the agent."""
-DRAW = 0.5
+DRAW_INTERVAL_SECONDS = 0.5
 """Seconds between two drawings of the streams."""
-STANDING = 12
+MAX_DEFAULT_STREAMS = 12
 """Standing streams that are shown unasked."""
-_LOW, _HIGH = 16, 28  # lines from which a terminal is low, not flat, and high
-_BUFFER = 20_000  # values of a stream that are kept here
+_LOW_TERMINAL_LINES, _HIGH_TERMINAL_LINES = 16, 28  # lines from which a terminal is low, not flat, and high
+_MAX_BUFFERED_VALUES = 20_000  # values of a stream that are kept here
 
 
 class FactsUpdated(Message):
@@ -86,7 +86,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     # not ClassVar, which ruff would have: textual declares them as variables of the instance
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as textual has them
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW, "-low"), (_HIGH, "-high")]  # noqa: RUF012 - as textual has them
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW_TERMINAL_LINES, "-low"), (_HIGH_TERMINAL_LINES, "-high")]  # noqa: RUF012 - as textual has them
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
@@ -154,7 +154,7 @@ class Top(App[None]):
         operator = "a adds a query; Tab goes to streams and controls, Enter there enlarges and changes"
         self._say(viewer if self.job.role == VIEWER else operator, "dim")
         threading.Thread(target=self._ask, name="looptap-top", daemon=True).start()
-        self.set_interval(DRAW, self._draw)
+        self.set_interval(DRAW_INTERVAL_SECONDS, self._draw)
         loop = asyncio.get_running_loop()
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # so that the terminal is given back as it was
             with contextlib.suppress(AttributeError, ValueError, RuntimeError, NotImplementedError):
@@ -173,7 +173,7 @@ class Top(App[None]):
             seen = watcher.look()
             if not self._over.is_set():
                 self.post_message(FactsUpdated(seen))
-            self._over.wait(ASK)
+            self._over.wait(REQUEST_INTERVAL_SECONDS)
 
     def _leaving(self) -> bool:
         """Whether the screen is being left: its parts go one by one, while timers and answers still come."""
@@ -188,16 +188,16 @@ class Top(App[None]):
         lines = list(vitals(seen))
         self.query_one("#vitals", Static).update(Text("\n").join(lines))
         last = self.query_one("#commands", Static)
-        last.update(commands(seen, 8 if self.size.height >= _HIGH else 4, last.content_size.width))
+        last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
         self._show_controls(seen)
         declared = [one.name for one in seen.streams if one.name != COMMANDS]  # those have a place of their own
         new = [name for name in declared if name not in self._standing]
-        room = STANDING - len(self._standing)
+        room = MAX_DEFAULT_STREAMS - len(self._standing)
         if new and room > 0 and not self._opening and self.job.state == LIVE:
             self._opening = True
             names = new[:room]
             self._standing.update(names)
-            self._do("", lambda: [self.job.stream(name, buffer=_BUFFER) for name in names], self._opened)
+            self._do("", lambda: [self.job.stream(name, buffer=_MAX_BUFFERED_VALUES) for name in names], self._opened)
         left = len(declared) - len(self._standing)
         more = f", {left} more by name with a" if left > 0 and not self._opening else ""
         self.query_one("#streams").border_title = f"streams{more}"
@@ -235,8 +235,8 @@ class Top(App[None]):
         self._draw_head()
         views = list(self.screen_stack[0].query(StreamView))
         height = self.query_one("#streams").content_size.height if views else 0
-        gap = self.size.height >= _HIGH
-        small = 3 if self.size.height >= _LOW else 1
+        gap = self.size.height >= _HIGH_TERMINAL_LINES
+        small = 3 if self.size.height >= _LOW_TERMINAL_LINES else 1
         rooms = rooms_of(len(views), height, small, gap)
         if any(view.large for view in views):
             rooms = [max(small, height - gap) if view.large else small for view in views]
@@ -289,7 +289,7 @@ class Top(App[None]):
             query, on = told
 
             def attach() -> LiveStream:
-                return self.job.stream(query, on=on or None, buffer=_BUFFER)
+                return self.job.stream(query, on=on or None, buffer=_MAX_BUFFERED_VALUES)
 
             def show(stream: LiveStream) -> None:
                 self._say(f"Added: {stream.name}", "bold green")

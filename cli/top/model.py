@@ -17,9 +17,9 @@ from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 
-PATIENCE = 3.0
+REPLY_TIMEOUT_SECONDS = 3.0
 """Seconds that the agent has to answer a question."""
-_MOST = 200  # entries of a list that an agent tells
+_MAX_ENTRIES = 200  # entries of a list that an agent tells
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Watcher:
         return Facts(**_own(self.run)) if seen is None else replace(seen, **_own(self.run))
 
     def _stats(self, seen: Facts) -> Facts:
-        told = self.run.stats(PATIENCE)
+        told = self.run.stats(REPLY_TIMEOUT_SECONDS)
         queries, standing = _dicts(told.get("queries")), _dicts(told.get("streams"))
         return replace(
             seen,
@@ -143,7 +143,7 @@ class Watcher:
 
     def _rates(self, told: Any) -> tuple[EventRate, ...]:
         now, events = time.monotonic(), told if isinstance(told, dict) else {}
-        counts = {str(name): int(_number(count)) for name, count in list(events.items())[:_MOST]}
+        counts = {str(name): int(_number(count)) for name, count in list(events.items())[:_MAX_ENTRIES]}
         run, then, before = self._counts
         if run != self.run.id:
             before = {}
@@ -157,10 +157,10 @@ class Watcher:
         )
 
     def _streams(self, seen: Facts) -> Facts:
-        return replace(seen, streams=tuple(self.run.streams[:_MOST]))
+        return replace(seen, streams=tuple(self.run.streams[:_MAX_ENTRIES]))
 
     def _controls(self, seen: Facts) -> Facts:
-        return replace(seen, controls=dict(list(self.run.controls.look().items())[:_MOST]))
+        return replace(seen, controls=dict(list(self.run.controls.look().items())[:_MAX_ENTRIES]))
 
     def _commands(self, seen: Facts) -> Facts:
         return replace(seen, commands=tuple(self.run.commands[-20:]))
@@ -171,7 +171,7 @@ class Watcher:
         with contextlib.suppress(OSError):
             members = (one.members for one in runs() if not one.problem)
             found = next((job for job in members if any(one.id == self.run.id for one in job.values())), {})
-            ranks = tuple(Rank(n, one.host, one.pid, one.alive) for n, one in sorted(found.items())[:_MOST])
+            ranks = tuple(Rank(n, one.host, one.pid, one.alive) for n, one in sorted(found.items())[:_MAX_ENTRIES])
             return replace(seen, ranks=ranks)
         return seen
 

@@ -24,12 +24,12 @@ from looptap.visualizers.drawing.backends.blocks import sparkline
 from looptap.visualizers.drawing.backends.with_text import draw
 from looptap.visualizers.plot import Plot
 
-CHART = 11
+MIN_CHART_LINES = 11
 """Lines from which a stream is drawn as a chart."""
-_CURVE = 2000  # values that a curve is drawn from
-_RATE = 2.0  # seconds over which the rate of values is measured
-_LARGEST = 1e300  # larger ones, infinities among them, are drawn as this: their differences have to be numbers
-_STILL = 5.0  # seconds without an event or a sign of life that are worth a word
+_MAX_CURVE_VALUES = 2000  # values that a curve is drawn from
+_RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
+_MAX_MAGNITUDE = 1e300  # larger ones, infinities among them, are drawn as this: their differences have to be numbers
+_STILL_AFTER_SECONDS = 5.0  # seconds without an event or a sign of life that are worth a word
 
 
 def heading(seen: Facts) -> Text:
@@ -42,11 +42,11 @@ def heading(seen: Facts) -> Text:
         line.append(f"  {printable(seen.reason)}", "red" if state != "ended" else "")
     elif seen.paused:
         line.append(f"  for {duration(seen.paused)}")
-    elif seen.silence > _STILL:
+    elif seen.silence > _STILL_AFTER_SECONDS:
         line.append(f"  no sign of life for {duration(seen.silence)}", "red")
     elif seen.inside:
         line.append(f"  inside {printable(seen.inside)}", "red")
-    elif seen.idle > _STILL:
+    elif seen.idle > _STILL_AFTER_SECONDS:
         line.append(f"  no event for {duration(seen.idle)}", "yellow")
     return line.append(f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
 
@@ -57,7 +57,7 @@ def vitals(seen: Facts) -> Iterator[Text]:
     for index, event in enumerate(seen.events[:8]):
         rate = "" if event.rate is None else f" ({_rate(event.rate)})"
         events.append(f"{', ' * bool(index)}{printable(event.name)} {event.count:,}", "").append(rate, "cyan")
-        if event.idle > _STILL and not event.rate:
+        if event.idle > _STILL_AFTER_SECONDS and not event.rate:
             events.append(f", the last {duration(event.idle)} ago", "yellow")
     if len(seen.events) > 8:
         events.append(f" and {len(seen.events) - 8} more types")
@@ -132,7 +132,7 @@ def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
     >>> rooms_of(2, 26, 3, 1), rooms_of(3, 26, 3, 1), rooms_of(3, 9, 3, 1)
     ([12, 12], [17, 3, 3], [3, 3, 3])
     """
-    charts = min(count, max(0, height - count * (small + gap)) // (CHART - small))
+    charts = min(count, max(0, height - count * (small + gap)) // (MIN_CHART_LINES - small))
     each = (height - (count - charts) * (small + gap)) // charts - gap if charts else small
     return [each] * charts + [small] * (count - charts)
 
@@ -143,7 +143,7 @@ class StreamSummary:
     def __init__(self, stream: LiveStream) -> None:
         self.stream = stream
         self._taken = 0
-        self._numbers: deque[float] = deque(maxlen=_CURVE)
+        self._numbers: deque[float] = deque(maxlen=_MAX_CURVE_VALUES)
         self._counts = deque([(time.monotonic(), 0)])
         self._plot: Plot | None = None
         self._chart, self._size = Text(), (0, 0)
@@ -153,10 +153,10 @@ class StreamSummary:
         new = self.stream.columns(self._taken)
         if len(new.numbers):
             self._taken = int(new.numbers[-1])
-            self._numbers.extend(number for value in new.values[-_CURVE:] for number in number_of(value))
+            self._numbers.extend(number for value in new.values[-_MAX_CURVE_VALUES:] for number in number_of(value))
         now = time.monotonic()
         self._counts.append((now, self.stream.arrived))
-        while now - self._counts[0][0] > _RATE:
+        while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
             self._counts.popleft()
 
     def draw(self, width: int, height: int) -> Text:
@@ -178,7 +178,7 @@ class StreamSummary:
         line.append(f"  {cost(*stream.cost)}", "dim")
         line.truncate(max(1, width), overflow="ellipsis")
         numbers = list(self._numbers)
-        if height >= CHART:
+        if height >= MIN_CHART_LINES:
             return Text.assemble(line, "\n", self._charted(width, height - 1))
         if height > 2 and len(numbers) > 1:
             line.append("\n" + sparkline(numbers, max(1, width)), "green")
@@ -222,7 +222,7 @@ def number_of(value: Any) -> list[float]:
         value = next((part for part in reversed(value) if _plain(part)), None)
     if not _plain(value):
         return []
-    return [float(value) if not abs(value) > _LARGEST else math.copysign(_LARGEST, value > 0 or -1)]
+    return [float(value) if not abs(value) > _MAX_MAGNITUDE else math.copysign(_MAX_MAGNITUDE, value > 0 or -1)]
 
 
 def _plain(value: Any) -> bool:

@@ -19,7 +19,7 @@ from looptap.protocol.file_names import fitting
 from looptap.protocol.files.connection import IPC, parse, write
 from looptap.streams.errors import QueryError
 
-HOURS = 3600.0
+SECONDS_PER_HOUR = 3600.0
 
 
 class Share:
@@ -115,7 +115,7 @@ class SharingClient(ControlClient):
         self,
         *,
         streams: Iterable[LiveStream | str] | LiveStream | str | None = None,
-        expires: float = 8 * HOURS,
+        expires: float = 8 * SECONDS_PER_HOUR,
         endpoint: str | None = None,
         path: str | os.PathLike[str] | None = None,
         timeout: float = 5.0,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from looptap.client.run import Run
 
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """Events that are named, each further ahead, before it is given up: a loop may be faster than we are."""
-_SHORT = 5.0  # seconds in which an agent answers what it need not ask the loop for
+_REPLY_TIMEOUT_SECONDS = 5.0  # seconds in which an agent answers what it need not ask the loop for
 
 Told: TypeAlias = dict[str, Any]
 
@@ -53,8 +53,8 @@ def agreed(
     that did not tell in time.
     """
     deadline = monotonic() + timeout
-    for attempt in range(ATTEMPTS):
-        first = _all(runs, lambda run: prepare(run, len(runs)), min(_SHORT, timeout), id)
+    for attempt in range(MAX_ATTEMPTS):
+        first = _all(runs, lambda run: prepare(run, len(runs)), min(_REPLY_TIMEOUT_SECONDS, timeout), id)
         if any("prepared" not in told for told in first.values()):  # it was done before: whoever asks again is told
             _let_go(runs, id)
             never = InDoubt("this rank does not know the command.")
@@ -63,7 +63,9 @@ def agreed(
             _let_go(runs, id)
             named = ", ".join(sorted(events))
             raise NotAgreed(f"the ranks would do it at different events ({named}): name one with on=.")
-        second = _all(runs, lambda run: m.Agree(run._requests.number(), id, 0), min(_SHORT, timeout), id)
+        second = _all(
+            runs, lambda run: m.Agree(run._requests.number(), id, 0), min(_REPLY_TIMEOUT_SECONDS, timeout), id
+        )
         moved = max(_number(second[rank]) - _number(first[rank]) for rank in runs)
         ahead = max(map(_number, second.values())) + 2 * moved + 2**attempt
         found = _each(runs, lambda run: m.Agree(run._requests.number(), id, ahead), deadline)  # noqa: B023 used at once

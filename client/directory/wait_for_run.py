@@ -10,7 +10,7 @@ from typing import TypeVar
 from looptap.protocol.errors import LinkError, NoDirectory, NoSuchRun, RunEnded
 from looptap.streams.durations import duration
 
-LOOK = 0.25
+POLL_INTERVAL_SECONDS = 0.25
 """Seconds between two looks for the job."""
 LOOK_AFAR_SECONDS = 5.0
 """Seconds between two looks for a job that is found by a command."""
@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 
 def wait_for_run(
-    look: Callable[[], T], seconds: float, tell: Callable[[str], None], *, follow: bool = False, pause: float = LOOK
+    look: Callable[[], T],
+    seconds: float,
+    tell: Callable[[str], None],
+    *,
+    follow: bool = False,
+    pause: float = POLL_INTERVAL_SECONDS,
 ) -> T:
     """What ``look`` finds, which looks again for ``seconds`` while there is no run.
 

@@ -21,13 +21,13 @@ from looptap.client.guard.rules import Action, Firing, Rule
 from looptap.client.run import Run
 from looptap.protocol.process_identity import Process
 
-WEBHOOK = 10.0
+WEBHOOK_TIMEOUT_SECONDS = 10.0
 """Seconds without an answer after which a webhook has failed."""
-SHELL = 60.0
+SHELL_TIMEOUT_SECONDS = 60.0
 """Seconds after which a shell command is ended."""
-COMMAND = 30.0
+COMMAND_TIMEOUT_SECONDS = 30.0
 """Seconds in which the job has to stop, or to run code; a checkpoint may take ten times as long."""
-_TEXT = 1000  # characters of a value or an output that are told
+_MAX_TEXT_CHARACTERS = 1000  # characters of a value or an output that are told
 
 log = logging.getLogger("looptap")
 
@@ -42,7 +42,7 @@ def act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
     try:
         return _act(action, firing, rule, run)
     except Exception as error:
-        return f"failed: {type(error).__name__}: {str(error)[:_TEXT]}"
+        return f"failed: {type(error).__name__}: {str(error)[:_MAX_TEXT_CHARACTERS]}"
 
 
 def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
@@ -56,13 +56,17 @@ def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
         case ("desktop", _, _):
             return _desktop(firing)
         case ("stop", _, _):
-            return str(run.stop(timeout=COMMAND if rule.kill is None else min(COMMAND, rule.kill)))
+            return str(
+                run.stop(
+                    timeout=COMMAND_TIMEOUT_SECONDS if rule.kill is None else min(COMMAND_TIMEOUT_SECONDS, rule.kill)
+                )
+            )
         case ("checkpoint", _, _):
-            return str(run.checkpoint(timeout=10 * COMMAND))
+            return str(run.checkpoint(timeout=10 * COMMAND_TIMEOUT_SECONDS))
         case ("shell", _, command):
             return _shell(command.strip(), firing, run)
         case ("call", _, code):
-            return f"done: {run.call(code.strip(), on=rule.on, timeout=COMMAND)!r:.200}"
+            return f"done: {run.call(code.strip(), on=rule.on, timeout=COMMAND_TIMEOUT_SECONDS)!r:.200}"
     return _post(action, firing)
 
 
@@ -101,12 +105,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(value))]
     if value is None or isinstance(value, bool | int | float | str):
-        return value[:_TEXT] if isinstance(value, str) else value
+        return value[:_MAX_TEXT_CHARACTERS] if isinstance(value, str) else value
     if isinstance(value, list | tuple) and len(value) <= 100:
         return [plain(part) for part in value]
     if isinstance(value, Mapping) and len(value) <= 100:
         return {str(key): plain(part) for key, part in value.items()}
-    return repr(value)[:_TEXT]
+    return repr(value)[:_MAX_TEXT_CHARACTERS]
 
 
 def _desktop(firing: Firing) -> str:
@@ -115,13 +119,17 @@ def _desktop(firing: Firing) -> str:
         return "failed: there is no notify-send here"
     words = [program, "--", f"looptap: {firing.run}", sentence(firing)]
     done = subprocess.run(words, timeout=10, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return "shown" if not done.returncode else f"failed: {done.stderr.decode(errors='replace').strip()[:_TEXT]}"
+    return (
+        "shown"
+        if not done.returncode
+        else f"failed: {done.stderr.decode(errors='replace').strip()[:_MAX_TEXT_CHARACTERS]}"
+    )
 
 
 def _post(url: str, firing: Firing) -> str:
     body = json_line(firing).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=WEBHOOK) as answer:
+    with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS) as answer:
         return f"answered {answer.status}"
 
 
@@ -138,12 +146,12 @@ def _shell(command: str, firing: Firing, run: Run) -> str:
             start_new_session=True,
         )  # fmt: skip
         try:
-            code = child.wait(SHELL)
+            code = child.wait(SHELL_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            return f"failed: ended after {SHELL:g} s"
+            return f"failed: ended after {SHELL_TIMEOUT_SECONDS:g} s"
         output.seek(0)
-        said = output.read(_TEXT).decode(errors="replace").strip()
+        said = output.read(_MAX_TEXT_CHARACTERS).decode(errors="replace").strip()
     return f"{'failed: ' if code else ''}exit code {code}{f': {said}' if said else ''}"

@@ -26,12 +26,12 @@ from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.feed import FAILED
 
-LOOK, TURN = 0.5, 0.05
+SCAN_INTERVAL_SECONDS, JUDGE_INTERVAL_SECONDS = 0.5, 0.05
 """Seconds between two looks for new runs, and between two looks at what has come of those that are there."""
-PATIENCE = 5.0
+ATTACH_TIMEOUT_SECONDS = 5.0
 """Seconds for a run to let the guard in; the next attempt comes after as long, then less and less often."""
-_WORKERS = 8
-_AT_ONCE = 64  # runs that are let in at one time, and actions that are under way
+_WORKER_THREADS = 8
+_MAX_PENDING_TASKS = 64  # runs that are let in at one time, and actions that are under way
 
 log = logging.getLogger("looptap")
 
@@ -77,8 +77,8 @@ class Guard:
         self._left, self._looks, self._next_look = 0, 0, 0.0
         self._trouble = ""
         self._closed = threading.Event()
-        self._doors = ThreadPoolExecutor(_WORKERS, "looptap-guard-attach")
-        self._hands = ThreadPoolExecutor(_WORKERS, "looptap-guard-act")
+        self._doors = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-attach")
+        self._hands = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-act")
         self._look()  # a directory that cannot be read is told to who asks for the guard
         self._thread = threading.Thread(target=self._run, name="looptap-guard", daemon=True)
         self._thread.start()
@@ -109,7 +109,7 @@ class Guard:
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            time.sleep(TURN / 2)
+            time.sleep(JUDGE_INTERVAL_SECONDS / 2)
         return True
 
     def close(self, timeout: float = 10.0) -> None:
@@ -120,7 +120,7 @@ class Guard:
         wait(list(self._acting), timeout)
         self._doors.shutdown(wait=False, cancel_futures=True)
         self._hands.shutdown(wait=False, cancel_futures=True)
-        wait(list(self._arriving.values()), PATIENCE)
+        wait(list(self._arriving.values()), ATTACH_TIMEOUT_SECONDS)
         for future in self._arriving.values():
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().run.close()
@@ -145,7 +145,7 @@ class Guard:
     # ------------------------------------------------------------ the guard's thread
 
     def _run(self) -> None:
-        while not self._closed.wait(TURN):
+        while not self._closed.wait(JUDGE_INTERVAL_SECONDS):
             try:
                 if time.monotonic() >= self._next_look:
                     self._look()
@@ -166,7 +166,7 @@ class Guard:
     def _look(self) -> None:
         """Look for runs that are new, or may be attached to again."""
         now = time.monotonic()
-        self._next_look = now + LOOK
+        self._next_look = now + SCAN_INTERVAL_SECONDS
         left = 0
         for listed in one_role_each([each for each in scan(self._directory, self._known) if not each.problem]):
             if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
@@ -175,8 +175,10 @@ class Guard:
             known = listed.id in self._watches or listed.id in self._arriving
             if known or now < self._again.get(listed.id, (0.0, 0.0))[0]:
                 continue
-            if len(self._arriving) < _AT_ONCE:
-                self._arriving[listed.id] = self._doors.submit(RunWatch, listed, self.rules, self._siblings, PATIENCE)
+            if len(self._arriving) < _MAX_PENDING_TASKS:
+                self._arriving[listed.id] = self._doors.submit(
+                    RunWatch, listed, self.rules, self._siblings, ATTACH_TIMEOUT_SECONDS
+                )
         self._left = left
         self._looks += 1
 
@@ -206,7 +208,7 @@ class Guard:
             for index, news in watch.problems:
                 self._heard(watch, index, news)
             return
-        _, pause = self._again.get(id, (0.0, PATIENCE))
+        _, pause = self._again.get(id, (0.0, ATTACH_TIMEOUT_SECONDS))
         if id not in self._again and not isinstance(error, RunEnded):
             self._note(Firing(time.time(), id, "", None, None, "problem", f"not guarded yet: {error}"))
         self._again[id] = time.monotonic() + pause, min(2 * pause, 60.0)
@@ -219,7 +221,7 @@ class Guard:
             if watch.run.state != FAILED or watch.listed.file is None or watch.listed.file.process.alive() is False:
                 self._past[id] = told
         if watch.run.state == FAILED and id not in self._past:
-            self._again[id] = time.monotonic() + PATIENCE, 2 * PATIENCE
+            self._again[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
             text = f"the link failed and is tried again: {watch.run.reason}"
             self._note(Firing(time.time(), id, "", None, None, "gap", text))
         watch.run.close()

@@ -20,9 +20,9 @@ from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import FAILED, LIVE
 from looptap.streams.stream.stream import Record
 
-BUFFER = 20_000
+MAX_BUFFERED_VALUES = 20_000
 """Values of a query that may wait for the next look of the guard."""
-STEPS = 1_000
+MAX_COMPARED_STEPS = 1_000
 """Steps at which runs are compared with their siblings; those before are forgotten."""
 
 
@@ -62,7 +62,7 @@ class SiblingComparison:
         badness = math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
         self._steps.setdefault(step, {})[run] = badness, value, event
         self._changed.add(step)
-        while len(self._steps) > STEPS:
+        while len(self._steps) > MAX_COMPARED_STEPS:
             oldest = next(iter(self._steps))
             del self._steps[oldest]
             self._changed.discard(oldest)
@@ -112,7 +112,8 @@ class StreamJudge:
     def __init__(self, rule: Rule, run: Run, siblings: SiblingComparison | None) -> None:
         self.rule, self.run, self._siblings = rule, run, siblings
         self.stream = run.stream(
-            rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget, buffer=BUFFER,
+            rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget,
+            buffer=MAX_BUFFERED_VALUES,
             name=rule.name,
         )  # fmt: skip
         self.judged = self.missing = 0

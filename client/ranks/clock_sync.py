@@ -10,7 +10,7 @@ from looptap.protocol.errors import MessageError
 if TYPE_CHECKING:
     from looptap.client.run import Run
 
-_TRIES = 8
+_SAMPLES = 8
 
 
 class Offset(NamedTuple):
@@ -26,7 +26,7 @@ def ahead(run: Run, timeout: float = 5.0) -> Offset:
     The answer was given at some moment between the question and its arrival: half of that time is the error.
     """
     best = Offset(0.0, float("inf"))
-    for _ in range(_TRIES):
+    for _ in range(_SAMPLES):
         asked = time.monotonic()
         told = run._inquire("clock", "The question for the clock", timeout, float)
         came = time.monotonic()

@@ -22,7 +22,7 @@ import msgspec
 
 from looptap.client.directory.ranks_of_job import numbered
 from looptap.client.transport.base import Receiver
-from looptap.client.transport.tunnel.framing import BUFFER, hear
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, hear
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
@@ -33,23 +33,23 @@ from looptap.streams.stream.buffer import Batch
 if TYPE_CHECKING:
     from looptap.client.run import Run
 
-MOST = (Limits().outbound_message + 65_536) * 4 // 3
+MAX_FRAME_BYTES = (Limits().outbound_message + 65_536) * 4 // 3
 """Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
 _MARK = b"looptap-relay:"
-_BEAT = 1.0
-_GRACE = 0.5  # seconds in which a relay that hung up may end
+_HEARTBEAT_SECONDS = 1.0
+_EXIT_GRACE_SECONDS = 0.5  # seconds in which a relay that hung up may end
 
 
 def read_frame(source: IO[bytes]) -> bytes | None:
     """The next frame, past whatever a shell says; None at the end. Raises MessageError for one that is too long."""
-    while (line := source.readline(MOST)).endswith(b"\n"):
+    while (line := source.readline(MAX_FRAME_BYTES)).endswith(b"\n"):
         if line.startswith(_MARK):
             try:
                 return binascii.a2b_base64(line[len(_MARK) :])
             except ValueError:
                 raise MessageError("A line that is no frame.") from None
-    if len(line) >= MOST:
-        raise MessageError(f"A frame of more than {MOST:,} bytes.")
+    if len(line) >= MAX_FRAME_BYTES:
+        raise MessageError(f"A frame of more than {MAX_FRAME_BYTES:,} bytes.")
     return None
 
 
@@ -136,8 +136,8 @@ class MergeRelay:
 
 def relay(run: Run, ranks: Sequence[int]) -> int:
     """Carry what a client on stdin and stdout asks of ``ranks``, until it leaves; returns the exit code."""
-    source = open(0, "rb", BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
-    sink = open(1, "wb", BUFFER, closefd=False)  # noqa: SIM115 - not ours to close
+    source = open(0, "rb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
+    sink = open(1, "wb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     writing, over = threading.Lock(), threading.Event()
 
     def send(frame: bytes) -> None:
@@ -147,7 +147,7 @@ def relay(run: Run, ranks: Sequence[int]) -> int:
     node = MergeRelay(run, ranks, send)
 
     def beats() -> None:
-        while not over.wait(_BEAT):
+        while not over.wait(_HEARTBEAT_SECONDS):
             node.beat()
 
     threading.Thread(target=beats, name="looptap-relay", daemon=True).start()
@@ -170,7 +170,8 @@ class MergeRelayTransport:
         """Start the relay. Raises NoAnswer if it cannot be started."""
         try:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=BUFFER,
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=LINE_BUFFER_BYTES,
                 start_new_session=True, env=os.environ,
             )  # fmt: skip
         except OSError as error:
@@ -215,8 +216,8 @@ class MergeRelayTransport:
     def _ended(self) -> str:
         """That the relay has ended, in the words of the command."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_GRACE)
-        self._complaints.join(_GRACE)
+            self._child.wait(_EXIT_GRACE_SECONDS)
+        self._complaints.join(_EXIT_GRACE_SECONDS)
         said = " / ".join(self._said)[-1000:]
         code = self._child.poll()
         return (
@@ -228,4 +229,4 @@ class MergeRelayTransport:
     def _tick(self, receiver: Receiver) -> None:
         while self._child.poll() is None and not self._closed:
             receiver.on_tick()
-            time.sleep(_BEAT)
+            time.sleep(_HEARTBEAT_SECONDS)

@@ -12,7 +12,7 @@ import msgspec
 from looptap.client.directory.ranks_of_job import numbered
 from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
-from looptap.client.ranks.rank_stream import PATIENCE, Combined, RankPart, RankStream
+from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankPart, RankStream
 from looptap.client.ranks.ranks import ALL
 from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.protocol import messages as m
@@ -20,7 +20,7 @@ from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.stream import BUFFER_BYTES
+from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES
 from looptap.streams.values.rows import rows
 
 if TYPE_CHECKING:
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
-_COMPARE, _SOON = 30.0, 0.5  # seconds between two comparisons of clocks, and for one answer
-_ATTACH = 4.0  # seconds in which the ranks of a node have to be reached
-_KEPT = 64  # values of one rank that its part keeps, which nobody reads
+_CLOCK_SYNC_INTERVAL_SECONDS, _CLOCK_REPLY_TIMEOUT_SECONDS = (
+    30.0,
+    0.5,
+)  # seconds between two comparisons of clocks, and for one answer
+_NODE_ATTACH_TIMEOUT_SECONDS = 4.0  # seconds in which the ranks of a node have to be reached
+_MAX_KEPT_VALUES_PER_RANK = 64  # values of one rank that its part keeps, which nobody reads
 
 
 def over_ranks(
@@ -92,8 +95,9 @@ def joined(
 ) -> tuple[RankStream, dict[str, Any]]:
     """The stream of what ``ranks`` come to together, to be merged further, and what an agent tells at an attach."""
     stream = _asked(
-        run, attach, ranks, patience=PATIENCE, timeout=_ATTACH, text=attach.code.text, buffer=_KEPT,
-        buffer_bytes=BUFFER_BYTES, kind=_Joined,
+        run, attach, ranks, patience=DEFAULT_LATE_TIMEOUT_SECONDS, timeout=_NODE_ATTACH_TIMEOUT_SECONDS,
+        text=attach.code.text, buffer=_MAX_KEPT_VALUES_PER_RANK,
+        buffer_bytes=DEFAULT_BUFFER_BYTES, kind=_Joined,
     )  # fmt: skip
     assert isinstance(stream, _Joined)
     lead = next(iter(stream.parts.values()))
@@ -141,7 +145,9 @@ def _asked(
         own = msgspec.structs.replace(
             attach, request=rank._requests.number(), stream=next(rank._numbers), origin=origin
         )
-        part = RankPart(rank, own, name=attach.name, text=text, buffer=_KEPT, buffer_bytes=buffer_bytes)
+        part = RankPart(
+            rank, own, name=attach.name, text=text, buffer=_MAX_KEPT_VALUES_PER_RANK, buffer_bytes=buffer_bytes
+        )
         part.gathering = stream._gathering
         rank._begin(part, timeout)
         return part
@@ -205,8 +211,8 @@ class _Spread:
         ]  # fmt: skip
 
     def __call__(self, whole: AssembledWindow) -> tuple[float, int, int, float]:
-        if time.monotonic() > self._compared + _COMPARE:
-            self._compare(_SOON)
+        if time.monotonic() > self._compared + _CLOCK_SYNC_INTERVAL_SECONDS:
+            self._compare(_CLOCK_REPLY_TIMEOUT_SECONDS)
         times = {rank: part.time - self._offsets[rank].seconds for rank, part in whole.parts.items()}
         slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
         error = self._offsets[slowest].error + self._offsets[fastest].error

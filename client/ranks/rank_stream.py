@@ -23,11 +23,11 @@ from looptap.streams.stream.stream import Cost
 if TYPE_CHECKING:
     from looptap.client.run import Run
 
-PATIENCE = 2.0
+DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
 """Seconds that a value waits for the ranks that have not come to it, unless ``patience=`` says otherwise."""
-_INBOX, _INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
-_LOOK = 1.0  # seconds between two looks at how the ranks are
-_ABSENT = 1000
+_MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
+_RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two looks at how the ranks are
+_MAX_ABSENCES = 1000
 
 Combined = Callable[[AssembledWindow], Any]
 """Makes one value of what the ranks have; None where each value is for itself."""
@@ -65,7 +65,7 @@ class RankStream(LiveStream):
         """The ranks that have ended or could not be reached, and why."""
         self.combined: Combined | None = None
         self._gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
-        self._absent: deque[Absent] = deque(maxlen=_ABSENT)
+        self._absent: deque[Absent] = deque(maxlen=_MAX_ABSENCES)
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
         self._own_notes: list[str] = []
@@ -304,7 +304,7 @@ class Gathering:
         """Hand over what has come of a rank, from any thread: values, its move to another run, or its end."""
         with self._changed:
             if type(what) is Batch:
-                if self._held >= _INBOX or self._held_bytes >= _INBOX_BYTES:
+                if self._held >= _MAX_INBOX_VALUES or self._held_bytes >= _MAX_INBOX_BYTES:
                     self.dropped[rank] += len(what.values)
                     return
                 self._held += len(what.values)
@@ -336,7 +336,11 @@ class Gathering:
             with self._changed:
                 deadline = self.assembly.deadline()
                 now = time.monotonic()
-                wait = _LOOK if deadline is None else min(_LOOK, max(0.0, deadline - now))
+                wait = (
+                    _RANK_CHECK_INTERVAL_SECONDS
+                    if deadline is None
+                    else min(_RANK_CHECK_INTERVAL_SECONDS, max(0.0, deadline - now))
+                )
                 if not self._inbox and not self._stopped and wait:
                     self._changed.wait(wait)
                 if self._stopped:
@@ -363,7 +367,7 @@ class Gathering:
                 stream._ended([rank for rank, what in inbox if what is None])
                 stream._moved(seams)
                 stream._deliver(wholes, late)
-                if now - looked > _LOOK:
+                if now - looked > _RANK_CHECK_INTERVAL_SECONDS:
                     looked = now
                     stream._look()
                 if not self.assembly.live and self.assembly.deadline() is None:

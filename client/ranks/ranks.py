@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """All ranks that have an agent."""
-_AT_ONCE = 32  # ranks that are reached at the same time
-_STARTING = 20.0  # seconds more for a relay to start
+_MAX_PARALLEL_ATTACHES = 32  # ranks that are reached at the same time
+_RELAY_START_TIMEOUT_SECONDS = 20.0  # seconds more for a relay to start
 T = TypeVar("T")
 
 
@@ -146,7 +146,7 @@ class Ranks(Mapping[int, "Run"]):
         chosen = self.select(ranks)
         if len(chosen) == 1:
             return {chosen[0]: one(chosen[0])}
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(chosen))), "looptap-ranks") as pool:
+        with ThreadPoolExecutor(max(1, min(_MAX_PARALLEL_ATTACHES, len(chosen))), "looptap-ranks") as pool:
             return dict(zip(chosen, pool.map(one, chosen), strict=True))
 
     def select(self, ranks: str | int | Iterable[int]) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class Ranks(Mapping[int, "Run"]):
             reached = self._relays.get(ranks)
             if reached is None or reached.state != "live":
                 link = MergeRelayTransport(self._siblings.relay(run.info, ranks))
-                reached = type(run)(link, timeout=timeout + _STARTING)
+                reached = type(run)(link, timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
                 self._relays[ranks] = reached
             return reached
 

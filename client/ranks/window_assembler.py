@@ -35,7 +35,7 @@ class AssembledWindow(NamedTuple):
     missing: tuple[int, ...]
 
 
-MOST, MOST_BYTES = 100_000, 268_435_456
+MAX_PENDING_WINDOWS, MAX_PENDING_BYTES = 100_000, 268_435_456
 """Numbers that wait, and bytes of their values; above, the oldest is waited for no longer."""
 
 
@@ -101,7 +101,7 @@ class WindowAssembler:
         """What is complete, or has waited for long enough, in the order of the numbers."""
         while self._order:
             key = self._order[0]
-            crowded = len(self._order) > MOST or self._bytes > MOST_BYTES
+            crowded = len(self._order) > MAX_PENDING_WINDOWS or self._bytes > MAX_PENDING_BYTES
             if not crowded and self._since[key] + self.patience > now and self._awaited(key):
                 return
             heapq.heappop(self._order)

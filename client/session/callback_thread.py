@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
-IDLE = 10.0
+IDLE_TIMEOUT_SECONDS = 10.0
 """Seconds without work after which the thread ends; it is started again when needed."""
 
 
@@ -25,7 +25,7 @@ class CallbackSource(Protocol):
 class CallbackThread:
     """The streams that have something for their callbacks, each once, and the thread that serves them."""
 
-    def __init__(self, idle: float = IDLE) -> None:
+    def __init__(self, idle: float = IDLE_TIMEOUT_SECONDS) -> None:
         self._idle = idle
         self._changed = threading.Condition()
         self._waiting: OrderedDict[CallbackSource, None] = OrderedDict()

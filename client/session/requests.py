@@ -39,8 +39,10 @@ from looptap.streams.errors import (
     SnapshotError,
 )
 
-_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-_DETAIL = 100_000  # characters of a traceback that are believed
+_INTERRUPT_CHECK_SECONDS = (
+    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+)
+_MAX_DETAIL_CHARACTERS = 100_000  # characters of a traceback that are believed
 
 
 @dataclass
@@ -107,7 +109,7 @@ class PendingRequests:
             while True:
                 left = deadline - monotonic()
                 with contextlib.suppress(FutureTimeout):
-                    return answer.result(max(0.0, min(left, _TICK)))
+                    return answer.result(max(0.0, min(left, _INTERRUPT_CHECK_SECONDS)))
                 if left <= 0:
                     raise self._late(answer, timeout, what)
         except BaseException:
@@ -212,7 +214,7 @@ class _QueryDetail(msgspec.Struct):
 
 def error_of(failed: Failed) -> LooptapError:
     """The exception that a failed request raises here."""
-    text, detail = failed.text[:_DETAIL], failed.detail[:_DETAIL]
+    text, detail = failed.text[:_MAX_DETAIL_CHARACTERS], failed.detail[:_MAX_DETAIL_CHARACTERS]
     if failed.kind == "query":
         try:
             query = msgspec.json.decode(detail, type=_QueryDetail)

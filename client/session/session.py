@@ -40,9 +40,9 @@ from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 if TYPE_CHECKING:
     from looptap.client.streams.live import LiveStream
 
-_ACKNOWLEDGE = 262_144  # bytes of values after which the agent is told that they were taken in
+_ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which the agent is told that they were taken in
 _BEAT = encode(m.Beat())
-_NAME = 1000  # characters of a run's id, name or host
+_MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
 
 log = logging.getLogger("looptap")
 
@@ -218,7 +218,7 @@ class Session:
                 self._refuse(_mismatch(version))
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
-            if self._got - self._told >= _ACKNOWLEDGE:
+            if self._got - self._told >= _ACKNOWLEDGE_EVERY_BYTES:
                 self._confirm()
 
     def _confirm(self) -> None:
@@ -262,7 +262,7 @@ class Session:
         if message.version[0] != m.VERSION[0]:
             self._refuse(_mismatch(message.version))
             return
-        if max(map(len, (message.run.id, message.run.name, message.run.host))) > _NAME:
+        if max(map(len, (message.run.id, message.run.name, message.run.host))) > _MAX_NAME_CHARACTERS:
             raise MessageError("A run with a name too long to be one.")
         expected = self._expected
         if expected is not None and (message.run.id, message.run.rank) != (expected.id, expected.rank):

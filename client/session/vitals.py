@@ -9,7 +9,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.streams.durations import duration
 
-EVENT_TYPES = 10_000
+MAX_EVENT_TYPES = 10_000
 """Types of events that an agent may name."""
 QUIET_SECONDS = 2.5
 """Seconds without a heartbeat, of which one comes each second, that are worth a word."""
@@ -18,7 +18,7 @@ STILL_SECONDS = 5.0
 SILENT_TICKS = 5
 """Seconds without an answer after which a run whose link is up counts as silent. They are counted one by one, so that
 a client that was stopped itself takes no agent for silent."""
-_NAME = 500  # characters of what an agent says it is inside of
+_MAX_NAME_CHARACTERS = 500  # characters of what an agent says it is inside of
 
 
 class Vitals:
@@ -65,9 +65,9 @@ class Vitals:
 
     def beat(self, beat: m.Beat) -> None:
         """Take in a heartbeat. Raises MessageError for one that cannot be."""
-        if max(len(beat.events), len(beat.ages)) > EVENT_TYPES:
+        if max(len(beat.events), len(beat.ages)) > MAX_EVENT_TYPES:
             raise MessageError(f"A beat that names {len(beat.events)} types of events.")
-        self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_NAME]
+        self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
         self._idle, self.paused, self.beaten = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
 
     def asked(self, what: str) -> None:

@@ -11,9 +11,9 @@ from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
-from looptap.streams.stream.stream import BUFFER
+from looptap.streams.stream.stream import DEFAULT_BUFFER_ITEMS
 
-EVERY = 1.0
+REPORT_INTERVAL_SECONDS = 1.0
 """Seconds between two reports."""
 
 
@@ -49,7 +49,11 @@ class Estimates:
 
 
 def reports(
-    run: Run, name: str = "progress", on: str | None = None, every: float = EVERY, buffer: int = BUFFER
+    run: Run,
+    name: str = "progress",
+    on: str | None = None,
+    every: float = REPORT_INTERVAL_SECONDS,
+    buffer: int = DEFAULT_BUFFER_ITEMS,
 ) -> LiveStream:
     """The stream of the reports of the `Progress` that a job exposes as ``name``, one in ``every`` seconds at most.
 

@@ -23,8 +23,8 @@ from looptap.streams.values.sizing import size_of
 if TYPE_CHECKING:
     from looptap.client.run import Run
 
-_LARGEST = 1 << 62  # of a number or of an event's number: what is above comes from no loop
-_TEXT, _TEXTS = 10_000, 100  # of what an agent says, this much is kept
+_MAX_VALUE_NUMBER = 1 << 62  # of a number or of an event's number: what is above comes from no loop
+_MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _PINNED: set[LiveStream] = set()  # those with callbacks, which run on if nobody keeps the stream
 
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
@@ -121,12 +121,17 @@ class LiveStream(Stream):
         told = reply if isinstance(reply, dict) else {}
         self.mapped = told.get("mapped") is True
         standing, after = told.get("standing"), told.get("after")
-        if self._attach.named and isinstance(standing, dict) and isinstance(after, int) and 0 <= after <= _LARGEST:
+        if (
+            self._attach.named
+            and isinstance(standing, dict)
+            and isinstance(after, int)
+            and 0 <= after <= _MAX_VALUE_NUMBER
+        ):
             self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
             self._expected = self.begins = after + 1
             upto = told.get("upto")
-            self._upto = upto if isinstance(upto, int) and 0 <= upto <= _LARGEST else 0
+            self._upto = upto if isinstance(upto, int) and 0 <= upto <= _MAX_VALUE_NUMBER else 0
         else:
             self._attach = msgspec.structs.replace(self._attach, named=False)
         self._explanation = _text(told.get("explain"))
@@ -185,7 +190,7 @@ class LiveStream(Stream):
                 self._seams.append(RunSeam(self._expected - 1, *moved))
             if self.standing is not None:  # the next run numbers its values from 1
                 self._offset = self._expected - 1
-        above = min(max(0, self._expected - 1 - self._offset), _LARGEST)
+        above = min(max(0, self._expected - 1 - self._offset), _MAX_VALUE_NUMBER)
         on = self._attach.on if self.standing is None else ""
         return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
 
@@ -239,11 +244,11 @@ class LiveStream(Stream):
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
         if status.reached and not (self._relinked and self.mapped):  # else the first value tells
-            self._go_on_after(min(status.reached, _LARGEST) + self._offset, unknown=False)
+            self._go_on_after(min(status.reached, _MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:
             if self._relinked and not self._settled:  # and it has yielded nothing since
                 self._go_on_after(0, unknown=True)
-            last = min(status.last, _LARGEST) + self._offset if status.last else 0
+            last = min(status.last, _MAX_VALUE_NUMBER) + self._offset if status.last else 0
             if status.state == ENDED and self.run._follow and not self._closing:
                 self._go_on_after(last, unknown=False)
                 self._accounted = True
@@ -253,8 +258,8 @@ class LiveStream(Stream):
 
     def _note(self, notes: Any) -> None:
         for note in notes:
-            if isinstance(note, str) and note[:_TEXT] not in self.notes and len(self.notes) < _TEXTS:
-                self.notes.append(note[:_TEXT])
+            if isinstance(note, str) and note[:_MAX_NOTE_CHARACTERS] not in self.notes and len(self.notes) < _MAX_NOTES:
+                self.notes.append(note[:_MAX_NOTE_CHARACTERS])
 
     def _limit(self, notes: Any) -> None:
         """Show how the budget limits the query now, in place of how it did before."""
@@ -295,11 +300,11 @@ def _release(run: weakref.ref[Run], stream: int) -> None:
 
 
 def _is_number(number: Any) -> TypeGuard[int]:
-    return isinstance(number, int) and 0 <= number <= _LARGEST
+    return isinstance(number, int) and 0 <= number <= _MAX_VALUE_NUMBER
 
 
 def _text(text: Any) -> str:
-    return text[:_TEXT] if isinstance(text, str) else ""
+    return text[:_MAX_NOTE_CHARACTERS] if isinstance(text, str) else ""
 
 
 def _batch(message: m.Values) -> Batch:
@@ -310,9 +315,9 @@ def _batch(message: m.Values) -> Batch:
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
         events.frombytes(message.events)
         times.frombytes(message.times)
-    if not count or len(events) != count or not 0 < message.first <= _LARGEST:
+    if not count or len(events) != count or not 0 < message.first <= _MAX_VALUE_NUMBER:
         raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
-    if not (min(events) >= 0 and max(events) <= _LARGEST and 0 <= message.rank <= _LARGEST):
+    if not (min(events) >= 0 and max(events) <= _MAX_VALUE_NUMBER and 0 <= message.rank <= _MAX_VALUE_NUMBER):
         raise MessageError("Values of events that cannot be.")
     nbytes = _footprint(message, values)
     if len(message.windows) == 8 * count:

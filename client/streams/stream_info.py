@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from looptap.protocol.errors import MessageError
 from looptap.streams.stream.stream import Cost
 
-_MOST = 10_000  # streams that an agent may tell of
+_MAX_STREAMS = 10_000  # streams that an agent may tell of
 
 
 class StreamInfo(NamedTuple):
@@ -46,7 +46,7 @@ class StreamInfo(NamedTuple):
 
 def standing_streams(told: Any) -> list[StreamInfo]:
     """The list that an agent has told. Raises MessageError if it is none."""
-    if not isinstance(told, list | tuple) or len(told) > _MOST:
+    if not isinstance(told, list | tuple) or len(told) > _MAX_STREAMS:
         raise MessageError("The question for the standing streams was answered with something else.")
     return [standing_stream(entry) for entry in told]
 

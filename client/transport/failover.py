@@ -9,7 +9,7 @@ from looptap.client.transport.base import Receiver, Transport
 from looptap.protocol.errors import LinkError, RunEnded
 from looptap.protocol.messages import RunInfo
 
-_PATIENCE = 5.0  # seconds for its agent to let us in
+_ATTACH_TIMEOUT_SECONDS = 5.0  # seconds for its agent to let us in
 
 Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
 """The link to the run that comes after one, not started yet; None while there is none."""
@@ -56,7 +56,7 @@ class FailoverTransport:
                 if self._closed.is_set():  # by somebody who did not see this link
                     self._link.close(0.0)
                     return
-                self._link.start(_FailoverReceiver(self._receiver, self), _PATIENCE)
+                self._link.start(_FailoverReceiver(self._receiver, self), _ATTACH_TIMEOUT_SECONDS)
             except (LinkError, OSError):  # it may be starting, or ending; the next look will tell
                 continue
             self._run = run

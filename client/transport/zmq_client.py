@@ -28,16 +28,18 @@ from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKe
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
 
-TICK = 1.0
+TICK_INTERVAL_SECONDS = 1.0
 """Seconds between two calls of ``on_tick``."""
-_PASS = 64  # frames handled before the other direction has its turn
-_OUTGOING = 10_000
-_RETRY, _RETRY_LONGEST = 0.1, 0.5
-_DIAL = 1.0  # seconds for a lost link to connect: the kernel would try again ever more rarely
-_LAST_WORDS = 0.3  # seconds for what waits when somebody closes the link
-_HUNG_UP = 3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
-_NEVER = 1_000_000_000  # milliseconds
-_ENVELOPE = 1 << 20  # what a message may have around its values
+_MAX_FRAMES_PER_TURN = 64  # frames handled before the other direction has its turn
+_MAX_OUTGOING_FRAMES = 10_000
+_RECONNECT_DELAY_SECONDS, _MAX_RECONNECT_DELAY_SECONDS = 0.1, 0.5
+_CONNECT_TIMEOUT_SECONDS = 1.0  # seconds for a lost link to connect: the kernel would try again ever more rarely
+_LINGER_SECONDS = 0.3  # seconds for what waits when somebody closes the link
+_MAX_FAILED_HANDSHAKES = (
+    3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
+)
+_NEVER_MILLISECONDS = 1_000_000_000  # milliseconds
+_ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 
 
 class ZmqTransport:
@@ -99,8 +101,8 @@ class ZmqTransport:
         """Send one frame. Raises LinkError in a forked child, LimitReached if 10,000 frames wait already."""
         if os.getpid() != self._pid:
             raise LinkError("This run was attached in another process; attach to it in this one.")
-        if len(self._outgoing) >= _OUTGOING:
-            raise LimitReached(f"{_OUTGOING:,} messages wait to be sent to the agent, the bound.")
+        if len(self._outgoing) >= _MAX_OUTGOING_FRAMES:
+            raise LimitReached(f"{_MAX_OUTGOING_FRAMES:,} messages wait to be sent to the agent, the bound.")
         self._outgoing.append(frame)
         self._wake()
 
@@ -149,8 +151,8 @@ class ZmqTransport:
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect, again and again; the error that makes it pointless, None when asked to stop."""
-        pause, attempt, hung_up = _RETRY, 0, 0
-        longest = _RETRY_LONGEST if self._route is None else self._route.longest
+        pause, attempt, hung_up = _RECONNECT_DELAY_SECONDS, 0, 0
+        longest = _MAX_RECONNECT_DELAY_SECONDS if self._route is None else self._route.longest
         while not self._stopping:
             shown = self._endpoints[attempt % len(self._endpoints)]
             attempt += 1
@@ -162,13 +164,13 @@ class ZmqTransport:
                 error = unreachable
             else:
                 with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
-                    error = self._establish(connection, _DIAL if was_up else math.inf)
+                    error = self._establish(connection, _CONNECT_TIMEOUT_SECONDS if was_up else math.inf)
                     if error is None and not self._stopping:
                         if was_up:
                             self._outgoing.clear()
                             self._dispatch(self._receiver.on_back)
                         self._up.set()
-                        pause = _RETRY
+                        pause = _RECONNECT_DELAY_SECONDS
                         self._serve(connection)
                         if self._stopping:
                             return None
@@ -177,7 +179,7 @@ class ZmqTransport:
                     elif self._route is not None and error is not None and not isinstance(error, RefusedKey):
                         error = self._route.broken()
             hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
-            doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _HUNG_UP
+            doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _MAX_FAILED_HANDSHAKES
             if not self._up.is_set():
                 self._suspicion = error
                 if attempt >= len(self._endpoints) and not doubtful:
@@ -221,7 +223,7 @@ class ZmqTransport:
         poller = zmq.Poller()
         for source in (connection.socket, connection.monitor, self._wake_out):
             poller.register(source, zmq.POLLIN)
-        next_tick, give_up = time.monotonic() + TICK, math.inf
+        next_tick, give_up = time.monotonic() + TICK_INTERVAL_SECONDS, math.inf
         while True:
             if connection.lost:
                 while self._receive_some(connection.socket):  # a goodbye may have come before the end
@@ -229,7 +231,7 @@ class ZmqTransport:
                 return
             waiting = self._send_some(connection.socket)
             if self._stopping:
-                give_up = min(give_up, time.monotonic() + _LAST_WORDS)
+                give_up = min(give_up, time.monotonic() + _LINGER_SECONDS)
                 if not waiting or time.monotonic() >= give_up:
                     return
             poller.register(connection.socket, zmq.POLLIN | (zmq.POLLOUT if waiting else 0))
@@ -241,7 +243,7 @@ class ZmqTransport:
             if connection.monitor in ready:
                 connection.seen()
             if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK
+                next_tick = time.monotonic() + TICK_INTERVAL_SECONDS
                 self._dispatch(self._receiver.on_tick)
 
     def _drain_wake(self) -> None:
@@ -251,7 +253,7 @@ class ZmqTransport:
 
     def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
         """Send some of what waits; whether something is left."""
-        for _ in range(_PASS):
+        for _ in range(_MAX_FRAMES_PER_TURN):
             if not self._outgoing:
                 return False
             try:
@@ -263,7 +265,7 @@ class ZmqTransport:
 
     def _receive_some(self, dealer: zmq.Socket[bytes]) -> bool:
         """Take in some of what has come; whether there may be more."""
-        for _ in range(_PASS):
+        for _ in range(_MAX_FRAMES_PER_TURN):
             try:
                 frame = dealer.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -316,18 +318,18 @@ class _Connection:
             zmq.CURVE_SERVERKEY: server,
             zmq.CURVE_PUBLICKEY: keys.public,
             zmq.CURVE_SECRETKEY: keys.secret,
-            zmq.MAXMSGSIZE: limits.outbound_message + _ENVELOPE,
+            zmq.MAXMSGSIZE: limits.outbound_message + _ENVELOPE_BYTES,
             # Unbounded: what may be on its way is bounded by the bytes that were acknowledged, and a heartbeat after
             # the agent's death ends the process while libzmq holds back frames (an assertion in its engine).
             zmq.RCVHWM: 0,
-            zmq.SNDHWM: _OUTGOING,
+            zmq.SNDHWM: _MAX_OUTGOING_FRAMES,
             zmq.HANDSHAKE_IVL: int(1000 * limits.handshake),
             zmq.HEARTBEAT_IVL: int(1000 * limits.heartbeat),
             zmq.HEARTBEAT_TIMEOUT: int(1000 * limits.heartbeat_timeout),
             zmq.HEARTBEAT_TTL: int(1000 * limits.heartbeat_timeout),
             # A new socket each time: frames of the old link must not reach the new one. Not -1: with it, libzmq
             # drops what it has received and nobody has read yet, such as a goodbye.
-            zmq.RECONNECT_IVL: _NEVER,
+            zmq.RECONNECT_IVL: _NEVER_MILLISECONDS,
             zmq.IPV6: 1,
         }
         for option, value in options.items():

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import zmq
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
-THREADS = 2
+IO_THREADS = 2
 """Threads of libzmq that encrypt and decrypt: a link with large arrays does not hold up all others."""
-SOCKETS = 16_384
+MAX_SOCKETS = 16_384
 """The bound on sockets; a link has three."""
 
 
@@ -34,8 +34,8 @@ class _Shared:
     def context(self) -> Iterator[Context]:
         with self._lock:
             if self._context is None:
-                self._context = zmq.Context(THREADS)
-                self._context.set(zmq.MAX_SOCKETS, SOCKETS)
+                self._context = zmq.Context(IO_THREADS)
+                self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
             self._links += 1
             context = self._context
         try:

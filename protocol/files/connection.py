@@ -27,7 +27,7 @@ from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process_identity import Process
 
-MAX_FILE = 65_536
+MAX_FILE_BYTES = 65_536
 """Bytes of a connection file that is believed."""
 
 IPC = "ipc://"
@@ -272,9 +272,9 @@ def _read_private(path: Path) -> bytes:
             )
         if sys.platform != "win32" and about.st_mode & 0o077:
             raise UnsafeFile(f"Other users can read the keys in {path}. Close it: chmod 600 {path}")
-        data = stream.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
-        raise UnsafeFile(f"{path} is larger than {MAX_FILE:,} bytes: no connection file. Remove it: rm {path}")
+        data = stream.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise UnsafeFile(f"{path} is larger than {MAX_FILE_BYTES:,} bytes: no connection file. Remove it: rm {path}")
     return data
 
 

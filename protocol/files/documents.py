@@ -15,7 +15,7 @@ import yaml
 from looptap.protocol.files.regular_files import read_regular
 from looptap.streams.errors import LooptapError
 
-WIDE = 1_000_000
+LINE_CHARACTERS = 1_000_000
 """Characters of a line, so that an entry has one."""
 MAX_BYTES = 16_777_216
 """Bytes of a file that is read."""
@@ -69,7 +69,9 @@ def entries(records: list[dict[str, Any]]) -> str:
     """
     if not records:
         return ""
-    return yaml.dump(records, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=WIDE, allow_unicode=True)
+    return yaml.dump(
+        records, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=LINE_CHARACTERS, allow_unicode=True
+    )
 
 
 def _check_size(top: Any) -> None:

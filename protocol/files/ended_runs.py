@@ -17,7 +17,7 @@ from looptap.protocol.files.connection import check_directory, is_ours
 FILE_NAME = "ended.jsonl"
 MAX_BYTES = 65_536
 """Bytes of the file from which on its older half goes."""
-_TEXT = 500  # characters of a reason
+_MAX_TEXT_CHARACTERS = 500  # characters of a reason
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def note(run: Ended, directory: Path) -> None:
     """Add a run to those that have ended in ``directory``. Raises OSError or UnsafeFile."""
     check_directory(directory)
     path = directory / FILE_NAME
-    line = msgspec.json.encode(msgspec.structs.replace(run, reason=run.reason[:_TEXT])) + b"\n"
+    line = msgspec.json.encode(msgspec.structs.replace(run, reason=run.reason[:_MAX_TEXT_CHARACTERS])) + b"\n"
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(os.open(path, flags, 0o600), "r+b", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

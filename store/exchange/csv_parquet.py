@@ -20,7 +20,7 @@ from looptap.store.exchange.tensorboard_events import ScalarPoint, write
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.stream import Stream
 
-_SLICE = 4096
+_ROWS_PER_SLICE = 4096
 _ABOUT = ("number", "event", "rank", "time", "wall")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # what a text begins with that spreadsheets compute
 _count = itertools.count()
@@ -102,7 +102,7 @@ def _values(stream: Stream) -> Iterator[Record]:
     position = 0
     while True:
         with stream._changed:
-            batch, position = stream._buffer.part(position, _SLICE)
+            batch, position = stream._buffer.part(position, _ROWS_PER_SLICE)
         if batch is None:
             return
         yield from (record for record in batch.records() if record.error is None)

@@ -102,17 +102,19 @@ class Damaged(ValueError):
     """Bytes that are no record of an event file."""
 
 
-_MOST = 1 << 30  # bytes of a record
-_CHECKED = 65_536  # bytes of a record up to which it is read, its CRC taken at 80 ns a byte; larger ones are no scalars
+_MAX_RECORD_BYTES = 1 << 30  # bytes of a record
+_MAX_CHECKED_BYTES = (
+    65_536  # bytes of a record up to which it is read, its CRC taken at 80 ns a byte; larger ones are no scalars
+)
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
     """The scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
-        if check != masked_crc(head[:8]) or length > _MOST:
+        if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:
             raise Damaged("the length of a record is damaged")
-        if length > _CHECKED:
+        if length > _MAX_CHECKED_BYTES:
             file.seek(length + 4, os.SEEK_CUR)
             continue
         data, tail = file.read(length), file.read(4)

@@ -16,9 +16,9 @@ from looptap.store.errors import StoreError
 from looptap.streams.errors import LooptapError, SnapshotError
 from looptap.streams.stream.buffer import ERROR, Batch
 
-COLUMNS = 9
+COLUMN_COUNT = 9
 """Columns of an item."""
-MOST = 500_000_000
+MAX_VALUE_BYTES = 500_000_000
 """Bytes of a value; SQLite's own bound is twice that."""
 
 _Scalar: TypeAlias = bool | int | float | str | None
@@ -26,7 +26,7 @@ _SCALAR = frozenset({bool, int, float, str, type(None)})
 _json = msgspec.json.Encoder().encode
 _row = msgspec.json.Decoder(tuple[_Scalar, ...]).decode
 _NAN, _TRUE, _FALSE = pack(float("nan")), pack(True), pack(False)
-_BIG = 1 << 63
+_INTEGER_LIMIT = 1 << 63
 
 
 def stored(value: Any) -> tuple[Any, Any]:
@@ -46,11 +46,11 @@ def stored(value: Any) -> tuple[Any, Any]:
         except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, a lone surrogate
             pass
     elif kind is int:
-        return (value, None) if -_BIG <= value < _BIG else (None, pack(value))
+        return (value, None) if -_INTEGER_LIMIT <= value < _INTEGER_LIMIT else (None, pack(value))
     elif kind is bool:
         return int(value), _TRUE if value else _FALSE
     packed = pack(value)
-    if len(packed) > MOST:
+    if len(packed) > MAX_VALUE_BYTES:
         raise SnapshotError(f"The result has {len(packed):,} bytes, more than the store takes. Reduce it in the query.")
     return None, packed
 
@@ -91,7 +91,7 @@ def fact_of(column: Any) -> Any:
 
 
 def parameters(stream: int, batch: Batch) -> list[Any]:
-    """The items of a batch, `COLUMNS` parameters each, one after the other."""
+    """The items of a batch, `COLUMN_COUNT` parameters each, one after the other."""
     out: list[Any] = []
     first, clock, rank = batch.first, batch.clock, batch.rank
     flags = batch.flags or bytes(len(batch.values))

@@ -27,9 +27,9 @@ SMALL_FILE_BYTES = 1_000_000
 STEPS_BETWEEN_LOOKS = 100_000
 """Steps of SQLite's machine, about 2 ms, after which it is asked whether that is enough."""
 
-_BUSY = 5.0  # seconds to wait for a writer that locks the file
+_BUSY_TIMEOUT_SECONDS = 5.0  # seconds to wait for a writer that locks the file
 _ROWS = 4096  # of a page
-_HOLES = 64  # a file of which the disk holds less than this part is taken for one with holes
+_SPARSE_DIVISOR = 64  # a file of which the disk holds less than this part is taken for one with holes
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # how a journal ends that names a file beside it
 _BESIDE = ("-journal", "-wal", "-shm")
 
@@ -113,7 +113,7 @@ def size_of(path: Path) -> int:
         except OSError:
             continue
         on_disk = getattr(about, "st_blocks", 0) * 512
-        found += min(about.st_size, _HOLES * on_disk) if on_disk else about.st_size
+        found += min(about.st_size, _SPARSE_DIVISOR * on_disk) if on_disk else about.st_size
     return found
 
 
@@ -155,7 +155,9 @@ def _names_another(journal: Path) -> bool:
 
 def _database(path: Path, options: str) -> Database:
     uri = f"file:{quote(str(path.absolute()))}?{options}"
-    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+    )
     try:
         database = Database(connection, path)
         database._bounded("SELECT 1 FROM sqlite_schema", ())

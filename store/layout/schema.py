@@ -13,7 +13,7 @@ from looptap.store.errors import StoreError
 
 APPLICATION = int.from_bytes(b"ltap", "big")
 """SQLite's application_id of a stored run."""
-VERSION = 1
+SCHEMA_VERSION = 1
 """The version of the tables, SQLite's user_version. A file of an older one opens for ever."""
 
 Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
@@ -65,7 +65,7 @@ CREATE VIEW series AS
     SELECT streams.name AS stream, items.number, items.event, rank, time, wall, value, packed
     FROM items JOIN streams ON streams.id = items.stream WHERE flags & 2 = 0;
 PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {SCHEMA_VERSION};
 """
 
 
@@ -80,10 +80,10 @@ def check(select: Select, path: Path | str) -> None:
     ((version,),) = select("PRAGMA user_version")
     if application != APPLICATION:
         raise StoreError(f"{path} is an SQLite database, but no run that looptap has stored.")
-    if version > VERSION:
+    if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} was written by a newer looptap (version {version} of the file, and this one reads up to "
-            f"{VERSION}); install a newer looptap to open it."
+            f"{SCHEMA_VERSION}); install a newer looptap to open it."
         )
     if version < 1:
         raise StoreError(f"{path} has the version {version} of a stored run, which there never was: it is damaged.")

@@ -13,10 +13,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from looptap.streams.aggregations.moments import elements
-from looptap.streams.aggregations.sketches import EXACT, Counts, FineGrid, Floats, QuantileSketch, interpolate
+from looptap.streams.aggregations.sketches import (
+    MAX_EXACT_NUMBERS,
+    Counts,
+    FineGrid,
+    Floats,
+    QuantileSketch,
+    interpolate,
+)
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_floats
 
-EXACT_HISTOGRAM = 65_536
+MAX_EXACT_HISTOGRAM_NUMBERS = 65_536
 """Numbers up to which a histogram of unknown range is exact."""
 
 
@@ -96,7 +103,7 @@ class Histogram:
         """Count a number, or all numbers of an array or a tensor."""
         if type(item) is float or type(item) is int:
             self._pending.append(item)
-            if len(self._pending) >= EXACT:
+            if len(self._pending) >= MAX_EXACT_NUMBERS:
                 self._flush()
         else:
             self._take(as_floats(item))
@@ -123,7 +130,7 @@ class Histogram:
             self._grid.add(numbers)
             return
         self._kept.append(numbers)
-        if self._numbers > EXACT_HISTOGRAM:
+        if self._numbers > MAX_EXACT_HISTOGRAM_NUMBERS:
             assert isinstance(self._bins, int)
             cells = 1 << max(13, (64 * self._bins - 1).bit_length())
             self._grid = FineGrid(np.concatenate(self._kept), cells)

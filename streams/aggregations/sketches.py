@@ -21,7 +21,7 @@ import numpy as np
 
 from looptap.streams.values.sizing import as_number
 
-EXACT = 4096
+MAX_EXACT_NUMBERS = 4096
 """Numbers up to which a quantile is exact; also the size of a buffer. Even."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -51,7 +51,7 @@ class QuantileSketch:
             item = as_number(item, self.name)
         buffer = self._buffer
         buffer.append(item)
-        if len(buffer) > EXACT:
+        if len(buffer) > MAX_EXACT_NUMBERS:
             self._compress()
 
     @property
@@ -80,7 +80,7 @@ class QuantileSketch:
         self._nan = self._nan or other._nan
         self.n += other.n
         self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
-        if len(self._buffer) > EXACT:
+        if len(self._buffer) > MAX_EXACT_NUMBERS:
             self._compress()
         number = 0
         while number < len(self._levels):
@@ -120,7 +120,7 @@ class QuantileSketch:
         """Halve a full level of weight 2 ** (number + 1) into the next one."""
         level = self._level(number)
         size = sum(part.size for part in level)
-        if size < EXACT:
+        if size < MAX_EXACT_NUMBERS:
             return
         numbers = np.sort(np.concatenate(level), kind="stable")
         even = size // 2 * 2

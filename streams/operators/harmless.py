@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.values.checks import HELPERS
 
-MANY = 99
+MAX_POSITIONAL_ARGUMENTS = 99
 """Positional arguments of a function that writes to none of them."""
 
 
@@ -51,13 +51,15 @@ CONSTANTS = {
 CONSTANTS["numpy"] = CONSTANTS["np"]
 OUT = ("np", "numpy", "torch")  # a function of these that is handed over may be given an array to write to
 MODULES: dict[str, Mapping[str, int]] = {
-    "math": dict.fromkeys((name for name, value in vars(math).items() if callable(value) and name[0] != "_"), MANY),
-    "statistics": dict.fromkeys(STATISTICS, MANY),
-    "itertools": dict.fromkeys((name for name in vars(itertools) if name[0] not in "_"), MANY),
+    "math": dict.fromkeys(
+        (name for name, value in vars(math).items() if callable(value) and name[0] != "_"), MAX_POSITIONAL_ARGUMENTS
+    ),
+    "statistics": dict.fromkeys(STATISTICS, MAX_POSITIONAL_ARGUMENTS),
+    "itertools": dict.fromkeys((name for name in vars(itertools) if name[0] not in "_"), MAX_POSITIONAL_ARGUMENTS),
     "functools": {"reduce": 3},
     "operator": dict.fromkeys(OPERATORS, 2),
     "collections": {"Counter": 1},
-    "heapq": {"nlargest": 3, "nsmallest": 3, "merge": MANY},
+    "heapq": {"nlargest": 3, "nsmallest": 3, "merge": MAX_POSITIONAL_ARGUMENTS},
     **{module: {**ARRAYS, **DOTTED} for module in OUT},
 }
 HANDED = _words("map filter reduce starmap takewhile dropwhile filterfalse")

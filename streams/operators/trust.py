@@ -18,7 +18,7 @@ from looptap.streams.operators.harmless import (
     CONSTANTS,
     HANDED,
     KEYWORDS,
-    MANY,
+    MAX_POSITIONAL_ARGUMENTS,
     METHODS,
     MODEL_HELPERS,
     MODEL_METHODS,
@@ -263,7 +263,7 @@ class _Tree:
         f = node.func
         if any(k.arg not in KEYWORDS for k in node.keywords):
             raise _Unknown(node)
-        count = MANY if any(isinstance(part, ast.Starred) for part in node.args) else len(node.args)
+        count = MAX_POSITIONAL_ARGUMENTS if any(isinstance(part, ast.Starred) for part in node.args) else len(node.args)
         if isinstance(f, ast.Name):
             if f.id in bound or f.id not in self.names | {"recent", "latest"}:
                 raise _Unknown(node)

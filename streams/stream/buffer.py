@@ -19,9 +19,9 @@ PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
 """Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here; its event is done
 anew."""
 
-_CHUNK_ITEMS = 4096
-_CHUNK_BYTES = 1 << 20
-_CLOCK_JITTER = 1e-3  # seconds; below it two batches share one wall clock
+_MAX_CHUNK_ITEMS = 4096
+_MAX_CHUNK_BYTES = 1 << 20
+_CLOCK_JITTER_SECONDS = 1e-3  # seconds; below it two batches share one wall clock
 
 
 Convert: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -154,7 +154,7 @@ class _Chunk:
             and (batch.ranks is None) == (self.ranks is None)
             and len(self.values) + len(batch.values) <= items
             and self.nbytes + nbytes <= most
-            and abs(batch.clock - self.clock) < _CLOCK_JITTER
+            and abs(batch.clock - self.clock) < _CLOCK_JITTER_SECONDS
         )
 
     def extend(self, batch: Batch, nbytes: int) -> None:
@@ -197,8 +197,8 @@ class StreamBuffer:
         self.peak_bytes = 0
         self._chunks: deque[_Chunk] = deque()
         self._convert: Convert | None = None
-        self._chunk_items = max(1, min(_CHUNK_ITEMS, items // 8))
-        self._chunk_bytes = min(_CHUNK_BYTES, nbytes // 8)
+        self._chunk_items = max(1, min(_MAX_CHUNK_ITEMS, items // 8))
+        self._chunk_bytes = min(_MAX_CHUNK_BYTES, nbytes // 8)
 
     def append(self, batch: Batch) -> None:
         """Add a batch; forget the oldest items above the bounds."""

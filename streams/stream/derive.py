@@ -12,9 +12,9 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Sliding, as_window
 from looptap.streams.stream.buffer import AGAIN, ERROR, PARTIAL, Batch
 from looptap.streams.stream.feed import FAILED
-from looptap.streams.stream.stream import BUFFER, Stream
+from looptap.streams.stream.stream import DEFAULT_BUFFER_ITEMS, Stream
 
-_ERRORS_IN_A_ROW = 100
+_MAX_ERRORS_IN_A_ROW = 100
 _NO_PART = re.compile(r"object has no attribute '(\w+)'")
 
 
@@ -32,7 +32,7 @@ class DerivedStream(Stream):
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
-        buffer: int = BUFFER,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
         name: str = "",
     ) -> None:
         known = None if source.fields is None else frozenset(source.fields)
@@ -76,7 +76,7 @@ class DerivedStream(Stream):
                 out.add(event, time, self._told(found), flag & (PARTIAL | AGAIN))
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
-        if self._in_a_row >= _ERRORS_IN_A_ROW:
+        if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
             self.source._unsubscribe(self._subscriber)
             self._finish(FAILED, f"{self._in_a_row} errors in a row: {self.traceback.strip()}")
 

@@ -17,9 +17,11 @@ from looptap.streams.values.rows import rows
 LIVE, ENDED, FAILED = "live", "ended", "failed"
 """The states of a stream."""
 
-_SLICE = 256  # items that a callback gets before the callbacks of other streams have their turn
-_TICK = 0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-_GAPS = 1000
+_MAX_ITEMS_PER_CALLBACK_TURN = 256  # items that a callback gets before the callbacks of other streams have their turn
+_INTERRUPT_CHECK_SECONDS = (
+    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
+)
+_MAX_GAPS = 1000
 
 
 class Subscriber:
@@ -52,8 +54,8 @@ class Feed:
         self._latest: Any = None
         self._expected = 1
         self._missing = 0
-        self._gaps: deque[Gap] = deque(maxlen=_GAPS)
-        self._seams: deque[RunSeam] = deque(maxlen=_GAPS)
+        self._gaps: deque[Gap] = deque(maxlen=_MAX_GAPS)
+        self._seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
         self._subscribers: list[Subscriber] = []
         self._pumping = self._pump_again = False
         self._wakes: dict[Callable[[], None], None] = {}
@@ -142,10 +144,10 @@ class Feed:
         """Wait, with the lock held, until it is so or the stream ends; False after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not ready() and self.state == LIVE:
-            left = _TICK if deadline is None else deadline - time.monotonic()
+            left = _INTERRUPT_CHECK_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._changed.wait(min(left, _TICK))
+            self._changed.wait(min(left, _INTERRUPT_CHECK_SECONDS))
         return True
 
     def _take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
@@ -203,7 +205,7 @@ class Feed:
     def _serve(self, subscriber: Subscriber) -> bool:
         with self._changed:
             subscriber.missed += max(0, self._buffer.start - subscriber.position)
-            batch, subscriber.position = self._buffer.part(subscriber.position, _SLICE)
+            batch, subscriber.position = self._buffer.part(subscriber.position, _MAX_ITEMS_PER_CALLBACK_TURN)
             over = self.state != LIVE
         if not subscriber.active:
             return False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from looptap.streams.stream.stream import Stream
 
-SLICE = 1024
+MAX_VALUES_PER_READ = 1024
 """Values that a reader takes at a time."""
 
 
@@ -30,7 +30,7 @@ class Follow:
     def __iter__(self) -> Iterator[Any]:
         stream, position = self._stream, self._position
         while True:
-            values, position, over = stream._take(position, SLICE)
+            values, position, over = stream._take(position, MAX_VALUES_PER_READ)
             yield from values
             if over:
                 self._end()
@@ -44,7 +44,7 @@ class Follow:
         stream, position = self._stream, self._position
         loop = asyncio.get_running_loop()
         while True:
-            values, position, over = stream._take(position, SLICE)
+            values, position, over = stream._take(position, MAX_VALUES_PER_READ)
             for value in values:
                 yield value
             if over:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from looptap.streams.stream.derive import DerivedStream
 
-__all__ = ["BUFFER", "BUFFER_BYTES", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
+__all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_BUFFER_ITEMS", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
 
-BUFFER = 200_000
+DEFAULT_BUFFER_ITEMS = 200_000
 """Items that a stream keeps, unless ``buffer=`` says otherwise."""
-BUFFER_BYTES = 268_435_456
+DEFAULT_BUFFER_BYTES = 268_435_456
 """Bytes that a stream's items may take, about, unless ``buffer_bytes=`` says otherwise."""
 
 
@@ -67,8 +67,8 @@ class Stream(Feed):
         text: str = "",
         on: str = "",
         fields: Sequence[str] | None = None,
-        buffer: int = BUFFER,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
         super().__init__(buffer, buffer_bytes, fields)
         self.name, self.text, self.on = name or text, text, on
@@ -290,7 +290,7 @@ class Stream(Feed):
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
-        buffer: int = BUFFER,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
         name: str = "",
     ) -> DerivedStream:
         """A stream derived from this one by a query over its ``values``, evaluated in this process.

@@ -12,7 +12,7 @@ from looptap.streams.values.torch_interop import dense, full, is_tensor, local, 
 
 What = Literal["grad", "weight"]
 
-_SMALL = 256
+_MAX_INLINE_ELEMENTS = 256
 """Elements up to which calling torch costs more than computing."""
 
 
@@ -84,12 +84,12 @@ def _norms(tensors: list[Any], kind: str) -> list[Any]:
     if not tensors[0].is_cpu:
         return list(_fused(tensors, kind).unbind())
     # Of small tensors a call of torch costs more than its work: they are done all at once.
-    small = [tensor for tensor in tensors if tensor.numel() <= _SMALL]
+    small = [tensor for tensor in tensors if tensor.numel() <= _MAX_INLINE_ELEMENTS]
     if not small:
         return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
-    large = [tensor for tensor in tensors if tensor.numel() > _SMALL]
+    large = [tensor for tensor in tensors if tensor.numel() > _MAX_INLINE_ELEMENTS]
     at_once, fused = iter(_norms_at_once(small, kind)), iter(_fused(large, kind).tolist() if large else ())
-    return [next(at_once if tensor.numel() <= _SMALL else fused) for tensor in tensors]
+    return [next(at_once if tensor.numel() <= _MAX_INLINE_ELEMENTS else fused) for tensor in tensors]
 
 
 def _fused(tensors: list[Any], kind: str) -> Any:

@@ -23,7 +23,7 @@ MAX_ITEMS = 256
 """Items of containers that are looked at; one with more is not known to be plain."""
 MAX_MODULES = 2000
 """Submodules and parameters of a model that are looked at."""
-LOOKS_BETWEEN_CHECKS = 64
+MAX_LOOKS_BETWEEN_CHECKS = 64
 """How often a model that was found plain is taken for it before its submodules are looked at again."""
 MAX_TYPES = 2000
 """Types whose kind is remembered; classes made in a loop must not pile up."""
@@ -130,7 +130,7 @@ def is_plain_model(model: Any) -> bool:
         return False
     if len(_models) > 100:
         _models.clear()
-    _models[id(model)] = (weakref.ref(model), LOOKS_BETWEEN_CHECKS)
+    _models[id(model)] = (weakref.ref(model), MAX_LOOKS_BETWEEN_CHECKS)
     return True
 
 

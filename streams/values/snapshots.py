@@ -19,10 +19,10 @@ import numpy as np
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
 
-MAX_BYTES = 4_000_000
+DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
 NUMBERS = frozenset({float, int, bool, type(None)})
-_DEPTH = 64
+_MAX_DEPTH = 64
 _CONTAINER_BYTES = 64  # what an empty list takes
 _NUMBER_BYTES = 64  # what a number with its envelope costs on its way out
 
@@ -99,7 +99,7 @@ class _Refusal(SnapshotError):
         return f"the result{self.path} is {self.what}"
 
 
-def snapshot(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
+def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any, int]:
     """A detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
@@ -127,7 +127,7 @@ def snapshot(value: Any, max_bytes: int = MAX_BYTES) -> tuple[Any, int]:
     return (Pending(copy) if walk.pending else copy), max(walk.bytes, _NUMBER_BYTES)
 
 
-def take_item(value: Any, max_bytes: int = MAX_BYTES) -> Any:
+def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
     """A detached copy of ``value`` for a reducer: like `snapshot`, but a device tensor stays on its device."""
     kind = type(value)
     if kind in NUMBERS:
@@ -211,8 +211,8 @@ def _copy(value: Any, walk: _Walk, depth: int) -> Any:
     if kind in NUMBERS:
         walk.bytes += _NUMBER_BYTES
         return value
-    if depth > _DEPTH:
-        raise _Refusal(f"nested more than {_DEPTH} deep (or contains itself).")
+    if depth > _MAX_DEPTH:
+        raise _Refusal(f"nested more than {_MAX_DEPTH} deep (or contains itself).")
     return (_copiers.get(kind) or _find_copier(kind, value))(value, walk, depth)
 
 

@@ -37,4 +37,4 @@ if __name__ == "__main__":
     import looptap.store.writer
 
     looptap.store.writer.about = lambda: {"host": "somewhere"}
-    write(Path(__file__).with_name(f"version-{schema.VERSION}.looptap"))
+    write(Path(__file__).with_name(f"version-{schema.SCHEMA_VERSION}.looptap"))

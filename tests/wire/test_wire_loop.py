@@ -256,7 +256,7 @@ def test_a_flood_of_values_does_not_keep_a_request_waiting(wire):
 
 @pytest.mark.parametrize("where", ["flush", "linger", "on_heartbeat_timer", "posted"])
 def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire, until, monkeypatch, where):
-    monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
     failures = []
     wire.open(limits=Limits(heartbeat=0.01), on_failure=failures.append)
     client = attach(wire)
@@ -304,8 +304,8 @@ def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire, until):
 
 
 def test_faults_with_quiet_time_between_them_never_end_the_link(wire, until, monkeypatch):
-    monkeypatch.setattr(link_module, "RESTARTS", (0.001, 0.001, 0.001))
-    monkeypatch.setattr(link_module, "FORGIVEN", 0.0)
+    monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(link_module, "FAULT_MEMORY_SECONDS", 0.0)
     wire.open()
     for i in range(8):
         wire.link.post(lambda: 1 / 0)
@@ -350,8 +350,8 @@ def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
 
 
 def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
-    monkeypatch.setattr(reactor, "FRESH", 0.01)
-    monkeypatch.setattr(reactor, "LOOK", 0.01)
+    monkeypatch.setattr(reactor, "TOUCH_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.01)
     path = wire.directory / "connection.json"
     path.touch()
     wire.open()

@@ -7,13 +7,13 @@ import os
 from collections import deque
 from collections.abc import Iterable
 
-_LATE = 0.02
+_LATE_SHARE = 0.02
 """A fresh batch that was waited for longer, as a share of the time since the one before, came as soon as it could."""
-_RESTED = 0.1
+_REST_SHARE = 0.1
 """Above this share of a step a wait is a rest, after which the next steps are slower: caches have to be filled."""
-_ENOUGH, _REMEMBERED = 8, 512
+_MIN_BATCHES, _MAX_REMEMBERED_BATCHES = 8, 512
 """Batches without a rest that tell how long one takes, and how many batches ago they may have been."""
-_STARVING = 0.2
+_STARVING_SHARE = 0.2
 """Above this share of waiting most batches are late: intervals tell how long one takes. Below, only slow ones are."""
 
 
@@ -54,7 +54,7 @@ class StageMeter:
         self._weighed.append(step + main + wait)
         self._recent.append((wait, step + main + wait))
         self._number += 1
-        self._since = self._since + 1 if wait <= _RESTED * (step + main) else 0
+        self._since = self._since + 1 if wait <= _REST_SHARE * (step + main) else 0
         if self._since:
             self._unrested.append((self._number, self._since, step + main))
 
@@ -63,8 +63,10 @@ class StageMeter:
         for name, value in seconds.items():
             self._stages.setdefault(name, deque(maxlen=32)).append(value)
         self._serial.append(wait)
-        late, self._late = self._late, wait > _LATE * interval
-        if self.workers and late and self._late and self.starved > _STARVING:  # both came as soon as they were made
+        late, self._late = self._late, wait > _LATE_SHARE * interval
+        if (
+            self.workers and late and self._late and self.starved > _STARVING_SHARE
+        ):  # both came as soon as they were made
             self._intervals.append(interval)
             if (inside := self._inside()) > 0:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
@@ -87,10 +89,10 @@ class StageMeter:
         factor of `ratio` it does not rest.
         """
         if self.workers:
-            first, lately = self._number - _REMEMBERED, list(self._unrested)
+            first, lately = self._number - _MAX_REMEMBERED_BATCHES, list(self._unrested)
             for least in (2, 1):
                 found = [took for number, since, took in lately if since >= least and number > first]
-                if len(found) >= _ENOUGH:
+                if len(found) >= _MIN_BATCHES:
                     return middle(found)
         return middle(list(self._steps)) + middle(list(self._mains))
 
@@ -99,7 +101,7 @@ class StageMeter:
         """Seconds between two fresh batches when nothing holds their makers up; NaN while unknown."""
         if not self.workers:
             return middle(list(self._serial))
-        if self.starved > _STARVING and self._intervals:
+        if self.starved > _STARVING_SHARE and self._intervals:
             return middle(list(self._intervals))
         inside = self._inside() * self._scale
         return inside if inside > 0 else math.nan

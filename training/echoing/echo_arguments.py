@@ -12,7 +12,7 @@ from looptap.streams.errors import ControlError
 BEFORE, AFTER, BATCH, SHUFFLED = "example_before_augment", "example_after_augment", "batch", "batch_shuffled"
 MODES = (BEFORE, AFTER, BATCH, SHUFFLED)
 """Insertion points: what is repeated, and where."""
-HIGHEST = 64.0
+MAX_FACTOR = 64.0
 """The highest factor."""
 
 

@@ -13,15 +13,15 @@ from looptap.streams.control import Control
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing import echo_state as states
 from looptap.training.echoing.auto_factor import Auto, StageMeter
-from looptap.training.echoing.echo_arguments import BATCH, HIGHEST, MODES, Automatic, Factor, Mode
+from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Copies, batch_length, open_source
 
-_START = 4
+_START_BATCHES = 4
 """Batches that the buffer holds at most at the start of an epoch: as many as one fresh batch makes, so none waits."""
-_GROWTH = 4
+_GROWTH_DIVISOR = 4
 """It then grows by this part of a batch with each: a slow loader is not waited for twice as long meanwhile."""
 
 
@@ -46,7 +46,7 @@ class Echo(Flow):
     ([[1, 2], [1, 2], [3, 4], [3, 4]], 4)
     """
 
-    factor = Factor(float, default=1.0, minimum=1.0, maximum=HIGHEST, doc="how often each item is used")
+    factor = Factor(float, default=1.0, minimum=1.0, maximum=MAX_FACTOR, doc="how often each item is used")
     auto = Automatic(bool, default=False, doc="hold the factor where the loop is just fed")
     mode = Mode(choices=MODES, default=BATCH, doc="what is echoed, and where; from the next epoch on")
     buffer = Control(int, minimum=1, default=1000, unit="examples", doc="how many are shuffled after the echo")
@@ -80,8 +80,8 @@ class Echo(Flow):
         self._end = echo_arguments.one_of("end", end, ("drain", "drop"))
         self._guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
         self._every = echo_arguments.positive("agree_every", agree_every, whole=True)
-        if not 1.0 <= echo_arguments.positive("bound", bound) <= HIGHEST:
-            raise ValueError(f"bound={bound!r}: it is a factor, from 1 to {HIGHEST:g}.")
+        if not 1.0 <= echo_arguments.positive("bound", bound) <= MAX_FACTOR:
+            raise ValueError(f"bound={bound!r}: it is a factor, from 1 to {MAX_FACTOR:g}.")
         self.schedule: Callable[[int], float] | None = None
         ranks, rank = _ranks()
         self.apart = ranks > 1 and broadcast is None
@@ -152,7 +152,7 @@ class Echo(Flow):
             before = versions(batch) if guarded else []
             self._in_epoch += 1
             self.steps += 1
-            self._room += -(-(self._size or 1) // _GROWTH)
+            self._room += -(-(self._size or 1) // _GROWTH_DIVISOR)
             self.seen += batch_length(held[0]) if self._whole else len(examples)
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = self._waited, clock()
@@ -184,7 +184,7 @@ class Echo(Flow):
         return state
 
     def _first_room(self) -> int:
-        return min(_START, math.ceil(self._factor)) * (self._size or 1)
+        return min(_START_BATCHES, math.ceil(self._factor)) * (self._size or 1)
 
     def _look(self) -> None:
         """What is wanted for the batch to come."""

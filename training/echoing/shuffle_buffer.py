@@ -7,11 +7,11 @@ from typing import Any
 
 from looptap.training.echoing.pytrees import Packed
 
-_SPARSE = 4
+_SPARSE_DIVISOR = 4
 """Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
 
 
-_TRIES = 8
+_MAX_TRIES = 8
 """A copy of what the batch has already is put back so often: two in one batch teach less than in two. Most of a buffer
 are others, unless it ends."""
 
@@ -81,7 +81,7 @@ class ShuffleBuffer:
         items, random, found = self.items, self._order.random, []
         had = set() if had is None else had
         for _ in range(many):
-            for _ in range(_TRIES):
+            for _ in range(_MAX_TRIES):
                 at = int(random() * len(items))
                 if (item := items[at].key[:2]) not in had:
                     had.add(item)
@@ -100,7 +100,7 @@ class ShuffleBuffer:
         left = len(piece.examples)
         if not left:
             self.nbytes -= piece.nbytes
-        elif self.nbytes > self._roomy and piece.whole > 1 and left * _SPARSE <= piece.whole:
+        elif self.nbytes > self._roomy and piece.whole > 1 and left * _SPARSE_DIVISOR <= piece.whole:
             self.nbytes -= piece.nbytes
             rest = list(piece.examples)
             packed = Packed([one.value for one in rest])

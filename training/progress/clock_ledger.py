@@ -19,13 +19,13 @@ from looptap.training.progress.speed_change import SpeedChange, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
 """What a second can be booked to."""
-SHORT = 60.0
+SHORT_WINDOW_SECONDS = 60.0
 """Seconds of the shorter of the two windows over which a rate is taken."""
 
-_SUSPENDED = 20.0  # times the median step: a longer gap is a process that stood still
-_LEAST_GAP = 1.0  # seconds; no shorter gap counts as one
-_AGAIN = 15.0  # seconds of training
-_MOST = 2000  # samples that are kept
+_SUSPENDED_STEP_FACTOR = 20.0  # times the median step: a longer gap is a process that stood still
+_MIN_GAP_SECONDS = 1.0  # seconds; no shorter gap counts as one
+_REMEASURE_AFTER_SECONDS = 15.0  # seconds of training
+_MAX_SAMPLES = 2000  # samples that are kept
 
 
 class LedgerSample(NamedTuple):
@@ -111,12 +111,14 @@ class Ledger:
         A rate is then taken over no earlier time; what is stated counts, too, and less and less. A change of which
         nothing is known (1.0) is not looked at soon after another one.
         """
-        if stated == 1.0 and self._turn is not None and self._turn.seconds < _AGAIN:
+        if stated == 1.0 and self._turn is not None and self._turn.seconds < _REMEASURE_AFTER_SECONDS:
             return
         self._book()
-        rate = self.rate(TRAIN, SHORT)
+        rate = self.rate(TRAIN, SHORT_WINDOW_SECONDS)
         if rate is not None:
-            self._turn = SpeedChange(rate * stated, math.hypot(self.unsure(SHORT), unsure), sum(self.seconds))
+            self._turn = SpeedChange(
+                rate * stated, math.hypot(self.unsure(SHORT_WINDOW_SECONDS), unsure), sum(self.seconds)
+            )
 
     def unsure(self, window: float) -> float:
         """The standard deviation of the logarithm of the rate of training; 0 after a ``window`` without a change."""
@@ -140,9 +142,9 @@ class Ledger:
             gap -= still
             self.suspended += still
         taken = gap
-        if counted and gap > _LEAST_GAP and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
-            usual = _SUSPENDED * statistics.median(steps)
-            if gap > max(usual, _LEAST_GAP):
+        if counted and gap > _MIN_GAP_SECONDS and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
+            usual = _SUSPENDED_STEP_FACTOR * statistics.median(steps)
+            if gap > max(usual, _MIN_GAP_SECONDS):
                 self.suspended += gap - usual
                 gap = usual
         self.seconds[self._phase] += gap
@@ -150,10 +152,10 @@ class Ledger:
 
     def _sample(self) -> None:
         self._samples.append(self._now())
-        if len(self._samples) > _MOST:  # the older half in steps twice as long
-            half = _MOST // 2
+        if len(self._samples) > _MAX_SAMPLES:  # the older half in steps twice as long
+            half = _MAX_SAMPLES // 2
             self._samples[:half] = self._samples[:half:2]
-            self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MOST)
+            self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MAX_SAMPLES)
 
     def _now(self) -> LedgerSample:
         return LedgerSample(

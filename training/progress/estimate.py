@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.clock_ledger import OTHER, SHORT, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.forecast import curve_ensemble, power_law
 from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations, Stops
 from looptap.training.progress.forecast.metrics import Metric
@@ -18,11 +18,11 @@ from looptap.training.progress.forecast.stopping_rules import Floats, Never, Sto
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
 
-RATIO = 3.0
+PRIOR_SPEED_RATIO = 3.0
 """How much faster an instance is taken to be validated than trained, before the first validation."""
-_OUTLIVED = 0.25
-_EIGHTY = 1.28  # standard deviations on either side of 80 %
-_UNSURE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
+_OUTLIVED_SHARE = 0.25
+_STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of 80 %
+_MIN_BAND_SHARE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
 
 
 class Remaining(NamedTuple):
@@ -86,7 +86,7 @@ class Estimator:
         """Raw points of this process."""
         self.made = self.took = 0.0
         """When the last forecast was made, in seconds since the books were opened, and for how long."""
-        self.ratio, self.rest = RATIO, 0.0
+        self.ratio, self.rest = PRIOR_SPEED_RATIO, 0.0
         """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
         self._rng = np.random.default_rng(seed)
         self._stops: Stops | None = None
@@ -138,7 +138,7 @@ class Estimator:
         """
         if self._stops is not None and self._stale:
             draws = self._stops.draws
-            wait = pace * self.took * (_OUTLIVED if (draws <= self.plan.done).mean() > 0.5 else 1.0)
+            wait = pace * self.took * (_OUTLIVED_SHARE if (draws <= self.plan.done).mean() > 0.5 else 1.0)
             if self.ledger.elapsed() - self.made < wait:
                 return Stops(np.clip(draws, min(self.plan.done + 1, self.plan.last), None))
         if self._stops is None or self._stale:
@@ -197,23 +197,23 @@ class Estimator:
         fast, checked = self.window.speeds
         if fast is None:
             return None, (None, checked)
-        return train / fast + (validation / (checked or RATIO * fast)), (fast, checked)
+        return train / fast + (validation / (checked or PRIOR_SPEED_RATIO * fast)), (fast, checked)
 
     def _by_ledger(
         self, stop: Floats, train: Floats, validation: Floats
     ) -> tuple[Floats | None, tuple[float | None, float | None]]:
         ledger = self.ledger
-        near = self._seconds(stop, train, validation, SHORT)
+        near = self._seconds(stop, train, validation, SHORT_WINDOW_SECONDS)
         if near is None:
             return None, (None, None)
-        window = max(SHORT, float(near[0]))
+        window = max(SHORT_WINDOW_SECONDS, float(near[0]))
         far = self._seconds(stop, train, validation, window)
         assert far is not None
         both = np.sqrt(near * far)
-        spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _UNSURE
-        spread += _EIGHTY * ledger.unsure(window)
+        spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _MIN_BAND_SHARE
+        spread += _STDEVS_FOR_80_PERCENT * ledger.unsure(window)
         seconds = np.array([both[0], both[1] * np.exp(-spread[1]), both[2] * np.exp(spread[2])])
-        return seconds, (ledger.rate(TRAIN, SHORT), ledger.rate(VALIDATION, SHORT))
+        return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))
 
     def _seconds(self, stop: Floats, train: Floats, validation: Floats, window: float) -> Floats | None:
         ledger = self.ledger

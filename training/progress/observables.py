@@ -10,7 +10,7 @@ from looptap.training.progress.clock_ledger import TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Remaining
 from looptap.training.progress.validation_subsets import Inserting
 
-_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
+_FRACTION_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
 
 
 class ProgressObservables:
@@ -52,7 +52,7 @@ class ProgressObservables:
             return self._shown
         elapsed = self.elapsed
         now = min(elapsed / (elapsed + rest), 0.999) if elapsed + rest > 0 else 0.0
-        if now > self._shown or now < self._shown - _HYSTERESIS:
+        if now > self._shown or now < self._shown - _FRACTION_HYSTERESIS:
             self._shown = now
         return self._shown
 

@@ -35,12 +35,12 @@ from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
-FRESH = 1.0
+ESTIMATE_SECONDS = 1.0
 """Seconds for which an estimate is as good as new."""
-_TOGETHER = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
-_UNSEEN = 31  # steps at most between two looks at the clock; odd, so that batches in turns are seen
-_NEVER = 0.05  # the same while there is none
-_PACE = 1000  # times as long as the last forecast took passes before the next
+_STEP_GROUP_SECONDS = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
+_MAX_UNTIMED_STEPS = 31  # steps at most between two looks at the clock; odd, so that batches in turns are seen
+_RETRY_SECONDS = 0.05  # the same while there is none
+_FORECAST_PACE_FACTOR = 1000  # times as long as the last forecast took passes before the next
 
 
 class Progress(ProgressObservables):
@@ -126,7 +126,7 @@ class Progress(ProgressObservables):
         self.metric = Metric(metric)
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
         self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
-        self._together = _TOGETHER if speed == "ledger" else 0.0  # who measures speeds by batches sees each
+        self._together = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # who measures speeds by batches sees each
         self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
         self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of them
         self._exact = size is not None or budget is not None or insert is not None or not self._together
@@ -202,7 +202,7 @@ class Progress(ProgressObservables):
         self._odd = self._sees(batch)
         now, (then, before) = self._clock(), self._mark
         few = self._together * (self.steps - before) / max(now - then, 1e-9)
-        self._chunk = min(_UNSEEN, 2 * self._chunk, max(1, int(few)))
+        self._chunk = min(_MAX_UNTIMED_STEPS, 2 * self._chunk, max(1, int(few)))
         if self._insert is not None or now >= self._due:
             self._mark = now, self.steps
             self._look()
@@ -273,7 +273,7 @@ class Progress(ProgressObservables):
         of the loader is seen at once.
         """
         age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        if asked != self._asked or age > (FRESH if self._estimate is not None else _NEVER):
+        if asked != self._asked or age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS):
             begun = time.perf_counter()
             self._asked = asked
             self._refresh()
@@ -356,7 +356,7 @@ class Progress(ProgressObservables):
             self._last = plan.last
             estimator.changed()
         try:
-            found = estimator.estimate(_PACE)
+            found = estimator.estimate(_FORECAST_PACE_FACTOR)
         except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
             estimator.forecast = "none"
             estimator.changed()

@@ -6,7 +6,7 @@ from collections import deque
 
 from looptap.training.progress.clock_ledger import TRAIN, VALIDATION
 
-WINDOW = 10.0
+WINDOW_SECONDS = 10.0
 """K, the seconds that the window of the paper looks back."""
 
 
@@ -40,10 +40,10 @@ class SpeedWindow:
         done = self._done
         done.append((now, instances))
         self._sum += instances
-        while done and done[0][0] <= now - WINDOW:
+        while done and done[0][0] <= now - WINDOW_SECONDS:
             self._start, gone = done.popleft()
             self._sum -= gone
-        taken = now - max(self._start, now - WINDOW)
+        taken = now - max(self._start, now - WINDOW_SECONDS)
         if taken > 0:
             self.speeds[self._phase] = self._sum / taken
 

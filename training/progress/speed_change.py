@@ -9,15 +9,18 @@ from typing import Any
 from looptap.streams import turns
 from looptap.training.progress.loader_size import length_of
 
-_NOISE = 0.06  # of the logarithm of a rate that is measured for `_WHILE` seconds; it falls with the root of the time
-_WHILE = 60.0
-_STATED = 0.25  # of the logarithm of how much longer an epoch became: how wrong a loader is that tells its speed
-_ANY = 0.1  # the logarithm of what another command makes of the speed
+# of the logarithm of a rate that is measured for `_RATE_NOISE_SECONDS` seconds; it falls with the root of the time
+_RATE_NOISE = 0.06
+_RATE_NOISE_SECONDS = 60.0
+_STATED_SPEED_NOISE = (
+    0.25  # of the logarithm of how much longer an epoch became: how wrong a loader is that tells its speed
+)
+_COMMAND_SPEED_NOISE = 0.1  # the logarithm of what another command makes of the speed
 
 
 def deviation(seconds: float) -> float:
     """The standard deviation of the logarithm of a rate that is measured for so long; at most 1."""
-    return min(1.0, _NOISE * math.sqrt(_WHILE / max(seconds, 1e-9)))
+    return min(1.0, _RATE_NOISE * math.sqrt(_RATE_NOISE_SECONDS / max(seconds, 1e-9)))
 
 
 @dataclass
@@ -93,9 +96,9 @@ class SpeedWatch:
                 longer = math.log(length / before[1])
             if longer:
                 stated = _told(loader, before[2], factor)
-                unsure = abs(longer) * (_STATED if stated else 0.5)
+                unsure = abs(longer) * (_STATED_SPEED_NOISE if stated else 0.5)
                 return stated or math.exp(longer / 2), unsure
-        return (1.0, _ANY) if commands != before[3] else None
+        return (1.0, _COMMAND_SPEED_NOISE) if commands != before[3] else None
 
 
 def _length(loader: Any) -> int | None:

@@ -19,9 +19,9 @@ from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.plan import insertion
 
-MOST = 0.05
+MAX_PART = 0.05
 """P1: the share of a cycle that inserted validations may take; above it they are switched off."""
-_PER_PROCESSOR = 20_000.0
+_INSTANCES_PER_PROCESSOR = 20_000.0
 
 
 class Inserting:
@@ -58,7 +58,7 @@ class Inserting:
         counts(accumulate=accumulate, processors=processors)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate = accumulate
-        self._cost = _PER_PROCESSOR * (processors or os.cpu_count() or 1)
+        self._cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)
         self._rng = np.random.default_rng(seed_of(seed))
         self.first, self.subset = 0, 0
         self.seconds = 0.0
@@ -102,9 +102,9 @@ class Inserting:
         """A raw point was validated: the next stretch has fewer of them."""
         cycle = time.perf_counter() - self._cycle_began
         share = self._in_cycle / max(cycle - self._in_cycle, 1e-9)
-        if self._since and self._any(share > MOST) and not self.reason:
+        if self._since and self._any(share > MAX_PART) and not self.reason:
             self.reason = (
-                f"Inserted validations took {share:.1%} of the time between two validations, more than {MOST:.0%}: "
+                f"Inserted validations took {share:.1%} of the time between two validations, more than {MAX_PART:.0%}: "
                 "they are switched off."
             )
         self._since, self._point, self._in_cycle = 0, self._point + 1, 0.0

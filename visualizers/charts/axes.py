@@ -13,7 +13,7 @@ from looptap.visualizers.data.numbers import Floats
 
 NUMBER, EVENT, TIME, WALL, RANK = range(5)
 """The first columns of what a line keeps; the parts of the values follow."""
-ABOUT = 5
+MAX_LEADING_COLUMNS = 5
 """How many columns come before the parts of the values."""
 
 
@@ -38,7 +38,7 @@ def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: flo
     match wanted:
         case "":
             part = 0 if pair else schemas.x_of(names)
-            return event if part is None else Over(columns[ABOUT + part], names[part], part)
+            return event if part is None else Over(columns[MAX_LEADING_COLUMNS + part], names[part], part)
         case "event":
             return event
         case "time":
@@ -49,7 +49,7 @@ def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: flo
     for name in known:
         if name in plain:
             part = plain.index(name)
-            return Over(columns[ABOUT + part], names[part], part)
+            return Over(columns[MAX_LEADING_COLUMNS + part], names[part], part)
     if wanted in ("step", on):
         return event
     return event._replace(remark=f"has no {wanted!r}: it is drawn over the number of its {on or 'event'}")

@@ -16,11 +16,11 @@ import numpy as np
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.choice import APPEND, Choice, Mode, choose
-from looptap.visualizers.charts.frame_history import KEEP, KEEP_BYTES, FrameHistory
+from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, Palette
-from looptap.visualizers.data.sample_buffer import POINTS
+from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Axis, Mark, Picture, Side
 
 __all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
@@ -58,9 +58,9 @@ class Chart:
         *,
         title: str = "",
         x: str = "",
-        points: int = POINTS,
-        keep: int = KEEP,
-        keep_bytes: int = KEEP_BYTES,
+        points: int = MAX_KEPT_POINTS,
+        keep: int = MAX_FRAMES,
+        keep_bytes: int = MAX_FRAME_BYTES,
         palette: Palette | None = None,
     ) -> None:
         self.title, self.x = title, x

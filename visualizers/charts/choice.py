@@ -18,12 +18,12 @@ APPEND: Mode = "append"
 FRAME: Mode = "frame"
 """In mode append a value is a point of the picture, in mode frame it is a whole picture."""
 
-CURVE = 256
+MAX_CURVE_NUMBERS = 256
 """Numbers up to which a one-dimensional array is a line; a longer one is a histogram."""
-CLASSES = 200
+MAX_CONFUSION_CLASSES = 200
 """Rows up to which a square matrix of counts is a confusion matrix."""
-_CLOUD = 8  # rows that a matrix of two or three columns has more than, to be a scatter
-_CHANNELS = (1, 3, 4)
+_MIN_SCATTER_ROWS = 8  # rows that a matrix of two or three columns has more than, to be a scatter
+_CHANNEL_COUNTS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _is_image(value: Any) -> bool:
     if not is_array(value) or not _numeric(value):
         return is_picture(value)
     shape = tuple(value.shape)
-    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in _CHANNELS or shape[2] in _CHANNELS))
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in _CHANNEL_COUNTS or shape[2] in _CHANNEL_COUNTS))
 
 
 def _of_list(value: list[Any]) -> Choice:
@@ -289,25 +289,25 @@ def _of_array(value: Any) -> Choice:
         return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUO" else "text")
     guess = "Complex numbers are drawn by their magnitude." if "complex" in str(value.dtype) else ""
     if len(shape) == 1:
-        return _choice("curve" if shape[0] <= CURVE else "histogram", guess=guess)
+        return _choice("curve" if shape[0] <= MAX_CURVE_NUMBERS else "histogram", guess=guess)
     if len(shape) == 2:
         if _counts(value):
             return _choice("confusion", guess="A square matrix of counts is taken for a confusion matrix; "
                            "chart='heatmap' or 'image' draws it as such.")  # fmt: skip
-        if shape[1] in (2, 3) and shape[0] > _CLOUD:
+        if shape[1] in (2, 3) and shape[0] > _MIN_SCATTER_ROWS:
             return _choice("scatter" if shape[1] == 2 else "scatter3d", guess=guess or
                            "Each row is taken for a point; chart='heatmap' draws the matrix.")  # fmt: skip
         return _choice("heatmap", guess=guess)
     if len(shape) == 3:
-        if shape[2] in _CHANNELS or shape[0] in _CHANNELS:
-            both = shape[2] in _CHANNELS and shape[0] in _CHANNELS
-            read = "height, width, channels" if shape[2] in _CHANNELS else "channels, height, width"
+        if shape[2] in _CHANNEL_COUNTS or shape[0] in _CHANNEL_COUNTS:
+            both = shape[2] in _CHANNEL_COUNTS and shape[0] in _CHANNEL_COUNTS
+            read = "height, width, channels" if shape[2] in _CHANNEL_COUNTS else "channels, height, width"
             other = "; transpose it if the channels come first" if both else ""
             return _choice("image", guess=f"{shape} is taken for an image ({read}){other}; chart='images' takes it for "
                            "gray images, chart='histogram' for numbers.")  # fmt: skip
         return _choice("images", guess=f"{shape} is taken for {shape[0]} gray images; chart='histogram' draws how its "
                        "numbers are distributed.")  # fmt: skip
-    if len(shape) == 4 and (shape[3] in _CHANNELS or shape[1] in _CHANNELS):
+    if len(shape) == 4 and (shape[3] in _CHANNEL_COUNTS or shape[1] in _CHANNEL_COUNTS):
         return _choice("images", guess=f"{shape} is taken for {shape[0]} images; chart='histogram' draws how its "
                        "numbers are distributed.")  # fmt: skip
     return _choice("histogram", guess=f"An array of {len(shape)} dimensions is drawn as the histogram of its numbers.")
@@ -317,6 +317,12 @@ def _counts(value: Any) -> bool:
     """Whether a matrix is square, small, of integers that are not bytes, and without negative ones."""
     rows, columns = value.shape
     kind = str(value.dtype).removeprefix("torch.")
-    if rows != columns or not 0 < rows <= CLASSES or "int" not in kind or kind == "uint8" or kind.startswith("q"):
+    if (
+        rows != columns
+        or not 0 < rows <= MAX_CONFUSION_CLASSES
+        or "int" not in kind
+        or kind == "uint8"
+        or kind.startswith("q")
+    ):
         return False
     return bool((as_array(value) >= 0).all())

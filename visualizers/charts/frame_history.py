@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from looptap.streams.values.snapshots import weight
 
-KEEP = 100
+MAX_FRAMES = 100
 """Frames of a stream that are kept."""
-KEEP_BYTES = 64_000_000
+MAX_FRAME_BYTES = 64_000_000
 """Bytes that the frames of a stream may take, about; the newest is always kept."""
-TRAIL = 8
+TRAIL_FRAMES = 8
 """Frames that are drawn behind the one of now, lighter."""
 
 
@@ -35,7 +35,7 @@ class FrameHistory:
     (2, 1, 1, [1, 2])
     """
 
-    def __init__(self, keep: int = KEEP, nbytes: int = KEEP_BYTES) -> None:
+    def __init__(self, keep: int = MAX_FRAMES, nbytes: int = MAX_FRAME_BYTES) -> None:
         self.keep, self.nbytes = max(1, keep), nbytes
         self.given_up = 0
         """How many frames made room for newer ones."""
@@ -76,8 +76,8 @@ class FrameHistory:
 
     @property
     def shown(self) -> list[Any]:
-        """The frame to draw, last, and up to `TRAIL` before it; none if there is none."""
-        start = max(0, self._index - TRAIL)
+        """The frame to draw, last, and up to `TRAIL_FRAMES` before it; none if there is none."""
+        start = max(0, self._index - TRAIL_FRAMES)
         return [self._frames[index].value for index in range(start, self._index + 1)] if self._frames else []
 
     @property

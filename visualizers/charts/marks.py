@@ -15,11 +15,11 @@ from looptap.visualizers.drawing.picture import VerticalLine
 if TYPE_CHECKING:
     from looptap.visualizers.charts.series import Series
 
-MOST = 200
+MAX_MARKS = 200
 """Vertical lines that a chart shows; of more, the newest."""
-SETTLE = 1.0
+SETTLE_TIMEOUT_SECONDS = 1.0
 """Seconds that a picture which is saved waits for the commands of its runs."""
-_LOOK = 1.0  # seconds between two questions for the commands of a run
+_QUERY_INTERVAL_SECONDS = 1.0  # seconds between two questions for the commands of a run
 
 
 class CommandMark(NamedTuple):
@@ -39,7 +39,7 @@ class WatchedCommands:
     def __init__(self) -> None:
         self.known: list[CommandMark] = []
         self._asked: Future[Any] | None = None
-        self._looked = -_LOOK
+        self._looked = -_QUERY_INTERVAL_SECONDS
 
     def look(self, run: Any) -> None:
         """Take in the answer, if it is there, and ask again if it is time."""
@@ -47,8 +47,8 @@ class WatchedCommands:
         if answer is not None and answer.done():
             self._asked = None
             if answer.exception() is None:
-                self.known = commands(answer.result())[-MOST:]
-        if self._asked is not None or time.monotonic() - self._looked < _LOOK:
+                self.known = commands(answer.result())[-MAX_MARKS:]
+        if self._asked is not None or time.monotonic() - self._looked < _QUERY_INTERVAL_SECONDS:
             return
         self._looked = time.monotonic()
         try:
@@ -57,13 +57,13 @@ class WatchedCommands:
                 if asked.done():
                     self.look(run)
             else:
-                self.known = commands(run.commands)[-MOST:]
+                self.known = commands(run.commands)[-MAX_MARKS:]
         except Exception:  # the run is gone or its file closed: what is known stays
             return
 
     def ask(self, run: Any) -> None:
         """Ask anew: the answer to an earlier question does not know the newest."""
-        self._asked, self._looked = None, -_LOOK
+        self._asked, self._looked = None, -_QUERY_INTERVAL_SECONDS
         self.look(run)
 
     def wait(self, run: Any, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Marks:
                         placed = command.number or command.wall
                         here = command._replace(event=stream.on, number=record.event, wall=record.wall)
                         self._fixed.append(command if placed else here)
-        del self._fixed[:-MOST]
+        del self._fixed[:-MAX_MARKS]
         known = list(self._fixed)
         for run, watched in self._runs:
             watched.look(run)
@@ -129,10 +129,10 @@ class Marks:
                 at = one.layer.place(one, "number", seam.after + 1)
                 if at is not None:
                     found.append(VerticalLine(at, f"restart: {seam.new}"))
-        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MOST:]
+        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MAX_MARKS:]
 
 
-def settle(several: Iterable[Marks], seconds: float = SETTLE) -> None:
+def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) -> None:
     """Wait, no longer than that, until all commands given by now are known; of a run that does not answer, what was."""
     watched = {id(one): (run, one) for marks in several for run, one in marks._runs}
     for run, one in watched.values():

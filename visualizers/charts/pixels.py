@@ -15,10 +15,10 @@ from looptap.visualizers.data.numbers import as_array, describe, is_array
 from looptap.visualizers.data.words import shown
 
 Pixels: TypeAlias = NDArray[np.uint8]
-SIDE = 1024
+MAX_SIDE_PIXELS = 1024
 """Pixels of a side; of larger images every n-th is taken."""
-_CHANNELS = (1, 3, 4)
-_PIXELS = 40_000_000  # of a PNG, more are not unpacked
+_CHANNEL_COUNTS = (1, 3, 4)
+_MAX_PNG_PIXELS = 40_000_000  # of a PNG, more are not unpacked
 
 
 def pictures(value: Any, *, many: bool, most: int) -> tuple[list[tuple[Pixels, str]], int, bool]:
@@ -64,15 +64,15 @@ def pixels(value: Any) -> tuple[Pixels, bool]:
     array = as_array(value)
     if array.dtype.kind == "c":
         array = np.abs(array)
-    if array.ndim == 3 and array.shape[2] not in _CHANNELS and array.shape[0] in _CHANNELS:
+    if array.ndim == 3 and array.shape[2] not in _CHANNEL_COUNTS and array.shape[0] in _CHANNEL_COUNTS:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.ndim != 3 or array.shape[2] not in _CHANNELS:
+    if array.ndim != 3 or array.shape[2] not in _CHANNEL_COUNTS:
         raise TypeError(f"expected an image: height, width and 1, 3 or 4 channels, got {describe(value)}")
     if not array.size:
         return np.zeros((1, 1, 3), np.uint8), False
-    step = -(-max(array.shape[:2]) // SIDE)
+    step = -(-max(array.shape[:2]) // MAX_SIDE_PIXELS)
     found, scaled = _bytes(array[::step, ::step])
     return (np.repeat(found, 3, axis=2) if found.shape[2] == 1 else found), scaled
 
@@ -108,9 +108,9 @@ def _of_picture(value: Any) -> Pixels:
             value = PILImage.open(io.BytesIO(value.png), formats=["PNG"])
         except OSError as error:
             raise ValueError(f"this is no PNG: {error}") from None
-        if value.width * value.height > _PIXELS:
+        if value.width * value.height > _MAX_PNG_PIXELS:
             raise ValueError(f"an image of {value.width:,} × {value.height:,} pixels is not unpacked")
     image = value.convert("RGBA" if "A" in value.mode or value.mode == "P" else "RGB")
-    if max(image.size) > SIDE:
-        image.thumbnail((SIDE, SIDE))
+    if max(image.size) > MAX_SIDE_PIXELS:
+        image.thumbnail((MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))
     return np.asarray(image, np.uint8)

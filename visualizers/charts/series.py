@@ -13,13 +13,13 @@ from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.choice import FRAME, Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
-from looptap.visualizers.data.sample_buffer import POINTS
+from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Side
 
 if TYPE_CHECKING:
     from looptap.visualizers.charts.chart import Chart
 
-_NOTES = 2
+_MAX_NOTES = 2
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Series:
     """The fields that are drawn; none: all."""
     by: str = ""
     """The field that colours the points."""
-    points: int = POINTS
+    points: int = MAX_KEPT_POINTS
     noted: tuple[str, ...] = ()
     """Notes of the stream that are older than the chart."""
     sample: Any = None
@@ -160,7 +160,7 @@ class Series:
         if stream.thinned and not stream.limits:
             found.append(f"{name}: for a while evaluated at fewer events, to stay within the budget (budget=)")
         later = [note for note in stream.notes if note not in self.noted]
-        return found + [f"{name}: {note:.200}" for note in later[:_NOTES]]
+        return found + [f"{name}: {note:.200}" for note in later[:_MAX_NOTES]]
 
 
 def complaint_of(error: Exception) -> str:

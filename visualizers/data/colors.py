@@ -6,7 +6,7 @@ COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e3
 """In the order in which the names of streams come."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 """For the eleventh name, the 21st and so on, which has the colour of an earlier one."""
-_NAMES = 10_000
+_MAX_NAMES = 10_000
 
 
 class Palette:
@@ -22,7 +22,7 @@ class Palette:
 
     def place(self, name: str) -> int:
         """How many names came before this one."""
-        if name not in self._places and len(self._places) >= _NAMES:
+        if name not in self._places and len(self._places) >= _MAX_NAMES:
             self._places.clear()
         return self._places.setdefault(name, len(self._places))
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from looptap.visualizers.data.numbers import Floats
 
-POINTS = 200_000
+MAX_KEPT_POINTS = 200_000
 """Points of a line that are kept."""
-DRAWN = 2_000
+MAX_DRAWN_POINTS = 2_000
 """Points of a line that are drawn."""
-RING_BYTES = 64_000_000
+MAX_BUFFER_BYTES = 64_000_000
 """Bytes that a ring may take, whatever its points."""
-_GAPS = 500  # NaN that keep their place in a thinned line
+_MAX_GAPS = 500  # NaN that keep their place in a thinned line
 
 
 class SampleBuffer:
@@ -29,8 +29,8 @@ class SampleBuffer:
     [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]]
     """
 
-    def __init__(self, width: int, points: int = POINTS) -> None:
-        self.points = max(1, min(points, RING_BYTES // (16 * max(1, width))))
+    def __init__(self, width: int, points: int = MAX_KEPT_POINTS) -> None:
+        self.points = max(1, min(points, MAX_BUFFER_BYTES // (16 * max(1, width))))
         self._data = np.empty((width, min(256, 2 * self.points)))
         self._start = self._end = 0
         self.given_up = 0
@@ -62,7 +62,7 @@ class SampleBuffer:
         """Add columns, which were NaN so far."""
         width, points = self._data.shape[0] + more, self.points
         held = self.columns
-        self.points = max(1, min(points, RING_BYTES // (16 * width)))
+        self.points = max(1, min(points, MAX_BUFFER_BYTES // (16 * width)))
         self._data = np.full((width, max(256, len(self))), np.nan)
         self._data[: held.shape[0], : held.shape[1]] = held
         self._start, self._end = 0, held.shape[1]
@@ -82,7 +82,7 @@ class SampleBuffer:
         self._start, self._end = 0, size
 
 
-def thinned(y: Floats, drawn: int = DRAWN) -> NDArray[np.intp]:
+def thinned(y: Floats, drawn: int = MAX_DRAWN_POINTS) -> NDArray[np.intp]:
     """Indices of at most about ``drawn`` points that keep the look of a line, its gaps (NaN, inf) included.
 
     By the number of a point and not by its x: MinMaxLTTB of tsdownsample panics where all x are equal.
@@ -95,8 +95,8 @@ def thinned(y: Floats, drawn: int = DRAWN) -> NDArray[np.intp]:
     places = np.flatnonzero(finite)
     kept = places[_chosen(y[places], drawn)] if len(places) > drawn else places
     gaps = np.flatnonzero(~finite & np.r_[True, finite[:-1]])
-    if len(gaps) > _GAPS:
-        gaps = gaps[np.linspace(0, len(gaps) - 1, _GAPS).astype(np.intp)]
+    if len(gaps) > _MAX_GAPS:
+        gaps = gaps[np.linspace(0, len(gaps) - 1, _MAX_GAPS).astype(np.intp)]
     return np.union1d(kept, gaps).astype(np.intp, copy=False)
 
 

@@ -11,11 +11,11 @@ from looptap.visualizers.drawing.picture import Axis, Numbers
 
 Limits = tuple[float, float]
 
-PAD = 0.04
+PADDING_SHARE = 0.04
 """The share of the data's span that stays free on both sides."""
-ROOM = 0.2
+GROWTH_SHARE = 0.2
 """The share that is added where the data grew beyond the limits, so that they hold for the next frames."""
-FILLED = 0.5
+MIN_FILLED_SHARE = 0.5
 """The limits come closer when the data fills less than this share of them."""
 
 
@@ -30,7 +30,7 @@ def apart(low: float, high: float) -> bool:
     return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
 
 
-def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -> Limits:
+def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDING_SHARE) -> Limits:
     """The limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the same object as ``now`` where they hold.
 
     >>> held = fit(None, (0, 100), Axis(), pad=0.1)
@@ -44,7 +44,7 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -
     low, high = _scaled(data, axis)
     if now is not None and axis.low is None and axis.high is None:
         held_low, held_high = _scaled(now, axis)
-        if held_low <= low and high <= held_high and high - low >= FILLED * (held_high - held_low):
+        if held_low <= low and high <= held_high and high - low >= MIN_FILLED_SHARE * (held_high - held_low):
             return now
         grown_low, grown_high = low < held_low, high > held_high
     else:
@@ -53,7 +53,10 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PAD) -
     if not apart(low, high):  # one number: some room around it, in its own order of magnitude
         middle = 30.0 if axis.time else max(abs(low), abs(high)) * 0.1 or 0.5
         low, high, width = low - middle, high + middle, 0.0
-    new = (low - (pad + ROOM * (grown_low and not grown_high)) * width, high + (pad + ROOM * grown_high) * width)
+    new = (
+        low - (pad + GROWTH_SHARE * (grown_low and not grown_high)) * width,
+        high + (pad + GROWTH_SHARE * grown_high) * width,
+    )
     new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
     low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
     if not apart(low, high):  # one end is given, and the data lies on its other side

@@ -17,9 +17,9 @@ _ALIGNED: tuple[tuple[Align, float, float], ...] = (
     ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
 )  # fmt: skip
 """The end of a text that is at its point, how much of the text is left of that, and whether it is moved aside."""
-_OUTSIDE = 1e6  # more than any way off the line
-_TALL, _WIDE = 14.0, 6.0  # pixels of a letter on a page
-_ROOM = 0.05  # of the size of a plot on a page, around all of its lines
+_OUTSIDE_DISTANCE = 1e6  # more than any way off the line
+_LETTER_HEIGHT_PIXELS, _LETTER_WIDTH_PIXELS = 14.0, 6.0  # pixels of a letter on a page
+_MARGIN_SHARE = 0.05  # of the size of a plot on a page, around all of its lines
 
 
 class Beside(NamedTuple):
@@ -64,7 +64,7 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
                 out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
                 foot = y[place] + up
                 meets = any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken)
-                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE * out + 4 * tall * meets
+                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE_DISTANCE * out + 4 * tall * meets
                 if price < cost:
                     best, cost = Beside(align, aside, float(up)), price
                     spot = start, foot, start + width, foot + tall
@@ -81,9 +81,11 @@ def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Num
     """
     places = [place for place, _ in line.notes]
     (across, back), (up, down) = _pixels(line.x, x.log, size[0]), _pixels(line.y, y.log, size[1])
-    (wide, high), room = size, _ROOM
+    (wide, high), room = size, _MARGIN_SHARE
     box = -room * wide, -room * high, (1 + room) * wide, (1 + room) * high
-    found = beside(across, up, places, [_WIDE * len(text) for _, text in line.notes], _TALL, box)
+    found = beside(
+        across, up, places, [_LETTER_WIDTH_PIXELS * len(text) for _, text in line.notes], _LETTER_HEIGHT_PIXELS, box
+    )
     sides = {"left": "right", "right": "left", "center": "center"}
     moved = np.array([(one.right, one.up) for one in found]).reshape(-1, 2)
     columns = back(across[places] + moved[:, 0]), down(up[places] + moved[:, 1])

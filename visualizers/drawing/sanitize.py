@@ -32,15 +32,15 @@ from looptap.visualizers.drawing.picture import (
     VerticalLine,
 )
 
-LARGEST = 1e100
+MAX_MAGNITUDE = 1e100
 """Larger numbers are drawn as this one: beyond it the libraries' own arithmetic overflows."""
-NOTES = 100
-IMAGES = 400
-BARS = 500
-ROWS = 200
-COLUMNS = 30
-LINES = 1000
-RULES = 100
+MAX_NOTES = 100
+MAX_IMAGES = 400
+MAX_BARS = 500
+MAX_ROWS = 200
+MAX_COLUMNS = 30
+MAX_LINES = 1000
+MAX_VERTICAL_LINES = 100
 """How many of each a surface draws; a badge tells of the rest."""
 
 _NAMED = {
@@ -48,7 +48,10 @@ _NAMED = {
     "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
     "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
 }  # fmt: skip
-_YEARS = (-8.5e9, 10.5e9)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
+_PLOTTABLE_EPOCH_SECONDS = (
+    -8.5e9,
+    10.5e9,
+)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
 
 
 @lru_cache(maxsize=8192)
@@ -71,18 +74,18 @@ def color_of(color: str, index: int) -> str:
 
 
 def flat(values: Any) -> Numbers:
-    """One dimension of float64, infinities as NaN, nothing beyond `LARGEST`."""
+    """One dimension of float64, infinities as NaN, nothing beyond `MAX_MAGNITUDE`."""
     numbers: Numbers = np.array(values, dtype=np.float64).ravel()
     numbers[np.isinf(numbers)] = np.nan
-    np.clip(numbers, -LARGEST, LARGEST, out=numbers)
+    np.clip(numbers, -MAX_MAGNITUDE, MAX_MAGNITUDE, out=numbers)
     return numbers
 
 
 def local(seconds: Numbers) -> Numbers:
     """Seconds since the epoch as the clock on the wall counts them: a library that shows UTC then shows local time."""
     known = seconds[np.isfinite(seconds)]
-    newest = float(np.clip(known.max(), *_YEARS)) if known.size else 0.0
-    shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_YEARS)
+    newest = float(np.clip(known.max(), *_PLOTTABLE_EPOCH_SECONDS)) if known.size else 0.0
+    shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_PLOTTABLE_EPOCH_SECONDS)
     return shifted
 
 
@@ -105,11 +108,12 @@ def sanitize(picture: Picture) -> Picture:
         VerticalLine(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size
     ]
     rules = [rule for rule in rules if rule.x == rule.x]
-    _tell(notices, len(rules), RULES, "newest rules")
+    _tell(notices, len(rules), MAX_VERTICAL_LINES, "newest rules")
     badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]
     return Picture(
         marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, right=right,
-        rules=tuple(rules[-RULES:]), badges=tuple(badges), guess=clean(picture.guess, 300), frame=picture.frame,
+        rules=tuple(rules[-MAX_VERTICAL_LINES:]), badges=tuple(badges), guess=clean(picture.guess, 300),
+        frame=picture.frame,
     )  # fmt: skip
 
 
@@ -126,20 +130,20 @@ def _mark(mark: Mark, index: int, x: Axis, y: Axis, right: Axis, space: Axis, no
             return _images(mark, notices)
         case Pie():
             shares = np.maximum(np.nan_to_num(flat(mark.shares)), 0.0)
-            _tell(notices, len(shares), COLUMNS, "first shares")
-            shares = shares[:COLUMNS]
+            _tell(notices, len(shares), MAX_COLUMNS, "first shares")
+            shares = shares[:MAX_COLUMNS]
             if not shares.sum() > 0:
                 return Text(("There is nothing to share out yet.",))
             return Pie(shares / shares.sum(), _padded(mark.labels, len(shares), 40))
         case Table():
-            _tell(notices, len(mark.rows), ROWS, "first rows")
+            _tell(notices, len(mark.rows), MAX_ROWS, "first rows")
             width = max([len(mark.titles), *map(len, mark.rows)], default=0)
-            _tell(notices, width, COLUMNS, "first columns")
-            width = min(width, COLUMNS)
-            return Table(_cells(mark.titles, width), tuple(_cells(row, width) for row in mark.rows[:ROWS]))
+            _tell(notices, width, MAX_COLUMNS, "first columns")
+            width = min(width, MAX_COLUMNS)
+            return Table(_cells(mark.titles, width), tuple(_cells(row, width) for row in mark.rows[:MAX_ROWS]))
         case Text():
-            _tell(notices, len(mark.lines), LINES, "newest lines")
-            return Text(tuple(clean(line, 400) for line in mark.lines[-LINES:]))
+            _tell(notices, len(mark.lines), MAX_LINES, "newest lines")
+            return Text(tuple(clean(line, 400) for line in mark.lines[-MAX_LINES:]))
     raise TypeError(
         f"A picture is made of marks, and {type(mark).__name__} is none; see looptap.visualizers.drawing.picture."
     )
@@ -160,14 +164,14 @@ def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices
     if isinstance(mark, Points):
         return replace(mark, x=across, y=up, z=deep[0] if deep else None)
     notes = [(i, clean(text, 60)) for i, text in mark.notes if 0 <= i < len(across)]
-    _tell(notices, len(notes), NOTES, "newest notes")
+    _tell(notices, len(notes), MAX_NOTES, "newest notes")
     floor = mark.filled
     if floor is not None:
         floor = float(_along([floor], y)[0])
         floor = None if floor != floor or deep else floor
     dash = mark.dash if mark.dash in ("solid", "dash", "dot", "dashdot") else "solid"
     return replace(
-        mark, x=across, y=up, z=deep[0] if deep else None, notes=tuple(notes[-NOTES:]), filled=floor, dash=dash
+        mark, x=across, y=up, z=deep[0] if deep else None, notes=tuple(notes[-MAX_NOTES:]), filled=floor, dash=dash
     )
 
 
@@ -177,8 +181,8 @@ def _bars(mark: Bars, x: Axis, y: Axis, notices: list[str]) -> Bars:
         edges = _along(mark.edges, x)
         count = max(0, min(len(heights), len(edges) - 1))
         return replace(mark, heights=heights[:count], edges=edges[: count + 1], labels=())
-    _tell(notices, len(heights), BARS, "first bars")
-    heights = heights[:BARS]
+    _tell(notices, len(heights), MAX_BARS, "first bars")
+    heights = heights[:MAX_BARS]
     labels = _padded(mark.labels, len(heights), 40) if mark.labels else tuple(map(str, range(len(heights))))
     return replace(mark, heights=heights, labels=labels)
 
@@ -199,8 +203,8 @@ def _grid(mark: Grid) -> Mark:
 
 
 def _images(mark: Images, notices: list[str]) -> Mark:
-    _tell(notices, len(mark.images), IMAGES, "first images")
-    images = tuple(_image(image) for image in mark.images[:IMAGES])
+    _tell(notices, len(mark.images), MAX_IMAGES, "first images")
+    images = tuple(_image(image) for image in mark.images[:MAX_IMAGES])
     if not images:
         return Text(("There is no image yet.",))
     captions = _padded(mark.captions, len(images), 40) if mark.captions else ()
@@ -218,7 +222,7 @@ def _along(values: Any, axis: Axis) -> Numbers:
     """Numbers as their axis can show them: no zero on a logarithmic one, the local time on one of time."""
     numbers = flat(values)
     if axis.log:
-        numbers[~(numbers > 1 / LARGEST)] = np.nan
+        numbers[~(numbers > 1 / MAX_MAGNITUDE)] = np.nan
     return local(numbers) if axis.time else numbers
 
 

@@ -20,7 +20,7 @@ TITLES = {
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
 """What matplotlib calls them."""
 _PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
-_PATIENCE = 20.0  # seconds that a toolkit has to start
+_TOOLKIT_TIMEOUT_SECONDS = 20.0  # seconds that a toolkit has to start
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,14 @@ def _no_qt() -> str:
         return "Qt is not installed (pip install pyside6-essentials)"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PATIENCE, errors="replace"
+            [sys.executable, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_TOOLKIT_TIMEOUT_SECONDS,
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return f"Qt does not start within {_PATIENCE:g} s"
+        return f"Qt does not start within {_TOOLKIT_TIMEOUT_SECONDS:g} s"
     if done.returncode == 0:
         return ""
     said = " ".join((done.stderr.strip().splitlines() or ["it ended without a word"])[0].split())[:200]

@@ -14,7 +14,7 @@ from pathlib import Path
 from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
 from looptap.visualizers.plot import Plot
 
-AGAIN = 2.0
+RELOAD_INTERVAL_SECONDS = 2.0
 """Seconds after which the page loads itself anew."""
 
 
@@ -57,13 +57,13 @@ def show_page(
 
     path = Path(tempfile.mkdtemp(prefix="looptap-")) / "plot.html"
     plot.pull()
-    write(plot, title, path, AGAIN)
+    write(plot, title, path, RELOAD_INTERVAL_SECONDS)
     (open_page or webbrowser.open)(path.as_uri())
     try:
         while plot.live and not ended():
             if plot.pull():
-                write(plot, " – ".join(filter(None, (title, status()))), path, AGAIN)
-            time.sleep(AGAIN / 2)
+                write(plot, " – ".join(filter(None, (title, status()))), path, RELOAD_INTERVAL_SECONDS)
+            time.sleep(RELOAD_INTERVAL_SECONDS / 2)
     finally:
         plot.pull()
         write(plot, " – ".join(filter(None, (title, status()))), path, None)

@@ -15,13 +15,15 @@ from rich.text import Text
 from looptap.visualizers.drawing.backends.with_text import draw_all
 from looptap.visualizers.plot import Plot
 
-FRAME = 0.1
+MIN_FRAME_SECONDS = 0.1
 """Seconds between two frames, at least."""
-WAIT = 5.0
+GATHER_SECONDS = 5.0
 """Seconds for which values are gathered where they are printed once."""
 
 
-def show_terminal(plot: Plot, title: str, status: Callable[[], str] = lambda: "", *, wait: float = WAIT) -> None:
+def show_terminal(
+    plot: Plot, title: str, status: Callable[[], str] = lambda: "", *, wait: float = GATHER_SECONDS
+) -> None:
     """Draw a plot in the terminal until no stream lives any more; the last frame stays.
 
     Where stdout is no terminal, what came within ``wait`` seconds is printed once.
@@ -30,7 +32,7 @@ def show_terminal(plot: Plot, title: str, status: Callable[[], str] = lambda: ""
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         deadline = time.monotonic() + wait
         while plot.live and time.monotonic() < deadline:
-            time.sleep(FRAME)
+            time.sleep(MIN_FRAME_SECONDS)
         plot.pull()
         print(drawn(plot, console.width, 20 * plot.shape[0], title, status(), color=False).plain)
         return
@@ -50,7 +52,7 @@ def show_terminal(plot: Plot, title: str, status: Callable[[], str] = lambda: ""
                 live.update(frame(), refresh=True)
             if not alive:
                 return
-            time.sleep(max(FRAME, 2 * (time.monotonic() - start)))
+            time.sleep(max(MIN_FRAME_SECONDS, 2 * (time.monotonic() - start)))
 
 
 def drawn(plot: Plot, width: int, height: int, title: str, status: str, *, color: bool) -> Text:

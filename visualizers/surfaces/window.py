@@ -23,11 +23,11 @@ from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.framebar import FrameBar
 from looptap.visualizers.surfaces.window_part import WindowPart
 
-FRAME = 0.03
+MIN_FRAME_SECONDS = 0.03
 """Seconds from one frame to the next, at least."""
-_PLAY = 0.1  # seconds between two frames that are played back
-_STATUS = 0.5  # seconds between two looks at what the title says
-_BAR = 0.07  # of the height, for the bar of frames
+_PLAYBACK_FRAME_SECONDS = 0.1  # seconds between two frames that are played back
+_STATUS_INTERVAL_SECONDS = 0.5  # seconds between two looks at what the title says
+_FRAME_BAR_SHARE = 0.07  # of the height, for the bar of frames
 HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
 
 
@@ -69,7 +69,7 @@ class ChartWindow:
         self._connect()
         self._arrange()
         self._call_it()
-        self.timer = self.canvas.new_timer(interval=round(1000 * FRAME))
+        self.timer = self.canvas.new_timer(interval=round(1000 * MIN_FRAME_SECONDS))
         self.timer.add_callback(self.turn)
         self.timer.start()
 
@@ -129,7 +129,7 @@ class ChartWindow:
         cells = list(self.plot.cells)
         self.plot.pull()
         framed = any(cell.chart is not None and cell.chart.frames for cell in cells)
-        shares = [1 - _BAR * framed, _BAR] if framed else [1]
+        shares = [1 - _FRAME_BAR_SHARE * framed, _FRAME_BAR_SHARE] if framed else [1]
         whole = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0}
         grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, **whole)
         area = self.figure.add_subfigure(grid[0])
@@ -137,7 +137,7 @@ class ChartWindow:
         self.parts = [WindowPart(cell, place) for cell, place in zip(cells, places, strict=False)]
         self.bar = None
         if framed:
-            self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _BAR)), self.go_to)
+            self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _FRAME_BAR_SHARE)), self.go_to)
             self._move_bar()
         self._animate(True)
         self._background = None
@@ -198,11 +198,11 @@ class ChartWindow:
             self._animate(True)
         if changes:
             self._paint(whole=changes != {"data"})
-        if start - self._looked > _STATUS:
+        if start - self._looked > _STATUS_INTERVAL_SECONDS:
             self._looked = start
             self._call_it()
         took = time.monotonic() - start
-        period = max(FRAME, 1.5 * took)  # the toolkit needs time for the mouse and for keys
+        period = max(MIN_FRAME_SECONDS, 1.5 * took)  # the toolkit needs time for the mouse and for keys
         # A timer of Tk's counts from the end of a turn, those of others from its start.
         wait = max(1, round(1000 * (period - took if "Tk" in type(self.timer).__name__ else period)))
         if abs(wait - self.timer.interval) > 0.2 * self.timer.interval:
@@ -280,7 +280,7 @@ class ChartWindow:
 
     def _play(self, now: float) -> None:
         if self._playing and now >= self._playing:
-            self._playing = now + _PLAY if self.step(1) else 0.0
+            self._playing = now + _PLAYBACK_FRAME_SECONDS if self.step(1) else 0.0
 
     # ------------------------------------------------------------ keys and the mouse
 

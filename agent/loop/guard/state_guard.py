@@ -22,9 +22,9 @@ from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.trust import Sight
 from looptap.streams.values.snapshots import snapshot
 
-SHOWN = 3
+MAX_NAMED_CHANGES = 3
 """Changes that a sentence names."""
-MEANT = "Query a copy (x.clone()); for what is meant to, there is run.call"
+MUTATION_ADVICE = "Query a copy (x.clone()); for what is meant to, there is run.call"
 ENDINGS = {False: "the loop goes on with what it has become", True: "it was put back"}
 
 
@@ -105,11 +105,15 @@ class StateGuard:
         for undone, ending in ENDINGS.items():
             names = list(dict.fromkeys(self._name(change) for change in self._changes if change.undone == undone))
             if names:
-                others = f"{', '.join(names[1:SHOWN])} and more" if names[SHOWN:] else ", ".join(names[1:])
+                others = (
+                    f"{', '.join(names[1:MAX_NAMED_CHANGES])} and more"
+                    if names[MAX_NAMED_CHANGES:]
+                    else ", ".join(names[1:])
+                )
                 more = f"and so did {others}, " if others else ""
                 first = f"{names[0]} changed in place at event {number:,}"
                 parts.append(f"{first}, {more}while this query looked at it: {ending}")
-        return f"{'; '.join(parts)}. {MEANT}" if parts else ""
+        return f"{'; '.join(parts)}. {MUTATION_ADVICE}" if parts else ""
 
     def _name(self, change: Change) -> str:
         """The best name of what has changed: of a parameter, its place in the model."""

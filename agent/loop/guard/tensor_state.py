@@ -17,13 +17,13 @@ from looptap.streams.values.plain import TENSOR, kind_of
 
 SMALL_BYTES = 65_536
 """What is larger is not copied."""
-COPIED_BYTES = 1_048_576
+MAX_COPIED_BYTES = 1_048_576
 """Bytes of all copies of one guard."""
-COPIED_TENSORS = 64
+MAX_COPIED_TENSORS = 64
 """Tensors of which copies or samples are made, beside buffers."""
-SAMPLE_ELEMENTS = 1024
+MAX_SAMPLED_ELEMENTS = 1024
 """Elements of something large that are compared."""
-NON_LEAVES = 16
+MAX_NON_LEAVES = 16
 """Results of the loop whose place in the graph is kept."""
 
 
@@ -81,7 +81,7 @@ class Tensors:
         self._kept: list[tuple[list[_Tensor], Any]] = []
         self._arrays: list[tuple[ObjectPath, Any, Any]] = []
         self._samples: list[tuple[ObjectPath, Any, Any]] = []
-        self._left, self._bytes = COPIED_TENSORS, COPIED_BYTES
+        self._left, self._bytes = MAX_COPIED_TENSORS, MAX_COPIED_BYTES
 
     def add(self, tensor: Any, path: ObjectPath, buffer: bool = False) -> Any:
         """Note a tensor; a ``buffer`` is put back without a word. Returns its gradient."""
@@ -89,7 +89,7 @@ class Tensors:
         self._all.append(one)
         if kind_of(type(tensor)) != TENSOR or tensor.layout is not self.torch.strided or one.version < 0:
             return one.grad
-        if one.requires is None and tensor.requires_grad and len(self._twins) < NON_LEAVES:
+        if one.requires is None and tensor.requires_grad and len(self._twins) < MAX_NON_LEAVES:
             self._twins.append(one)
         size, host = tensor.nbytes, tensor.is_cpu
         if size <= SMALL_BYTES and size <= self._bytes and (buffer or (self._left > 0 and host)):
@@ -99,7 +99,7 @@ class Tensors:
         elif host and self._left > 0 and tensor.is_contiguous() and not tensor.is_quantized:
             self._left -= 1
             flat = one.data.view(-1)
-            self._samples.append((path, chosen := flat[:: max(1, len(flat) // SAMPLE_ELEMENTS)], chosen.clone()))
+            self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.clone()))
         return one.grad
 
     def add_array(self, array: Any, path: ObjectPath) -> None:
@@ -111,7 +111,7 @@ class Tensors:
             self._arrays.append((path, array, np.array(array, copy=True, subok=False)))
         elif array.flags.c_contiguous:
             flat = array.view(np.ndarray).reshape(-1)
-            self._samples.append((path, chosen := flat[:: max(1, len(flat) // SAMPLE_ELEMENTS)], chosen.copy()))
+            self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.copy()))
 
     def keep(self) -> None:
         """Copy what is small, all of a kind at once, and keep the places of results in the graph."""
@@ -120,7 +120,7 @@ class Tensors:
         if self._twins:
             with self.torch.enable_grad():
                 for one in self._twins:  # a change in place of what is large takes its alias with it
-                    small = one.data.nbytes <= COPIED_BYTES
+                    small = one.data.nbytes <= MAX_COPIED_BYTES
                     one.twin = one.tensor.clone() if small else self.torch.ops.aten.alias(one.tensor)
 
     def put_back(self) -> Iterator[Change]:
@@ -175,7 +175,7 @@ class Tensors:
 
     def _has_history(self, one: _Tensor) -> bool:
         """Whether the twin of a tensor still has the place in the graph that the tensor had."""
-        return bool(one.tensor.is_leaf or one.data.nbytes <= COPIED_BYTES)
+        return bool(one.tensor.is_leaf or one.data.nbytes <= MAX_COPIED_BYTES)
 
     def _restored(self, members: list[_Tensor], kept: Any) -> Iterator[_Tensor]:
         """Put the contents of tensors of one kind back; those that had changed."""

@@ -18,11 +18,11 @@ from looptap.protocol import errors
 from looptap.protocol.errors import LinkError, NotLooptap, VersionMismatch
 from looptap.protocol.files.connection import ConnectionFile, parse
 
-BUFFER = 131_072
+LINE_BUFFER_BYTES = 131_072
 """Bytes that a stream of lines should buffer: more than a line has."""
-_CHUNK = 49_152
-_LINE = _CHUNK // 3 * 4 + 2
-_NOISE = 1_000  # lines that a shell may greet with
+_CHUNK_BYTES = 49_152
+_LINE = _CHUNK_BYTES // 3 * 4 + 2
+_MAX_GREETING_LINES = 1_000  # lines that a shell may greet with
 _MARK, _VERSION = b"looptap-bridge/", b"1"
 
 
@@ -42,7 +42,7 @@ def write_heading(stream: IO[bytes], heading: Heading) -> None:
 
 def read_heading(stream: IO[bytes]) -> bytes | None:
     """The line with the heading, past whatever a shell says at login; None if the stream ends without one."""
-    for _ in range(_NOISE):
+    for _ in range(_MAX_GREETING_LINES):
         line = stream.readline(_LINE)
         if line.startswith(_MARK):
             return line
@@ -83,7 +83,7 @@ class _Raw(msgspec.Struct):
 def outward(peer: socket.socket, stream: IO[bytes]) -> None:
     """Write what ``peer`` sends to ``stream``, as lines, until one of them ends."""
     with contextlib.suppress(OSError, ValueError):  # hung up; closed
-        while data := peer.recv(_CHUNK):
+        while data := peer.recv(_CHUNK_BYTES):
             _write_line(stream, binascii.b2a_base64(data))
 
 

@@ -19,17 +19,25 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
-from looptap.client.transport.tunnel.framing import BUFFER, Heading, heading_of, hear, inward, outward, read_heading
+from looptap.client.transport.tunnel.framing import (
+    LINE_BUFFER_BYTES,
+    Heading,
+    heading_of,
+    hear,
+    inward,
+    outward,
+    read_heading,
+)
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
 from looptap.protocol.files.connection import IPC, private_dir
 
 SSH, COMMAND = "ssh://", "command:"
-STARTING = 30.0
+START_TIMEOUT_SECONDS = 30.0
 """Seconds that a command may take until it says which run it leads to: logins, queues, slow file systems."""
 _HOST = re.compile(r"(?:[\w.%+-]+@)?(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
-_GRACE = 0.5  # seconds in which a command may end by itself
-_JOIN = 5.0  # seconds in which our own socket must have connected
+_EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
+_SOCKET_TIMEOUT_SECONDS = 5.0  # seconds in which our own socket must have connected
 
 
 def is_remote(name: object) -> bool:
@@ -136,7 +144,7 @@ class CommandRoute:
         self._end()
         if self._ready is None:
             try:
-                heading = self.open(STARTING)
+                heading = self.open(START_TIMEOUT_SECONDS)
             except NoSuchRun as error:
                 raise RunEnded(f"The run has ended. {error}") from None
             assert heading.file is not None
@@ -188,7 +196,7 @@ class _ProcessPipe:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                bufsize=BUFFER,
+                bufsize=LINE_BUFFER_BYTES,
                 start_new_session=True,
             )
         except OSError as error:
@@ -223,7 +231,7 @@ class _ProcessPipe:
             server.bind(("127.0.0.1", 0))
             endpoint, remove = f"tcp://127.0.0.1:{server.getsockname()[1]}", lambda: None
         server.listen(1)
-        server.settimeout(_JOIN)
+        server.settimeout(_SOCKET_TIMEOUT_SECONDS)
         self._connected = True
         self._threads.append(self._thread(lambda: self._up(server, remove)))
         return endpoint
@@ -237,20 +245,20 @@ class _ProcessPipe:
         """End the command: by itself if its connection is over, else by a signal."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._connected:
-                self._child.wait(_GRACE)
+                self._child.wait(_EXIT_GRACE_SECONDS)
         for end in (self._child.terminate, self._child.kill):
             if self._child.poll() is not None:
                 break
             end()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_GRACE)
+                self._child.wait(_EXIT_GRACE_SECONDS)
         self._peer.cancel()
         if not self._connected and self._child.stdin is not None:
             with contextlib.suppress(OSError):
                 self._child.stdin.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_GRACE)
+                thread.join(_EXIT_GRACE_SECONDS)
 
     @property
     def _shown(self) -> str:
@@ -259,8 +267,8 @@ class _ProcessPipe:
     def _failure(self) -> NoAnswer:
         """Why the command ended before it said anything of a run."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_GRACE)
-        self._threads[1].join(_GRACE)
+            self._child.wait(_EXIT_GRACE_SECONDS)
+        self._threads[1].join(_EXIT_GRACE_SECONDS)
         code = self._child.poll()
         ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.words()}"
         if code == 127:
@@ -312,7 +320,7 @@ class _ProcessPipe:
         with contextlib.suppress(OSError):
             self._child.stdin.close()
         if peer is not None:
-            self._threads[0].join(_JOIN)
+            self._threads[0].join(_SOCKET_TIMEOUT_SECONDS)
             peer.close()
 
     def _listen(self) -> None:

@@ -18,32 +18,35 @@ from numpy.typing import NDArray
 
 from looptap.training.progress.forecast.stopping_rules import Floats
 
-DRAWS = 400
-HORIZON = 500
+DRAW_COUNT = 400
+HORIZON_POINTS = 500
 """Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
-_SOON = 120  # of these, looked at first
-_OVERSAMPLED = 4  # draws with a negative coefficient are rejected
+_FIRST_POINTS = 120  # of these, looked at first
+_OVERSAMPLING_FACTOR = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
-_POWER = 0.45  # the prior of all power laws together
+_POWER_LAW_PRIOR = 0.45  # the prior of all power laws together
 _EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
     (1.0, 6, 0.15), (0.5, 4, 0.05), (1.4, 6, 0.15), (1.9, 7, 0.15), (2.5, 7, 0.1),
 )  # fmt: skip
-_SHORTEST = 3.0  # points: the shortest time constant of an exponential
+_MIN_TIME_CONSTANT_POINTS = 3.0  # points: the shortest time constant of an exponential
 _SIGMAS = np.geomspace(0.004, 0.12, 9)
 _TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("rise", 0.2))
 _MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
-_DROP = (0.02, 0.06)  # mean and spread of d
-_ALIKE = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
-_PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
-_LEVEL = 1.5  # power of the error by which the variance of noise falls
-_FADE = 1.0  # points within which a drop of the learning rate takes effect
-_DISCOUNT, _LEAST = 1.0, 0.01
-_TEMPER = 0.7  # power of the evidence: real curves are none of these
-_KEPT = 0.3  # of the noise of one validation in that of the next
-_BAND = (0.22, 0.93)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
-_MOST = 120  # observations; older ones are merged
-_STEPS = 8  # drops of the learning rate that get a coefficient of their own
+_DROP_MEAN_AND_SPREAD = (0.02, 0.06)  # mean and spread of d
+_EARLIER_RUN_SPREADS = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
+_EARLIER_RUN_PACES = (0.7, 1.0, 1.4)  # of this run beside an earlier one
+_NOISE_ERROR_POWER = 1.5  # power of the error by which the variance of noise falls
+_DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate takes effect
+_AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
+_EVIDENCE_POWER = 0.7  # power of the evidence: real curves are none of these
+_NOISE_CORRELATION = 0.3  # of the noise of one validation in that of the next
+_BAND_QUANTILES = (
+    0.22,
+    0.93,
+)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
+_MAX_OBSERVATIONS = 120  # observations; older ones are merged
+_MAX_RATE_DROPS = 8  # drops of the learning rate that get a coefficient of their own
 
 
 class Observations(NamedTuple):
@@ -67,7 +70,7 @@ class Stops:
 
     def band(self) -> tuple[float, float]:
         """Quantiles of the draws between which about 80 % of runs stop."""
-        found = np.quantile(self.draws, _BAND)
+        found = np.quantile(self.draws, _BAND_QUANTILES)
         return float(found[0]), float(found[1])
 
 
@@ -114,7 +117,7 @@ def forecast(
     cells, levels = np.divmod(chosen, len(_SIGMAS))
     paths = np.empty((len(cells), 0))
     found = np.zeros(len(cells), np.int64)
-    for until in (done + _SOON, done + HORIZON):  # most stop soon
+    for until in (done + _FIRST_POINTS, done + HORIZON_POINTS):  # most stop soon
         going = np.flatnonzero(found == 0)
         future = np.arange(done + 1 + paths.shape[1], min(last, until) + 1, dtype=float)
         if not len(going) or not len(future):
@@ -122,9 +125,9 @@ def forecast(
         ahead = curves.paths(future, cells[going], linear[going])
         noise = np.sqrt(np.clip(ahead, 0.01, 1.0))
         noise *= np.sqrt(noise)  # in all the error to the power of _LEVEL / 2
-        noise *= (_SIGMAS[levels[going]] / np.sqrt(1 + _KEPT**2))[:, None] * np.sqrt(curves.rate(future))
+        noise *= (_SIGMAS[levels[going]] / np.sqrt(1 + _NOISE_CORRELATION**2))[:, None] * np.sqrt(curves.rate(future))
         fresh = rng.standard_normal((ahead.shape[0], ahead.shape[1] + 1))
-        ahead += noise * (fresh[:, 1:] + _KEPT * fresh[:, :-1])
+        ahead += noise * (fresh[:, 1:] + _NOISE_CORRELATION * fresh[:, :-1])
         paths = np.concatenate([paths[going], ahead * unit], axis=1)
         found[going] = stops(paths)
     return Stops(np.where(found == 0, last, found).astype(float))
@@ -143,7 +146,8 @@ class _Curves:
         self.general = len(self.cells)
         if len(earlier):
             more = [(("earlier", index, pace), tail, False)
-                    for index in range(len(earlier)) for tail in (None, 0.25, "rise") for pace in _PACES]  # fmt: skip
+                    for index in range(len(earlier)) for tail in (None, 0.25,
+                    "rise") for pace in _EARLIER_RUN_PACES]  # fmt: skip
             self.cells = (*self.cells, *more)
             shares = np.concatenate([0.5 * shares, np.full(len(more), 0.5 / len(more))])
         self.logs = np.log(shares)
@@ -158,7 +162,7 @@ class _Curves:
             return np.empty(0)
         before, after = self.rates[:-1], self.rates[1:]
         places = np.flatnonzero(after < 0.7 * before) + 1.0
-        return np.asarray(places[:_STEPS], float)
+        return np.asarray(places[:_MAX_RATE_DROPS], float)
 
     def rate(self, x: Floats) -> Floats:
         """The learning rate at ``x`` over the first."""
@@ -197,7 +201,7 @@ class _Curves:
         shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
         tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
         late = np.maximum(x - self.drops[:, None], 0.0)
-        return shapes, tails, np.asarray(1 - np.exp(-late / _FADE))
+        return shapes, tails, np.asarray(1 - np.exp(-late / _DROP_EFFECT_POINTS))
 
     def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
         kind, first, second = shape
@@ -209,13 +213,13 @@ class _Curves:
 
     def _priors(self) -> tuple[Floats, Floats]:
         """Means and spreads of the coefficients of each cell, in units of the first error: (cells, coefficients)."""
-        means = np.full((len(self.cells), 3 + len(self.drops)), _DROP[0])
-        spreads = np.full_like(means, _DROP[1])
+        means = np.full((len(self.cells), 3 + len(self.drops)), _DROP_MEAN_AND_SPREAD[0])
+        spreads = np.full_like(means, _DROP_MEAN_AND_SPREAD[1])
         means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
         for index in range(self.general, len(self.cells)):
             end = self.earlier[int(self.cells[index][0][1])].end
-            means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _ALIKE
-            means[index, 3:], spreads[index, 3:] = 0.0, _ALIKE[2]
+            means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _EARLIER_RUN_SPREADS
+            means[index, 3:], spreads[index, 3:] = 0.0, _EARLIER_RUN_SPREADS[2]
         return means, spreads
 
     def _tail(self, tail: float | str | None, x: Floats, u: Floats) -> Floats:
@@ -237,9 +241,9 @@ class _Curves:
         p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
-        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _LEVEL
+        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _NOISE_ERROR_POWER
         variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
-        discount = np.maximum((seen.x / seen.x[-1]) ** _DISCOUNT, _LEAST)
+        discount = np.maximum((seen.x / seen.x[-1]) ** _AGE_DISCOUNT, _MIN_WEIGHT)
         precise = discount / variance
         pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)
         gram = np.tensordot(precise, pairs, axes=(1, 0)).transpose(1, 0, 2, 3)
@@ -253,7 +257,7 @@ class _Curves:
         fit = (precise * y * y).sum(1)[None, :] + (p0 * m0 * m0).sum(1)[:, None] - (half**2).sum(-1)
         evidence = 0.5 * (np.log(p0).sum(1)[:, None] - logdet - fit)
         evidence += 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
-        logs = (self.logs[:, None] + _TEMPER * evidence).ravel()
+        logs = (self.logs[:, None] + _EVIDENCE_POWER * evidence).ravel()
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
         return weights, means.reshape(-1, coefficients), np.asarray(inverse.reshape(-1, coefficients, coefficients))
@@ -262,10 +266,10 @@ class _Curves:
         self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
     ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], Floats]:
         """Cells and coefficients, none of them negative."""
-        chosen = rng.choice(len(weights), size=DRAWS * _OVERSAMPLED, p=weights)
+        chosen = rng.choice(len(weights), size=DRAW_COUNT * _OVERSAMPLING_FACTOR, p=weights)
         normal = rng.standard_normal((len(chosen), means.shape[1]))
         linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
-        order = np.argsort((linear < 0).any(axis=1), kind="stable")[:DRAWS]
+        order = np.argsort((linear < 0).any(axis=1), kind="stable")[:DRAW_COUNT]
         return chosen[order], np.maximum(linear[order], 0.0)
 
 
@@ -277,8 +281,9 @@ _Cell: TypeAlias = tuple[tuple[str, float, float], float | str | None, bool]
 def _cells(last: int, rated: bool) -> tuple[tuple[_Cell, ...], Floats]:
     """All combinations for a run of ``last`` raw points, and their priors."""
     taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
-            for tau in np.geomspace(_SHORTEST, max(last, _SHORTEST), count)]  # fmt: skip
-    shapes = [(("power", x0, b), _POWER / len(_POWERS)) for x0, b in _POWERS] + taus
+            for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, max(last, _MIN_TIME_CONSTANT_POINTS),
+            count)]  # fmt: skip
+    shapes = [(("power", x0, b), _POWER_LAW_PRIOR / len(_POWERS)) for x0, b in _POWERS] + taus
     clocks = (False, True) if rated else (False,)
     found: list[_Cell] = []
     priors = []
@@ -298,12 +303,12 @@ class _Merged(NamedTuple):
 
 
 def _merged(seen: Observations) -> _Merged:
-    """At most `_MOST` observations: the newest half as they are, older ones as means of neighbours."""
+    """At most `_MAX_OBSERVATIONS` observations: the newest half as they are, older ones as means of neighbours."""
     count = len(seen.x)
-    if count <= _MOST:
+    if count <= _MAX_OBSERVATIONS:
         return _Merged(seen.x, seen.y, seen.v, np.ones(count))
-    recent = _MOST // 2
-    edges = np.linspace(0, count - recent, _MOST - recent + 1).astype(int)
+    recent = _MAX_OBSERVATIONS // 2
+    edges = np.linspace(0, count - recent, _MAX_OBSERVATIONS - recent + 1).astype(int)
     edges = np.concatenate([edges, np.arange(count - recent + 1, count + 1)])
     sizes = np.diff(edges)
     x, y, v = (np.add.reduceat(np.asarray(column), edges[:-1]) / sizes for column in seen)

@@ -9,19 +9,19 @@ import numpy as np
 from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.stopping_rules import Floats
 
-MOST = 8
+MAX_EARLIER_RUNS = 8
 """Earlier runs that are looked at, the newest."""
-_LEAST = 4  # points of a curve that tells anything
-_SMOOTH = 5  # points over which a curve is averaged
+_MIN_POINTS = 4  # points of a curve that tells anything
+_SMOOTHING_POINTS = 5  # points over which a curve is averaged
 
 
 def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
     """Smooth curves of the newest of ``curves``, lists of errors at raw points; those too short are left out."""
     found = []
-    for curve in curves[-MOST:]:
+    for curve in curves[-MAX_EARLIER_RUNS:]:
         errors = np.asarray(curve, float)
         errors = errors[np.isfinite(errors)]
-        if len(errors) >= _LEAST and errors[0] > 0:
+        if len(errors) >= _MIN_POINTS and errors[0] > 0:
             found.append(Earlier(_smoothed(errors)))
     return found
 
@@ -31,7 +31,7 @@ def _smoothed(errors: Floats) -> Floats:
     count = len(errors)
     sums = np.concatenate([[0.0], np.cumsum(errors)])
     places = np.arange(count)
-    reach = np.minimum(np.minimum(places, count - 1 - places), np.minimum(places // 2, _SMOOTH))
-    reach = np.where(places >= count - 1 - _SMOOTH, np.minimum(_SMOOTH, places // 2), reach)
+    reach = np.minimum(np.minimum(places, count - 1 - places), np.minimum(places // 2, _SMOOTHING_POINTS))
+    reach = np.where(places >= count - 1 - _SMOOTHING_POINTS, np.minimum(_SMOOTHING_POINTS, places // 2), reach)
     low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, count)
     return np.asarray((sums[high] - sums[low]) / (high - low))

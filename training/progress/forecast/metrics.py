@@ -9,7 +9,7 @@ import numpy as np
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
-_LOG = 5.0  # where a logarithm begins, so that a fall by e^5 reaches zero
+_LOG_START = 5.0  # where a logarithm begins, so that a fall by e^5 reaches zero
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Metric:
             case "accuracy":
                 return 1.0 - values
             case "log":
-                return np.asarray(np.log(np.maximum(values, 1e-300)) - self._first(values) + _LOG)
+                return np.asarray(np.log(np.maximum(values, 1e-300)) - self._first(values) + _LOG_START)
             case "max":
                 return self._reference(values) - values
         return values
@@ -57,7 +57,7 @@ class Metric:
             case "accuracy":
                 return errors - 1.0
             case "log":
-                return np.asarray(np.exp(np.clip(errors - _LOG + self._first(values), -700, 700)))
+                return np.asarray(np.exp(np.clip(errors - _LOG_START + self._first(values), -700, 700)))
             case "max":
                 return errors - self._reference(values)
         return errors

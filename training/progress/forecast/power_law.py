@@ -10,14 +10,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.forecast.curve_ensemble import HORIZON, Observations, Stops
+from looptap.training.progress.forecast.curve_ensemble import HORIZON_POINTS, Observations, Stops
 from looptap.training.progress.forecast.stopping_rules import Floats
 
-PATHS = 300
+PATH_COUNT = 300
 _POWERS = np.linspace(0.05, 3.0, 60)
-_FIRST = 4  # observations from which the curve is fitted
-_ALTERNATIONS = 3
-_FLOOR = 1e-8  # of the noise's variance
+_MIN_OBSERVATIONS = 4  # observations from which the curve is fitted
+_ITERATIONS = 3
+_MIN_NOISE_VARIANCE = 1e-8  # of the noise's variance
 
 
 def forecast(
@@ -32,11 +32,11 @@ def forecast(
 
     The arguments are those of `ensemble.forecast`.
     """
-    if done >= last or len(seen.x) < _FIRST:
+    if done >= last or len(seen.x) < _MIN_OBSERVATIONS:
         return Stops(np.full(1, float(last)))
     a, b, c, variance = fit(seen)
-    x = np.arange(done + 1, min(last, done + HORIZON) + 1, dtype=float)
-    paths = c + a * x**-b + np.sqrt(variance) * rng.standard_normal((PATHS, len(x)))
+    x = np.arange(done + 1, min(last, done + HORIZON_POINTS) + 1, dtype=float)
+    paths = c + a * x**-b + np.sqrt(variance) * rng.standard_normal((PATH_COUNT, len(x)))
     found = stops(np.asarray(paths))
     return Stops(np.full(1, float(np.where(found == 0, last, found).mean())))
 
@@ -44,9 +44,9 @@ def forecast(
 def fit(seen: Observations) -> tuple[float, float, float, float]:
     """a, b, c and sigma squared of ``y = c + a x^-b + N(0, sigma^2 + v)``, with a and c not negative."""
     basis = seen.x[None, :] ** -_POWERS[:, None]
-    variance = max(float(np.var(seen.y)), _FLOOR)
+    variance = max(float(np.var(seen.y)), _MIN_NOISE_VARIANCE)
     a = b = c = 0.0
-    for _ in range(_ALTERNATIONS):
+    for _ in range(_ITERATIONS):
         weight = 1 / (variance + seen.v)
         total, first, second = weight.sum(), basis @ weight, (basis**2) @ weight
         level, both = float(weight @ seen.y), basis @ (weight * seen.y)
@@ -59,5 +59,5 @@ def fit(seen: Observations) -> tuple[float, float, float, float]:
         residuals = seen.y[None, :] - base[:, None] - rise[:, None] * basis
         best = int(np.argmin((weight * residuals**2).sum(1)))
         a, b, c = float(rise[best]), float(_POWERS[best]), float(base[best])
-        variance = max(float(np.mean(residuals[best] ** 2 - seen.v)), _FLOOR)
+        variance = max(float(np.mean(residuals[best] ** 2 - seen.v)), _MIN_NOISE_VARIANCE)
     return a, b, c, variance

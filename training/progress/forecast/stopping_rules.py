@@ -19,7 +19,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 State: TypeAlias = dict[str, NDArray[Any]]
 
-_SLOW_PATHS = 60  # paths for which a user's function is asked
+_MAX_SLOW_PATHS = 60  # paths for which a user's function is asked
 
 
 class StopRule:
@@ -222,11 +222,11 @@ class Function(StopRule):
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
         """See `StopRule.stops_after`; the first 60 paths stand for all."""
         found = np.zeros(len(paths), np.int64)
-        for index, path in enumerate(paths[:_SLOW_PATHS]):
+        for index, path in enumerate(paths[:_MAX_SLOW_PATHS]):
             seen = list(history)
             for error in path:
                 seen.append(float(error))
                 if self.function(seen):
                     found[index] = len(seen)
                     break
-        return np.asarray(np.resize(found[:_SLOW_PATHS], len(paths)))
+        return np.asarray(np.resize(found[:_MAX_SLOW_PATHS], len(paths)))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.visualizers.charts import schemas
-from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.kinds.lines import LineChart, breaks_of, broken
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import describe
@@ -41,7 +41,7 @@ class BandChart(LineChart):
             return
         columns, band = series.data["ring"].columns, series.data["band"]
         axis = self.over(series, columns)
-        parts = np.where(np.isfinite(columns[ABOUT:]), columns[ABOUT:], np.nan)
+        parts = np.where(np.isfinite(columns[MAX_LEADING_COLUMNS:]), columns[MAX_LEADING_COLUMNS:], np.nan)
         every = {index for pair in band.pairs for index in pair} | ({band.middle} - {None})
         picked = np.unique(np.concatenate([thinned(parts[index], 1000) for index in sorted(every)]))
         names, breaks = series.data["names"], breaks_of(series, columns)

@@ -16,9 +16,9 @@ from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Bars as BarsMark
 from looptap.visualizers.drawing.picture import Pie as PieMark
 
-BARS = 200
+MAX_BARS = 200
 """Bars that a stream may have."""
-_LETTERS = 80
+_MAX_LABEL_CHARACTERS = 80
 
 
 class BarsChart(Chart):
@@ -34,25 +34,25 @@ class BarsChart(Chart):
         for value in new.values:
             if not isinstance(value, tuple | list) or len(value) != 2 or not is_point(value) or value[0] is None:
                 raise TypeError(f"expected (str, number), got {describe(value)}")
-            found[str(value[0])[:_LETTERS]] = number(value[1])
+            found[str(value[0])[:_MAX_LABEL_CHARACTERS]] = number(value[1])
         self._merge(series, series.data.setdefault("bars", {}), found)
 
     def frame(self, series: Series, value: Any) -> dict[str, float]:
         """The numbers of a dict, or of an array by their indices."""
         found: dict[str, float] = {}
         if isinstance(value, Mapping):
-            pairs = {str(name)[:_LETTERS]: part for name, part in value.items()}
+            pairs = {str(name)[:_MAX_LABEL_CHARACTERS]: part for name, part in value.items()}
         else:
-            pairs = {str(index): part for index, part in enumerate(floats(value).ravel()[: BARS + 1].tolist())}
+            pairs = {str(index): part for index, part in enumerate(floats(value).ravel()[: MAX_BARS + 1].tolist())}
         self._merge(series, found, {name: _one(part) for name, part in pairs.items()})
         return found
 
     def _merge(self, series: Series, bars: dict[str, float], found: dict[str, float]) -> None:
         for name, height in found.items():
-            if name in bars or len(bars) < BARS:
+            if name in bars or len(bars) < MAX_BARS:
                 bars[name] = height
             else:
-                series.remarks["bars"] = f"the first {BARS} labels are drawn"
+                series.remarks["bars"] = f"the first {MAX_BARS} labels are drawn"
 
     def shown(self, series: Series) -> dict[str, float]:
         """What is to be drawn: a number for each label."""

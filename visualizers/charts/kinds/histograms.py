@@ -15,9 +15,9 @@ from looptap.visualizers.data.numbers import Floats, floats, scalars
 from looptap.visualizers.data.sample_buffer import SampleBuffer
 from looptap.visualizers.drawing.picture import Axis, Bars, Mark
 
-BINS = 50
+DEFAULT_BINS = 50
 """Bins of what was not binned in the job."""
-_MOST_BINS = 2_000
+_MAX_BINS = 2_000
 
 Binned: TypeAlias = tuple[Floats, Floats]
 """Counts, and edges, of which there is one more."""
@@ -55,7 +55,7 @@ class HistogramChart(Chart):
         return Axis(mine[0] if len(mine) == 1 else "value"), Axis("count"), None
 
 
-def binned(value: Any, bins: int = BINS) -> Binned:
+def binned(value: Any, bins: int = DEFAULT_BINS) -> Binned:
     """The histogram of a value: (counts, edges) as they came, else of its finite numbers. Raises TypeError.
 
     >>> binned((np.array([3, 1]), np.array([0.0, 1.0, 2.0])))[0]
@@ -65,8 +65,8 @@ def binned(value: Any, bins: int = BINS) -> Binned:
     """
     if is_histogram(value):
         counts, edges = (floats(list(part) if isinstance(part, tuple) else part) for part in value)
-        if len(counts) > _MOST_BINS:
-            starts = np.linspace(0, len(counts), _MOST_BINS + 1).astype(np.intp)
+        if len(counts) > _MAX_BINS:
+            starts = np.linspace(0, len(counts), _MAX_BINS + 1).astype(np.intp)
             counts, edges = np.add.reduceat(counts, starts[:-1]), edges[starts]
         return np.where(np.isfinite(counts), counts, 0.0), edges
     numbers = floats(value).ravel()

@@ -12,7 +12,7 @@ from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Images as ImagesMark
 
-IMAGES = 64
+MAX_IMAGES = 64
 """Images of a value that are shown."""
 
 
@@ -26,9 +26,9 @@ class ImageChart(Chart):
 
     def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
         """The pixels of each image with its caption."""
-        found, count, scaled = pictures(value, many=self.many, most=IMAGES)
-        if count > IMAGES:
-            series.remarks["images"] = f"the first {IMAGES} of {count:,} images are shown"
+        found, count, scaled = pictures(value, many=self.many, most=MAX_IMAGES)
+        if count > MAX_IMAGES:
+            series.remarks["images"] = f"the first {MAX_IMAGES} of {count:,} images are shown"
         if scaled:
             series.remarks["scaled"] = "numbers outside of 0..1 and 0..255: an image goes from its least to its largest"
         return found

@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
-from looptap.visualizers.charts.axes import ABOUT, EVENT, NUMBER, RANK, TIME, WALL, Over, over
+from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import APPEND, Mode
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
-from looptap.visualizers.data.sample_buffer import DRAWN, SampleBuffer, thinned
+from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 from looptap.visualizers.drawing.picture import Line as LineMark
 
-_BUDGET = 40_000  # points of one stream that are drawn, of all its lines together
-_LINES = 200  # lines that a stream may have
-_NAN = 200  # of which places are marked
-_NOTES = 100
-_LETTERS = 120
+_MAX_POINTS_PER_STREAM = 40_000  # points of one stream that are drawn, of all its lines together
+_MAX_LINES = 200  # lines that a stream may have
+_MAX_MARKED_NANS = 200  # of which places are marked
+_MAX_NOTES = 100
+_MAX_NOTE_CHARACTERS = 120
 
 
 class LineChart(Chart):
@@ -45,7 +45,7 @@ class LineChart(Chart):
         data = series.data
         if "names" not in data:
             data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
-            data["ring"] = SampleBuffer(ABOUT + len(data["names"]), series.points)
+            data["ring"] = SampleBuffer(MAX_LEADING_COLUMNS + len(data["names"]), series.points)
             data["start"], data["ranks"] = float(new.times[0]), set()
         parts = self.numbers(series, new.values)
         data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
@@ -55,7 +55,7 @@ class LineChart(Chart):
         """The names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
         schema = series.choice.schema
         if isinstance(value, dict):
-            return list(map(str, value))[:_LINES], "dict"
+            return list(map(str, value))[:_MAX_LINES], "dict"
         if is_number(value):
             return [series.stream.name or "value"], "number"
         if isinstance(value, tuple | list) and value:
@@ -92,7 +92,7 @@ class LineChart(Chart):
         if "ring" not in series.data:
             return
         columns, series.data["odd"] = series.data["ring"].columns, 0
-        ranks = sorted(series.data["ranks"])[:_LINES]
+        ranks = sorted(series.data["ranks"])[:_MAX_LINES]
         if len(ranks) < 2:
             yield from self._lines(series, columns)
         for rank in ranks if len(ranks) > 1 else ():
@@ -105,10 +105,10 @@ class LineChart(Chart):
         """The lines of all ranks, or of one of several."""
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
-        most = max(50, min(DRAWN, _BUDGET // max(1, len(drawn) * ranks)))
+        most = max(50, min(MAX_DRAWN_POINTS, _MAX_POINTS_PER_STREAM // max(1, len(drawn) * ranks)))
         breaks = breaks_of(series, columns)
         for part in drawn:
-            y = columns[ABOUT + part]
+            y = columns[MAX_LEADING_COLUMNS + part]
             finite = np.isfinite(y)
             bad = np.isinf(y) if series.data["form"] == "dict" else ~finite
             gaps = int(bad.sum())
@@ -221,7 +221,7 @@ class AnnotatedLineChart(LineChart):
         """The line with all points that have a text; those of the line that were thinned out come back."""
         columns = series.data["ring"].columns
         axis = self.over(series, columns)
-        y = columns[ABOUT + 1]
+        y = columns[MAX_LEADING_COLUMNS + 1]
         places = noted_places(series.data["texts"])
         picked = np.union1d(thinned(y), np.array(places, np.intp)).astype(np.intp)
         shown = np.where(np.isfinite(y[picked]), y[picked], np.nan)
@@ -234,13 +234,13 @@ class AnnotatedLineChart(LineChart):
 def noted_places(texts: deque[str]) -> list[int]:
     """The indices of the newest texts that are not empty, the oldest first."""
     last = len(texts) - 1
-    return [last - back for back in islice((i for i, text in enumerate(reversed(texts)) if text), _NOTES)][::-1]
+    return [last - back for back in islice((i for i, text in enumerate(reversed(texts)) if text), _MAX_NOTES)][::-1]
 
 
 def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp]) -> tuple[tuple[int, str], ...]:
     """Notes for a line of the points ``picked``, among which all ``places`` are."""
     at = np.searchsorted(picked, np.array(places, np.intp))
-    return tuple((int(index), texts[place][:_LETTERS]) for index, place in zip(at, places, strict=True))
+    return tuple((int(index), texts[place][:_MAX_NOTE_CHARACTERS]) for index, place in zip(at, places, strict=True))
 
 
 def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
@@ -258,9 +258,9 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
-    if len(names) + len(fresh) > _LINES:
-        _remark(series, "lines", f"the first {_LINES} lines are drawn")
-        fresh = fresh[: _LINES - len(names)]
+    if len(names) + len(fresh) > _MAX_LINES:
+        _remark(series, "lines", f"the first {_MAX_LINES} lines are drawn")
+        fresh = fresh[: _MAX_LINES - len(names)]
     if fresh:
         names += fresh
         series.data["ring"].widen(len(fresh))
@@ -273,7 +273,7 @@ def _present(found: Any) -> Any:
 
 def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
     """Points where a number is NaN or infinite, at the height of the last that is neither."""
-    places, finite = np.flatnonzero(bad)[-_NAN:], np.isfinite(y)
+    places, finite = np.flatnonzero(bad)[-_MAX_MARKED_NANS:], np.isfinite(y)
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
     height = np.where(before >= 0, y[before], y[first] if first >= 0 else 0.0)

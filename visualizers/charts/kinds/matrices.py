@@ -13,9 +13,9 @@ from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.drawing.picture import Axis, Grid, Mark
 
-SIDE = 512
+MAX_SIDE_CELLS = 512
 """Rows, and columns, of a matrix that are drawn; of larger ones neighbours are averaged."""
-WRITTEN = 20
+MAX_WRITTEN_CLASSES = 20
 """Classes up to which the counts are written into a confusion matrix."""
 
 
@@ -33,9 +33,11 @@ class HeatMapChart(Chart):
         if cells.ndim > 2:
             raise TypeError(f"expected a matrix, got {describe(value)}")
         cells = np.atleast_2d(cells)
-        if max(cells.shape) > SIDE:
+        if max(cells.shape) > MAX_SIDE_CELLS:
             rows, columns = cells.shape
-            series.remarks["side"] = f"{rows:,} × {columns:,} cells, averaged to at most {SIDE} × {SIDE}"
+            series.remarks["side"] = (
+                f"{rows:,} × {columns:,} cells, averaged to at most {MAX_SIDE_CELLS} × {MAX_SIDE_CELLS}"
+            )
         return coarser(coarser(np.where(np.isfinite(cells), cells, np.nan)).T).T
 
     def named(self, series: Series) -> str:
@@ -60,9 +62,9 @@ class ConfusionChart(HeatMapChart):
     def sketch(self, series: Series) -> Iterator[Mark]:
         """The matrix that is shown, with the numbers of the classes."""
         for cells in series.frames.shown[-1:]:
-            whole = max(cells.shape) < SIDE
+            whole = max(cells.shape) < MAX_SIDE_CELLS
             rows, columns = (tuple(map(str, range(size))) if whole else () for size in cells.shape)
-            yield Grid(cells, rows, columns, written=max(cells.shape) <= WRITTEN, name=self.named(series))
+            yield Grid(cells, rows, columns, written=max(cells.shape) <= MAX_WRITTEN_CLASSES, name=self.named(series))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Predictions and targets, as the helper ``confusion`` counts them."""
@@ -70,13 +72,13 @@ class ConfusionChart(HeatMapChart):
 
 
 def coarser(cells: Floats) -> Floats:
-    """At most `SIDE` rows: the mean of neighbours.
+    """At most `MAX_SIDE_CELLS` rows: the mean of neighbours.
 
     >>> coarser(np.arange(1024.0)[:, None])[:2, 0]
     array([0.5, 2.5])
     """
-    if len(cells) <= SIDE:
+    if len(cells) <= MAX_SIDE_CELLS:
         return cells
-    starts = np.linspace(0, len(cells), SIDE + 1).astype(np.intp)
+    starts = np.linspace(0, len(cells), MAX_SIDE_CELLS + 1).astype(np.intp)
     found: Floats = np.add.reduceat(cells, starts[:-1], axis=0) / np.diff(starts)[:, None]
     return found

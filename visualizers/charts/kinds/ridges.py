@@ -15,12 +15,12 @@ from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe
 from looptap.visualizers.drawing.picture import Axis, Grid, Line, Mark
 
-RIDGES = 24
+MAX_RIDGES = 24
 """Layers up to which each has a ridge; of more, a heat map of layers by bins is drawn."""
-_LAYERS = 500
-_BINS = 64
-_TRAIL = 4
-_HEIGHT = 0.9
+_MAX_LAYERS = 500
+_RIDGE_BINS = 64
+_TRAIL_FRAMES = 4
+_RIDGE_HEIGHT = 0.9
 
 Layers: TypeAlias = dict[str, Binned]
 
@@ -36,17 +36,17 @@ class RidgelineChart(Chart):
         """Counts and edges of each layer."""
         if not isinstance(value, Mapping):
             raise TypeError(f"expected a dict of arrays, got {describe(value)}")
-        if len(value) > _LAYERS:
-            series.remarks["layers"] = f"the first {_LAYERS} of {len(value):,} layers are drawn"
-        return {str(name): binned(part, _BINS) for name, part in list(value.items())[:_LAYERS]}
+        if len(value) > _MAX_LAYERS:
+            series.remarks["layers"] = f"the first {_MAX_LAYERS} of {len(value):,} layers are drawn"
+        return {str(name): binned(part, _RIDGE_BINS) for name, part in list(value.items())[:_MAX_LAYERS]}
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """A ridge for each layer with fainter ones of earlier frames, or a heat map of many."""
-        shown = series.frames.shown[-_TRAIL:]
+        shown = series.frames.shown[-_TRAIL_FRAMES:]
         if not shown:
             return
         now = shown[-1]
-        if len(now) > RIDGES:
+        if len(now) > MAX_RIDGES:
             yield _grid(now, series.name)
             return
         places = {name: len(now) - 1 - index for index, name in enumerate(now)}
@@ -56,7 +56,7 @@ class RidgelineChart(Chart):
                 if name not in places:
                     continue
                 base = float(places[name])
-                height = base + _HEIGHT * counts / (counts.max() or 1.0)
+                height = base + _RIDGE_HEIGHT * counts / (counts.max() or 1.0)
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
                 label = series.name if not age and base == len(now) - 1 else ""
                 filled, notes = (None, ()) if age else (base, ((0, name),))
@@ -76,7 +76,7 @@ def _grid(layers: Layers, name: str) -> Grid:
     """A heat map: a row for each layer, a column for each bin of one range for all."""
     low = min(float(edges[0]) for _, edges in layers.values())
     high = max(float(edges[-1]) for _, edges in layers.values())
-    edges = np.linspace(low, high, _BINS + 1)
+    edges = np.linspace(low, high, _RIDGE_BINS + 1)
     cells = np.array([_rebinned(one, edges) for one in layers.values()])
     columns = tuple(f"{middle:.3g}" for middle in (edges[:-1] + edges[1:]) / 2)
     return Grid(cells, tuple(layers), columns, name=name)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.choice import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
@@ -15,9 +15,9 @@ from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 
-DRAWN = 5_000
+MAX_DRAWN_POINTS = 5_000
 """Points of a stream that are drawn; of more, evenly chosen ones."""
-_TRAIL = 3
+_TRAIL_FRAMES = 3
 
 
 class ScatterChart(LineChart):
@@ -40,14 +40,14 @@ class ScatterChart(LineChart):
         if "ring" in series.data:
             yield self._dots(series, self._parts(series), series.name, 0.8)
             return
-        shown = series.frames.shown[-_TRAIL:]
+        shown = series.frames.shown[-_TRAIL_FRAMES:]
         for age, points in zip(reversed(range(len(shown))), shown, strict=True):
             yield self._dots(series, points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
 
     def _parts(self, series: Series) -> Floats:
         """The columns to draw, of values that came one by one: x, y and what colours them or is their height."""
         columns, names = series.data["ring"].columns, series.data["names"]
-        parts = columns[ABOUT:]
+        parts = columns[MAX_LEADING_COLUMNS:]
         if self.width == 3:
             return np.asarray(parts[:3])
         axis = self.over(series, columns)
@@ -59,9 +59,9 @@ class ScatterChart(LineChart):
     def _dots(self, series: Series, parts: Floats, name: str, opacity: float) -> Points:
         """A mark of columns (2 or 3, n)."""
         parts = parts[:, np.isfinite(parts[:2]).all(axis=0)]
-        if parts.shape[1] > DRAWN:
-            series.remarks["drawn"] = f"{DRAWN:,} of {parts.shape[1]:,} points are drawn"
-            parts = parts[:, np.linspace(0, parts.shape[1] - 1, DRAWN).astype(np.intp)]
+        if parts.shape[1] > MAX_DRAWN_POINTS:
+            series.remarks["drawn"] = f"{MAX_DRAWN_POINTS:,} of {parts.shape[1]:,} points are drawn"
+            parts = parts[:, np.linspace(0, parts.shape[1] - 1, MAX_DRAWN_POINTS).astype(np.intp)]
         third = np.where(np.isfinite(parts[2]), parts[2], np.nan) if len(parts) > 2 else None
         z, values = (third, None) if self.width == 3 else (None, third)
         return Points(parts[0], parts[1], z, name, series.color, values, opacity, series.side)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.kinds.lines import (
     AnnotatedLineChart,
     LineChart,
@@ -20,7 +20,7 @@ from looptap.visualizers.charts.kinds.lines import (
 )
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe
-from looptap.visualizers.data.sample_buffer import DRAWN, thinned
+from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, thinned
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Line as LineMark
 
@@ -43,7 +43,7 @@ class LineChart3D(LineChart):
         if "ring" not in series.data:
             return
         columns = series.data["ring"].columns
-        parts, breaks = columns[ABOUT : ABOUT + 3], breaks_of(series, columns)
+        parts, breaks = columns[MAX_LEADING_COLUMNS : MAX_LEADING_COLUMNS + 3], breaks_of(series, columns)
         texts = series.data.get("texts")
         places = noted_places(texts) if texts else []
         picked = np.union1d(_picked(parts), np.array(places, np.intp)).astype(np.intp)
@@ -76,6 +76,6 @@ class AnnotatedLineChart3D(LineChart3D, AnnotatedLineChart):
 
 def _picked(parts: Floats) -> NDArray[np.intp]:
     """Indices that keep the look of a line along each of its axes."""
-    if parts.shape[1] <= DRAWN:
+    if parts.shape[1] <= MAX_DRAWN_POINTS:
         return np.arange(parts.shape[1])
-    return np.unique(np.concatenate([thinned(part, DRAWN // 3) for part in parts]))
+    return np.unique(np.concatenate([thinned(part, MAX_DRAWN_POINTS // 3) for part in parts]))

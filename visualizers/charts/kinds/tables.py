@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.axes import ABOUT
+from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import APPEND, FRAME, Mode
 from looptap.visualizers.charts.kinds.lines import LineChart
@@ -20,7 +20,7 @@ from looptap.visualizers.data.words import shown
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Table as TableMark
 
-ROWS, WIDTH = 200, 30
+MAX_ROWS, MAX_COLUMNS = 200, 30
 """Rows and columns of a table that are shown."""
 
 
@@ -34,20 +34,22 @@ class TableChart(Chart):
     def frame(self, series: Series, value: Any) -> TableMark:
         """The table."""
         titles, rows = _laid_out(value, series.choice.schema)
-        if len(rows) > ROWS or len(titles) > WIDTH:
-            series.remarks["rows"] = f"the first {ROWS} rows and {WIDTH} columns of {len(rows):,} × {len(titles):,}"
-        return TableMark(tuple(titles[:WIDTH]), tuple(tuple(row[:WIDTH]) for row in rows[:ROWS]))
+        if len(rows) > MAX_ROWS or len(titles) > MAX_COLUMNS:
+            series.remarks["rows"] = (
+                f"the first {MAX_ROWS} rows and {MAX_COLUMNS} columns of {len(rows):,} × {len(titles):,}"
+            )
+        return TableMark(tuple(titles[:MAX_COLUMNS]), tuple(tuple(row[:MAX_COLUMNS]) for row in rows[:MAX_ROWS]))
 
     def append(self, series: Series, new: Columns) -> None:
         """Take in values as rows."""
-        rows = series.data.setdefault("rows", deque(maxlen=ROWS))
-        rows.extend(zip(new.events[-ROWS:].tolist(), new.values[-ROWS:], strict=True))
+        rows = series.data.setdefault("rows", deque(maxlen=MAX_ROWS))
+        rows.extend(zip(new.events[-MAX_ROWS:].tolist(), new.values[-MAX_ROWS:], strict=True))
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """The table."""
         if "rows" in series.data:
             values = [list(value) if isinstance(value, tuple) else [value] for _, value in series.data["rows"]]
-            width = min(WIDTH, max(map(len, values), default=0))
+            width = min(MAX_COLUMNS, max(map(len, values), default=0))
             names = series.choice.schema if len(series.choice.schema) == width else _numbered(width, series.name)
             events = [str(event) for event, _ in series.data["rows"]]
             rows = [(event, *_cells(row, width)) for event, row in zip(events, values, strict=True)]
@@ -69,7 +71,7 @@ class SummaryChart(LineChart):
         ring = series.data["ring"]
         count = min(len(ring), ring.given_up + len(ring) - before)
         moments = series.data.setdefault("moments", [])
-        for index, part in enumerate(ring.columns[ABOUT:, len(ring) - count :]):
+        for index, part in enumerate(ring.columns[MAX_LEADING_COLUMNS:, len(ring) - count :]):
             if index == len(moments):
                 moments.append(Moments())
             moments[index].add(part)
@@ -103,19 +105,21 @@ def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[s
     """The titles and the rows of a value; of rows one more than is shown, so that it is seen."""
     if isinstance(value, Mapping):
         items = list(value.items())
-        pairs = [[shown(name), shown(part)] for name, part in items[:ROWS]]
-        return ["name", "value"], pairs + [[]] * (len(items) - ROWS)
+        pairs = [[shown(name), shown(part)] for name, part in items[:MAX_ROWS]]
+        return ["name", "value"], pairs + [[]] * (len(items) - MAX_ROWS)
     rows: list[Any] = value.tolist() if is_array(value) and isinstance(value, np.ndarray) else list(_listed(value))
-    more: list[list[str]] = [[]] * (len(rows) - ROWS)
-    rows = rows[:ROWS]
+    more: list[list[str]] = [[]] * (len(rows) - MAX_ROWS)
+    rows = rows[:MAX_ROWS]
     if rows and all(isinstance(row, Mapping) for row in rows):
         titles = list(dict.fromkeys(str(name) for row in rows for name in row))
         plain = [{str(name): part for name, part in row.items()} for row in rows]
-        return titles, [[shown(row[name]) if name in row else "" for name in titles[:WIDTH]] for row in plain] + more
+        return titles, [
+            [shown(row[name]) if name in row else "" for name in titles[:MAX_COLUMNS]] for row in plain
+        ] + more
     if rows and all(isinstance(row, tuple | list) for row in rows):
         width = max(map(len, rows))
         titles = list(schema) if len(schema) == width else list(_numbered(width, "value"))
-        return titles, [_cells(row, min(width, WIDTH)) for row in rows] + more
+        return titles, [_cells(row, min(width, MAX_COLUMNS)) for row in rows] + more
     titles = ["", "value"]
     return titles, [[str(index), shown(row)] for index, row in enumerate(rows)] + more
 

@@ -14,7 +14,7 @@ from looptap.visualizers.data.words import shown
 from looptap.visualizers.drawing.picture import Mark
 from looptap.visualizers.drawing.picture import Text as TextMark
 
-LINES = 500
+MAX_LINES = 500
 """Lines of a stream that are kept."""
 
 
@@ -27,8 +27,8 @@ class TextChart(Chart):
 
     def append(self, series: Series, new: Columns) -> None:
         """Take in values of any type: a text as it is, anything else as it shows itself."""
-        lines = series.data.setdefault("lines", deque(maxlen=LINES))
-        for value in new.values[-LINES:]:
+        lines = series.data.setdefault("lines", deque(maxlen=MAX_LINES))
+        for value in new.values[-MAX_LINES:]:
             lines.extend(shown(value, 2_000).splitlines()[:50] or [""])
 
     def sketch(self, series: Series) -> Iterator[Mark]:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from looptap.visualizers.drawing.axis_limits import Limits, fit, span
 from looptap.visualizers.drawing.backends.matplotlib_marks import (
     PLAIN,
-    SMALL,
+    SMALL_FONT_POINTS,
     BandArtist,
     BarsArtist,
     LineArtist,
@@ -32,7 +32,7 @@ Change: TypeAlias = Literal["data", "limits", "structure"]
 Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, float, float]]
 """From margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
 
-_LEGEND = 12
+_MAX_LEGEND_ENTRIES = 12
 _GREY = {"color": "#cccccc", "linewidth": 0.5}
 
 
@@ -47,9 +47,9 @@ class PlaneView:
         self.labels = bar_labels(panel.marks)
         for axes, y in self._sides(picture):
             _scales(axes, picture.x, y)
-            axes.set_ylabel(shown(y.title), fontsize=SMALL, **PLAIN)
-            axes.tick_params(labelsize=SMALL)
-        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL, **PLAIN)
+            axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+            axes.tick_params(labelsize=SMALL_FONT_POINTS)
+        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.grid(**_GREY)
         self.axes.set_axisbelow(True)
         if self.labels:
@@ -146,8 +146,8 @@ class SpaceView:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), projection="3d")
         self.axis = (picture.x, picture.y, picture.z or Axis())
         for name, axis in zip("xyz", self.axis, strict=True):
-            getattr(self.axes, f"set_{name}label")(shown(axis.title), fontsize=SMALL, **PLAIN)
-        self.axes.tick_params(labelsize=SMALL - 1)
+            getattr(self.axes, f"set_{name}label")(shown(axis.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.tick_params(labelsize=SMALL_FONT_POINTS - 1)
         self.bounds: list[Limits | None] = [None, None, None]
         plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
         self.marks: list[Any] = [
@@ -222,11 +222,12 @@ def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
     if not marks:
         return None
     handles = [
-        Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=" " + shown(mark.name)) for mark in marks[:_LEGEND]
+        Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=" " + shown(mark.name))
+        for mark in marks[:_MAX_LEGEND_ENTRIES]
     ]
-    if len(marks) > _LEGEND:
-        handles.append(Patch(alpha=0, label=f" … {len(marks) - _LEGEND} more"))
-    legend = axes.legend(handles=handles, loc="upper right", fontsize=SMALL, framealpha=0.8, handlelength=1)
+    if len(marks) > _MAX_LEGEND_ENTRIES:
+        handles.append(Patch(alpha=0, label=f" … {len(marks) - _MAX_LEGEND_ENTRIES} more"))
+    legend = axes.legend(handles=handles, loc="upper right", fontsize=SMALL_FONT_POINTS, framealpha=0.8, handlelength=1)
     for text in legend.get_texts():
         text.set(**PLAIN)
     return legend

@@ -15,12 +15,12 @@ from looptap.visualizers.drawing.label_placement import beside
 from looptap.visualizers.drawing.layouts import bar_sides, polygons, scale
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
 
-SMALL, LARGE = 7.5, 9.5
+SMALL_FONT_POINTS, LARGE_FONT_POINTS = 7.5, 9.5
 """Sizes of letters in points."""
 PLAIN = {"parse_math": False, "usetex": False}
 """No text of a job is a formula, whatever dollars stand in it."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_DAY = 86400.0
+_SECONDS_PER_DAY = 86400.0
 
 
 def shown(text: str, family: str = "", weight: str = "normal") -> str:
@@ -32,12 +32,12 @@ def shown(text: str, family: str = "", weight: str = "normal") -> str:
 
 def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
     """A text that is no formula, on axes or on a figure."""
-    return holder.text(x, y, shown(text), **{"fontsize": SMALL, **PLAIN, **how})
+    return holder.text(x, y, shown(text), **{"fontsize": SMALL_FONT_POINTS, **PLAIN, **how})
 
 
 def placed(values: Numbers, axis: Axis) -> Numbers:
     """Numbers as matplotlib's axis counts them: a time in days."""
-    return values / _DAY if axis.time else values
+    return values / _SECONDS_PER_DAY if axis.time else values
 
 
 class LineArtist:
@@ -80,8 +80,10 @@ class LineArtist:
         figure = self.axes.get_figure(root=True)
         points = figure.dpi / 72
         x, y = self.line.get_transform().transform(self.line.get_xydata()).T
-        wide = [0.58 * SMALL * points * len(one.get_text()) for one, _ in shown]
-        stands = beside(x, y, [place for _, place in shown], wide, 1.2 * SMALL * points, self.axes.bbox.extents)
+        wide = [0.58 * SMALL_FONT_POINTS * points * len(one.get_text()) for one, _ in shown]
+        stands = beside(
+            x, y, [place for _, place in shown], wide, 1.2 * SMALL_FONT_POINTS * points, self.axes.bbox.extents
+        )
         for (one, _), (align, right, up) in zip(shown, stands, strict=True):
             one.xyann = (right / points, up / points)
             one.set_ha(align)
@@ -103,9 +105,15 @@ class LineArtist:
 
     def _empty(self, mark: Line) -> Any:
         if mark.z is not None:
-            return self.axes.text(0, 0, 0, "", fontsize=SMALL, **PLAIN)
+            return self.axes.text(0, 0, 0, "", fontsize=SMALL_FONT_POINTS, **PLAIN)
         return self.axes.annotate(
-            "", (0, 0), xytext=(3, 3), textcoords="offset points", fontsize=SMALL, annotation_clip=True, **PLAIN
+            "",
+            (0, 0),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=SMALL_FONT_POINTS,
+            annotation_clip=True,
+            **PLAIN,
         )
 
 

@@ -9,12 +9,12 @@ from matplotlib.patches import Wedge
 
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
-from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL, shown, words
+from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, words
 from looptap.visualizers.drawing.layouts import Panel, arrange, scale, ticks, written
 from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
 
 _MONO = "DejaVu Sans Mono"
-_WRITTEN = 900  # cells whose numbers can be read
+_MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
 
 
 class GridView:
@@ -28,9 +28,9 @@ class GridView:
             np.zeros((rows, columns)), aspect="auto", interpolation="nearest",
             cmap="Blues" if grid.written else "viridis",
         )  # fmt: skip
-        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL, **PLAIN)
-        self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL, **PLAIN)
-        self.axes.tick_params(labelsize=SMALL)
+        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.tick_params(labelsize=SMALL_FONT_POINTS)
         for put, labels, most in ((self.axes.set_yticks, grid.rows, 30), (self.axes.set_xticks, grid.columns, 20)):
             if labels:
                 at = ticks(labels, most)
@@ -42,15 +42,15 @@ class GridView:
             0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if longest > 2 else 0),
             0.15 if grid.written else 0.85, 0.25 if grid.name else 0.1,
         )  # fmt: skip
-        self.axes.set_title(shown(grid.name), fontsize=SMALL, **PLAIN)
+        self.axes.set_title(shown(grid.name), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.bar = None if grid.written else figure.add_axes((0.9, 0.1, 0.02, 0.8))
         self.numbers = [
             words(self.axes, j, i, "", ha="center", va="center")
-            for i in range(rows) for j in range(columns) if grid.written and rows * columns <= _WRITTEN
+            for i in range(rows) for j in range(columns) if grid.written and rows * columns <= _MAX_WRITTEN_CELLS
         ]  # fmt: skip
         if self.bar is not None:
             figure.colorbar(self.cells, cax=self.bar)
-            self.bar.tick_params(labelsize=SMALL)
+            self.bar.tick_params(labelsize=SMALL_FONT_POINTS)
         self.place(place)
         self.set(panel, picture)
 
@@ -193,7 +193,10 @@ class LettersView:
         """Show this panel."""
         box, figure = self.axes.get_position(), self.axes.get_figure(root=True)
         inches = figure.get_size_inches() * (box.width, box.height) * self._share()
-        width, height = max(8, int(inches[0] * 72 / (0.61 * SMALL))), max(2, int(inches[1] * 72 / (1.25 * SMALL)))
+        width, height = (
+            max(8, int(inches[0] * 72 / (0.61 * SMALL_FONT_POINTS))),
+            max(2, int(inches[1] * 72 / (1.25 * SMALL_FONT_POINTS))),
+        )
         mark = panel.marks[0]
         if isinstance(mark, Table):
             lines = table_lines(mark, width)

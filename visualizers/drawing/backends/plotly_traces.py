@@ -43,13 +43,13 @@ from looptap.visualizers.drawing.picture import (
     Text,
 )
 
-POINTS = 2000
+MAX_TRACE_POINTS = 2000
 """The most points of a trace: SVG draws so many without a delay."""
-CELLS = 256
+MAX_HEATMAP_CELLS = 256
 """The most rows and columns of a heat map."""
-LETTERS = 180
+LINE_CHARACTERS = 180
 """About how many letters a line across the whole figure has."""
-_WORDS_APART = 14
+_MIN_WORD_GAP_PIXELS = 14
 """Pixels between two lines of commands that both have their words."""
 _LETTERS = {"family": "DejaVu Sans Mono, Menlo, Consolas, monospace", "size": 11}
 
@@ -148,7 +148,7 @@ def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str,
     def scaled(at: float) -> float:
         return math.log10(at) if picture.x.log and at > 0 else at
 
-    near = 0.0 if shown is None else _WORDS_APART * (scaled(shown[1]) - scaled(shown[0])) / max(1.0, width)
+    near = 0.0 if shown is None else _MIN_WORD_GAP_PIXELS * (scaled(shown[1]) - scaled(shown[0])) / max(1.0, width)
     line, last = {"color": "#555555", "width": 1, "dash": "dash"}, np.inf
     for rule in sorted(picture.rules, key=lambda rule: -rule.x):
         if shown is not None and not shown[0] <= rule.x <= shown[1]:
@@ -169,7 +169,7 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]
     match mark:
         case Line():
             style = {"color": mark.color, "dash": mark.dash, "width": 1.6}
-            across, up = thin(mark.x, mark.y, POINTS)
+            across, up = thin(mark.x, mark.y, MAX_TRACE_POINTS)
             known = np.isfinite(up)
             alone = not (known[1:] & known[:-1]).any()
             line = {"type": "scatter", "x": _values(across, x), "y": _values(up, y), "line": style,
@@ -184,7 +184,7 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]
                 area[0]["showlegend"] = False
             return [*area, line, notes]
         case Band():
-            every = max(1, -(-len(mark.x) * 2 // (POINTS - 2)))
+            every = max(1, -(-len(mark.x) * 2 // (MAX_TRACE_POINTS - 2)))
             at = slice(None, None, every)
             return [_area(mark.x[at], mark.low[at], mark.high[at], mark.color, mark.opacity, x, y)]
         case Points():
@@ -241,7 +241,7 @@ def _space(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
 def _grid(mark: Grid, picture: Picture, spot: Spot, traces: list[Any], layout: dict[str, Any]) -> None:
     n = spot.suffix
     rows, columns = mark.cells.shape
-    down, across = max(1, -(-rows // CELLS)), max(1, -(-columns // CELLS))
+    down, across = max(1, -(-rows // MAX_HEATMAP_CELLS)), max(1, -(-columns // MAX_HEATMAP_CELLS))
     cells = mark.cells[::down, ::across]
     if cells.size < mark.cells.size:
         layout["annotations"].append(
@@ -273,7 +273,7 @@ def _grid(mark: Grid, picture: Picture, spot: Spot, traces: list[Any], layout: d
     traces.append(trace)
     layout["annotations"].append(
         {"showarrow": False, "xref": "paper", "yref": "paper", "x": sum(x) / 2, "y": y[1], "yanchor": "bottom",
-         "text": escaped(cut(mark.name, int((x[1] - x[0]) * LETTERS)))}
+         "text": escaped(cut(mark.name, int((x[1] - x[0]) * LINE_CHARACTERS)))}
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
                            "constrain": "domain"}  # fmt: skip
     layout[f"yaxis{n}"] = {"visible": False, "domain": y, "anchor": f"x{n}", "range": [rows * (tall + gap), 0],
                            "scaleanchor": f"x{n}", "constrain": "domain"}  # fmt: skip
-    axes, room = {"xaxis": f"x{n}", "yaxis": f"y{n}"}, max(4, int((x[1] - x[0]) * 0.6 * LETTERS / columns))
+    axes, room = {"xaxis": f"x{n}", "yaxis": f"y{n}"}, max(4, int((x[1] - x[0]) * 0.6 * LINE_CHARACTERS / columns))
     for (left, top), image in zip(corners, mark.images, strict=True):
         traces.append({**axes, "type": "image", "source": png(image), "x0": left + 0.5, "y0": top + 0.5,
                        "dx": 1, "dy": 1, "hoverinfo": "skip"})  # fmt: skip
@@ -374,7 +374,7 @@ def _dots(mark: Points, size: int) -> dict[str, Any]:
 
 
 def _some(column: Numbers) -> Numbers:
-    return column[:: max(1, -(-len(column) // POINTS))]
+    return column[:: max(1, -(-len(column) // MAX_TRACE_POINTS))]
 
 
 def _legend(x: Sequence[float], y: Sequence[float]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from matplotlib.transforms import IdentityTransform
 
 from looptap.visualizers.data.numbers import Floats
 
-_FAR = 20_000
+_MIN_AREA_PIXELS = 20_000
 """Pixels along a line from which on its areas are filled: less is quick as it is."""
-_PER_COLUMN = 2.0
+_MIN_POINTS_PER_COLUMN = 2.0
 """Points in each column of pixels, at least: where there are fewer, each stroke is seen."""
 
 
@@ -68,12 +68,12 @@ def areas(x: Floats, y: Floats, left: float, right: float, thick: float) -> tupl
     (1, 0)
     """
     seen = (x >= left - 2) & (x <= right + 2) | ~np.isfinite(x)
-    if seen.sum() < _PER_COLUMN * 50:
+    if seen.sum() < _MIN_POINTS_PER_COLUMN * 50:
         return [], []
     x, y = x[seen], np.where(np.isfinite(x[seen]), y[seen], np.nan)
     with np.errstate(invalid="ignore"):
         steps, rises = np.diff(x), np.abs(np.diff(y))
-    if np.nansum(rises) < _FAR or (steps < 0).any():
+    if np.nansum(rises) < _MIN_AREA_PIXELS or (steps < 0).any():
         return [], []
     wide = max(1.0, thick / 2)  # of a column: a stroke of the line in one is half in the next
     columns = np.where(np.isfinite(y), np.floor(np.nan_to_num(x) / wide), np.nan)
@@ -81,7 +81,7 @@ def areas(x: Floats, y: Floats, left: float, right: float, thick: float) -> tupl
     starts = np.flatnonzero(np.r_[True, columns[1:] != columns[:-1]])
     at = columns[starts]
     known = np.isfinite(at)
-    if len(x) < _PER_COLUMN * known.sum():
+    if len(x) < _MIN_POINTS_PER_COLUMN * known.sum():
         return [], []
     low, high = np.minimum.reduceat(y, starts) - thick / 2, np.maximum.reduceat(y, starts) + thick / 2
     with np.errstate(invalid="ignore"):

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, PlaneView, SpaceView
-from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE, SMALL, shown, words
+from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE_FONT_POINTS, SMALL_FONT_POINTS, shown, words
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
 from looptap.visualizers.drawing.layouts import Kind, arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
@@ -21,8 +21,8 @@ VIEWS: dict[Kind, Any] = {
     "table": LettersView, "text": LettersView,
 }  # fmt: skip
 
-_LINE = 0.16  # inches that a line of small letters takes
-_BADGES = 3
+_TEXT_LINE_INCHES = 0.16  # inches that a line of small letters takes
+_MAX_BADGES = 3
 
 
 def draw(picture: Picture, target: Any) -> Drawing:
@@ -101,10 +101,10 @@ class Drawing:
         self._structure: Hashable = structure(picture)
         found = panels(picture)
         lines = bool(picture.title or picture.frame), bool(picture.guess)
-        self._header = 0.05 + _LINE * 1.4 * lines[0] + _LINE * lines[1]
-        count = min(_BADGES, len(picture.badges))
-        self._footer = _LINE * count + 0.04 * bool(count)
-        self._title = words(self.figure, 0, 0, "", fontsize=LARGE, fontweight="bold", va="top")
+        self._header = 0.05 + _TEXT_LINE_INCHES * 1.4 * lines[0] + _TEXT_LINE_INCHES * lines[1]
+        count = min(_MAX_BADGES, len(picture.badges))
+        self._footer = _TEXT_LINE_INCHES * count + 0.04 * bool(count)
+        self._title = words(self.figure, 0, 0, "", fontsize=LARGE_FONT_POINTS, fontweight="bold", va="top")
         self._guess = words(self.figure, 0, 0, "", color="#666666", va="top")
         self._frame = words(self.figure, 0, 0, "", color="#666666", va="top", ha="right")
         self._notices = [words(self.figure, 0, 0, "", color="#a04000", va="bottom") for _ in picture.badges]
@@ -146,19 +146,21 @@ class Drawing:
         """The title, the guess, the frame and the badges, each cut to what the width shows."""
         self._picture, self._panels = picture, panels(picture)
         width, height = self._inches()
-        letters = int(width * 72 / (0.55 * SMALL))
+        letters = int(width * 72 / (0.55 * SMALL_FONT_POINTS))
         self._frame.set(position=(1 - 0.08 / width, 1 - 0.07 / height), text=frame_words(picture))
-        room = int(letters * SMALL / LARGE * 0.95) - (len(frame_words(picture)) + 2 if picture.frame else 0)
+        room = int(letters * SMALL_FONT_POINTS / LARGE_FONT_POINTS * 0.95) - (
+            len(frame_words(picture)) + 2 if picture.frame else 0
+        )
         title = _cut(shown(picture.title, weight="bold"), room)
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
-        top = 1 - (self._header - _LINE) / height
+        top = 1 - (self._header - _TEXT_LINE_INCHES) / height
         self._guess.set(position=(0.08 / width, top), text=_cut(shown(picture.guess), letters))
         told = list(picture.badges)
-        if len(told) > _BADGES:
-            told = [*told[: _BADGES - 1], f"… and {len(told) - _BADGES + 1} more: {told[_BADGES - 1]}"]
+        if len(told) > _MAX_BADGES:
+            told = [*told[: _MAX_BADGES - 1], f"… and {len(told) - _MAX_BADGES + 1} more: {told[_MAX_BADGES - 1]}"]
         for i, text in enumerate(self._notices):
             line = _cut(shown("⚠ " + told[i]), letters) if i < len(told) else ""
-            text.set(position=(0.08 / width, (self._footer - 0.02 - _LINE * (i + 1)) / height), text=line)
+            text.set(position=(0.08 / width, (self._footer - 0.02 - _TEXT_LINE_INCHES * (i + 1)) / height), text=line)
 
 
 def _cut(text: str, letters: int) -> str:

@@ -12,15 +12,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from looptap.visualizers.drawing.backends.plotly_traces import LETTERS, Spot, cut, escaped, spot_traces
+from looptap.visualizers.drawing.backends.plotly_traces import LINE_CHARACTERS, Spot, cut, escaped, spot_traces
 from looptap.visualizers.drawing.layouts import arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.drawing.sanitize import sanitize
 
 Change: TypeAlias = Literal["data", "layout", "structure"]
 
-_LINE = 18  # pixels that a line of words above or below the axes takes
-_BADGES = 3
+_TEXT_LINE_PIXELS = 18  # pixels that a line of words above or below the axes takes
+_MAX_BADGES = 3
 _WORDS = {"showarrow": False, "xref": "paper", "yref": "paper", "xanchor": "left", "align": "left"}
 
 
@@ -84,7 +84,7 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
     drawn = 0
     for i, picture in enumerate(tidied):
         row, column = divmod(i, across)
-        apart = 0.8 * _LINE / height * (row + 1 < down)  # the words below one are not those above the next
+        apart = 0.8 * _TEXT_LINE_PIXELS / height * (row + 1 < down)  # the words below one are not those above the next
         box = (column / across, 1 - (row + 1) / down + apart, 1 / across, 1 / down - apart)
         drawn += _add(picture, box, height, drawn, traces, layout)
     layout["showlegend"] = any(trace.get("showlegend") for trace in traces)
@@ -96,13 +96,13 @@ def _add(
 ) -> int:
     """One picture into its part of the figure, (left, bottom, width, height) in 0 to 1; how many panels it has."""
     left, bottom, width, tall = box
-    line = _LINE / height
-    letters = int(width * LETTERS)
+    line = _TEXT_LINE_PIXELS / height
+    letters = int(width * LINE_CHARACTERS)
     guess = _wrapped(picture.guess, letters)
     header = 1.5 * line * bool(picture.title or picture.frame) + line * len(guess)
     told = list(picture.badges)
-    if len(told) > _BADGES:
-        told = [*told[: _BADGES - 1], f"… and {len(told) - _BADGES + 1} more: {told[_BADGES - 1]}"]
+    if len(told) > _MAX_BADGES:
+        told = [*told[: _MAX_BADGES - 1], f"… and {len(told) - _MAX_BADGES + 1} more: {told[_MAX_BADGES - 1]}"]
     told = [line for badge in told for line in _wrapped("⚠ " + badge, letters)]
     say = layout["annotations"].append
     top = bottom + tall

@@ -48,7 +48,7 @@ from looptap.visualizers.drawing.sanitize import sanitize
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
 _SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # what tells curves apart where there are no colours
-_NARROW, _LOW = 24, 8
+_MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
 
 
 def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
@@ -61,7 +61,7 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
     cats  ████████████████  75.0 %
     dogs  █████▍            25.0 %
     """
-    return "\n".join(_lines(sanitize(picture), max(_NARROW, width), max(_LOW, height), color))
+    return "\n".join(_lines(sanitize(picture), max(_MIN_PLOT_COLUMNS, width), max(_MIN_PLOT_LINES, height), color))
 
 
 def draw_all(

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FEWEST, MOST = 2, 32
+MIN_ACKNOWLEDGE_FRAMES, MAX_ACKNOWLEDGE_FRAMES = 2, 32
 """Frames from one that is to be acknowledged to the next."""
-PROMPT = 0.15
+PROMPT_REPLY_SECONDS = 0.15
 """Seconds within which an answer comes at once."""
-ASK = 0.5
+ACKNOWLEDGE_INTERVAL_SECONDS = 0.5
 """Seconds after which the next frame is to be acknowledged, however few there were."""
-GONE = 3.0
+GONE_AFTER_SECONDS = 3.0
 """Seconds after which a page that owes frames counts as gone."""
-_MOST = 16  # pages that are remembered
+_MAX_PAGES = 16  # pages that are remembered
 
 
 @dataclass
@@ -33,25 +33,29 @@ class BrowserPages:
 
     def __init__(self) -> None:
         self._pages: dict[str, _Page] = {}
-        self.stride = FEWEST
+        self.stride = MIN_ACKNOWLEDGE_FRAMES
         self._asked, self._asked_at = 0, 0.0
 
     def heard(self, page: str, frame: int, now: float, hidden: bool = False) -> None:
         """``page`` has drawn ``frame``, or is there and ready for all frames after it."""
         before = self._pages.pop(page, None)
-        if before is None and len(self._pages) >= _MOST:
+        if before is None and len(self._pages) >= _MAX_PAGES:
             del self._pages[next(iter(self._pages))]
         self._pages[page] = _Page(max(frame, before.drawn if before else 0), now, hidden)
         if before is not None and before.drawn < self._asked <= frame:
-            prompt = now - self._asked_at < PROMPT
-            self.stride = min(MOST, 2 * self.stride) if prompt else max(FEWEST, self.stride // 2)
+            prompt = now - self._asked_at < PROMPT_REPLY_SECONDS
+            self.stride = (
+                min(MAX_ACKNOWLEDGE_FRAMES, 2 * self.stride)
+                if prompt
+                else max(MIN_ACKNOWLEDGE_FRAMES, self.stride // 2)
+            )
 
     def sent(self, frame: int, now: float) -> bool:
         """``frame`` is sent: whoever owed nothing owes it from now on. Whether it is to be acknowledged."""
         for page in self._pages.values():
             if page.drawn >= frame - 1:
                 page.heard = now
-        if frame - self._asked < self.stride and now - self._asked_at < ASK:
+        if frame - self._asked < self.stride and now - self._asked_at < ACKNOWLEDGE_INTERVAL_SECONDS:
             return False
         self._asked, self._asked_at = frame, now
         return True
@@ -62,7 +66,7 @@ class BrowserPages:
 
     def there(self, frame: int, now: float, *, deaf: bool = False) -> bool:
         """Whether any page has drawn ``frame``, or owes it for a short time only; ``deaf``: none could tell by now."""
-        patience = 0.5 if deaf else GONE
+        patience = 0.5 if deaf else GONE_AFTER_SECONDS
         self._pages = {n: p for n, p in self._pages.items() if p.drawn >= frame or now - p.heard < patience}
         return bool(self._pages)
 

@@ -15,8 +15,11 @@ from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
 from looptap.visualizers.surfaces.notebook.live_canvas import Live
 from looptap.visualizers.surfaces.notebook.stills import Still
 
-_GAP, _LEAST = 8, 240  # pixels between charts, and those of a chart: where a row has fewer, it has fewer charts
-_LOOK = 0.2  # seconds between looks at which charts a plot has
+_GAP_PIXELS, _MIN_CHART_PIXELS = (
+    8,
+    240,
+)  # pixels between charts, and those of a chart: where a row has fewer, it has fewer charts
+_POLL_INTERVAL_SECONDS = 0.2  # seconds between looks at which charts a plot has
 _shown: dict[str, tuple[str, list[PlotView]]] = {}  # by the notebook's cell: its execution, and what that showed
 
 
@@ -26,7 +29,7 @@ class PlotView:
     def __init__(self, plot: Plot) -> None:
         self.plot = plot
         self.still = Still(self._pictures, lambda: plot.live)
-        self.box = ipywidgets.GridBox(layout=ipywidgets.Layout(width="100%", grid_gap=f"{_GAP}px"))
+        self.box = ipywidgets.GridBox(layout=ipywidgets.Layout(width="100%", grid_gap=f"{_GAP_PIXELS}px"))
         self._lives: dict[Cell, Live] = {}
         self._shape = (0, 0)
         self.closed = False
@@ -58,7 +61,7 @@ class PlotView:
         if self.closed:
             return None
         self._arrange()
-        return _LOOK
+        return _POLL_INTERVAL_SECONDS
 
     def _arrange(self) -> None:
         cells = list(self.plot.cells)
@@ -72,8 +75,10 @@ class PlotView:
         fresh = [live for cell, live in lives.items() if cell not in self._lives]
         self._lives = lives
         self.box.children = [live.canvas for live in lives.values()]
-        share = f"(100% - {_GAP * (columns - 1)}px) / {columns}"
-        self.box.layout.grid_template_columns = f"repeat(auto-fill, minmax(min(100%, max({_LEAST}px, {share})), 1fr))"
+        share = f"(100% - {_GAP_PIXELS * (columns - 1)}px) / {columns}"
+        self.box.layout.grid_template_columns = (
+            f"repeat(auto-fill, minmax(min(100%, max({_MIN_CHART_PIXELS}px, {share})), 1fr))"
+        )
         answer_anywhere(self.box)
         for live in fresh:
             live.start()

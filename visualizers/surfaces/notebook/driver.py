@@ -14,8 +14,8 @@ from looptap.visualizers.surfaces.notebook.kernels import pulse
 
 log = logging.getLogger("looptap")
 
-_AGAIN = 5.0  # seconds after which what failed is tried again
-_IDLE = 60.0  # seconds without any chart after which the thread ends
+_RETRY_DELAY_SECONDS = 5.0  # seconds after which what failed is tried again
+_IDLE_TIMEOUT_SECONDS = 60.0  # seconds without any chart after which the thread ends
 
 
 class Moved(Protocol):
@@ -57,7 +57,7 @@ class Driver:
                 if moved not in self._failed:
                     self._failed.add(moved)
                     log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
-                pause = _AGAIN
+                pause = _RETRY_DELAY_SECONDS
             if pause is not None:
                 again = max(due, begun - pause) + pause  # a visit that came late makes no other come late
                 with self._changed:
@@ -67,7 +67,7 @@ class Driver:
     def _next(self) -> tuple[float, Moved] | None:
         """Whose turn it is, once it is, and since when."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._waiting, _IDLE):
+            if not self._changed.wait_for(lambda: self._waiting, _IDLE_TIMEOUT_SECONDS):
                 self._running = False
                 return None
             while True:

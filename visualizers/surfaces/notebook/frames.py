@@ -15,7 +15,7 @@ from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, pa
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, Numbers, Picture
 from looptap.visualizers.drawing.sanitize import sanitize
 
-COARSE = 4_000
+MAX_COARSE_NUMBERS = 4_000
 """Numbers of a column in a frame that nobody may be there to receive."""
 
 
@@ -134,7 +134,7 @@ class SentFrame:
                 if 0 <= new <= len(numbers):
                     numbers, fresh = numbers[len(numbers) - new :], False
             if coarse and column.total is not None:
-                numbers = numbers[:: max(1, len(numbers) // COARSE)]
+                numbers = numbers[:: max(1, len(numbers) // MAX_COARSE_NUMBERS)]
             pixels = numbers.dtype == np.uint8
             data.append((key, fresh, max(column.most, numbers.size), pixels))
             # A copy: it is sent by another thread.

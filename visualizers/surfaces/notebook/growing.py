@@ -6,7 +6,7 @@ what is new, not the line.
 
 from __future__ import annotations
 
-from looptap.visualizers.charts.axes import ABOUT, TIME
+from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS, TIME
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
@@ -42,7 +42,9 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     return [
         (
             *layer._look(series, part, parts),
-            Growing(f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[ABOUT + part], total, most)),
+            Growing(
+                f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[MAX_LEADING_COLUMNS + part], total, most)
+            ),
         )
         for part in parts
     ]

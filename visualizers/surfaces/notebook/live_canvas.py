@@ -13,13 +13,16 @@ from looptap.visualizers.surfaces.notebook.frames import frame_of
 from looptap.visualizers.surfaces.notebook.growing import growing
 from looptap.visualizers.surfaces.notebook.kernels import pulse
 
-FASTEST = 1 / 60
+MIN_FRAME_SECONDS = 1 / 60
 """Seconds between two frames, at least."""
-_SOON, _STILL = 0.004, 0.05  # seconds until the next look at a chart that has nothing new, at first and later
-_BLIND = 0.5  # seconds between frames for pages that cannot tell whether they are there
-_HIDDEN = 1.0
-_ALONE = 10.0  # seconds between looks at a chart that no page shows
-_TRIES = 10  # frames for a page that is only now being made
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = (
+    0.004,
+    0.05,
+)  # seconds until the next look at a chart that has nothing new, at first and later
+_UNACKNOWLEDGED_FRAME_SECONDS = 0.5  # seconds between frames for pages that cannot tell whether they are there
+_HIDDEN_FRAME_SECONDS = 1.0
+_UNSEEN_POLL_SECONDS = 10.0  # seconds between looks at a chart that no page shows
+_MAX_STARTING_FRAMES = 10  # frames for a page that is only now being made
 
 
 class Live:
@@ -30,7 +33,7 @@ class Live:
         self.canvas = Canvas(self._asked, height=height, still=still)
         self.closed = False
         self._tries = 0
-        self._pause = _SOON
+        self._pause = _FIRST_POLL_SECONDS
         self._dirty = True
         self._made = time.time()
 
@@ -55,22 +58,22 @@ class Live:
         if not canvas.ready():
             return 0.01
         if not (self._pull() or canvas.behind):
-            self._pause = min(_STILL, self._pause * 1.5)
+            self._pause = min(_MAX_POLL_SECONDS, self._pause * 1.5)
             return self._pause
         self._show()
-        self._pause = _SOON
-        return _HIDDEN if canvas.hidden else FASTEST
+        self._pause = _FIRST_POLL_SECONDS
+        return _HIDDEN_FRAME_SECONDS if canvas.hidden else MIN_FRAME_SECONDS
 
     def _blindly(self, now: float) -> float:
         """Nobody is known to look: a page may be on its way, or cannot speak while a cell runs."""
         deaf = pulse.deaf(now)
-        if not deaf and self._tries >= _TRIES:
+        if not deaf and self._tries >= _MAX_STARTING_FRAMES:
             self._pull()
-            return _ALONE
+            return _UNSEEN_POLL_SECONDS
         self._tries += 1
-        if self._pull() or self._tries < _TRIES:
+        if self._pull() or self._tries < _MAX_STARTING_FRAMES:
             self._show(blind=True)
-        return _BLIND
+        return _UNACKNOWLEDGED_FRAME_SECONDS
 
     def _pull(self) -> bool:
         if self.cell.pull():

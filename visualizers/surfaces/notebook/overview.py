@@ -19,11 +19,11 @@ from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.driver import Driver
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere
 
-EVERY = 1.0
+REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two looks at the run."""
-_CHARTS = 6
-_COMMANDS = 8
-_ROWS = 30
+_MAX_CHARTS = 6
+_MAX_COMMANDS = 8
+_MAX_ROWS = 30
 _STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0 12px"
 _BAR = "display:flex;height:12px;max-width:600px;margin:8px 0 4px;background:#8883;border-radius:2px;overflow:hidden"
 _CELL = "text-align:left;padding:1px 12px 1px 0;border-bottom:1px solid #8883"
@@ -46,7 +46,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._estimates = Estimates(run)
         super().__init__([self._facts, self._charts])
         self.step(time.monotonic())
-        looks.add(self, EVERY)
+        looks.add(self, REFRESH_INTERVAL_SECONDS)
 
     def close(self) -> None:
         """Show nothing more; the run goes on."""
@@ -68,7 +68,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
         self._facts.value = "".join(parts)
-        return EVERY if self.run.state not in ("ended", "failed") else None
+        return REFRESH_INTERVAL_SECONDS if self.run.state not in ("ended", "failed") else None
 
     def _rates(self, stats: dict[str, Any]) -> str:
         (then, before), now = self._before, time.monotonic()
@@ -125,7 +125,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
 
     def _draw(self, names: Sequence[str]) -> None:
         """Charts of the first standing streams, those with a band before the others: progress and its estimate."""
-        fresh = [name for name in names[:_CHARTS] if name not in self._drawn][: _CHARTS - len(self._drawn)]
+        fresh = [name for name in names[:_MAX_CHARTS] if name not in self._drawn][: _MAX_CHARTS - len(self._drawn)]
         if not fresh:
             return
         self._drawn |= set(fresh)
@@ -147,7 +147,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
                 str(one.get("client", "")),
                 str(one.get("outcome", "")),
             )
-            for one in reversed(list(self.run.commands)[-_COMMANDS:])
+            for one in reversed(list(self.run.commands)[-_MAX_COMMANDS:])
         ]
         return [table("Last commands", ("at", "what", "change", "by", "outcome"), rows)]
 
@@ -188,10 +188,10 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
         return ""
     body = [
         f"<tr>{''.join(f'<{tag} style={_CELL!r}>{html.escape(cell[:200])}</{tag}>' for cell in row)}</tr>"
-        for tag, row in [("th", titles), *(("td", row) for row in rows[:_ROWS])]
+        for tag, row in [("th", titles), *(("td", row) for row in rows[:_MAX_ROWS])]
         if any(row)
     ]
-    more = f"<p>and {len(rows) - _ROWS:,} more</p>" if len(rows) > _ROWS else ""
+    more = f"<p>and {len(rows) - _MAX_ROWS:,} more</p>" if len(rows) > _MAX_ROWS else ""
     return f"<b>{html.escape(title)}</b><table style={_STYLE!r}>{''.join(body)}</table>{more}"
 
 

@@ -21,9 +21,9 @@ from looptap.streams.errors import LooptapError
 from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.notebook.driver import Driver
 
-EVERY = 1.0
+REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two looks at what others have changed."""
-_WIDE = 100.0  # a positive range whose ends differ by more than this factor has a slider of powers
+_MIN_LOG_SLIDER_RATIO = 100.0  # a positive range whose ends differ by more than this factor has a slider of powers
 _OPERATOR = "operator"  # the role that may change a job
 _WIDTHS = {"label": "180px", "input": "320px"}
 
@@ -62,7 +62,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         super().__init__([self._head, self._foot])
         kernels.answer_anywhere(self)
         self.step(0.0)
-        looks.add(self, EVERY)
+        looks.add(self, REFRESH_INTERVAL_SECONDS)
 
     def close(self) -> None:
         """Follow the run no more; the run goes on."""
@@ -98,7 +98,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         nothing = "This run has declared nothing that can be changed." if not self.rows and not reason else ""
         self._head.value = f"<b>{html.escape(run.name)}</b> {html.escape(reason or nothing)}"
         self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
-        return EVERY if run.state not in ("ended", "failed") else None
+        return REFRESH_INTERVAL_SECONDS if run.state not in ("ended", "failed") else None
 
     def _is_there(self, row: ControlRow, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
         return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, told))
@@ -215,7 +215,7 @@ def _widget(info: ControlInfo) -> Any:
     if low is not None and high is not None and low <= value <= high:
         if info.type == "int":
             return ipywidgets.IntSlider(int(value), int(low), int(high), continuous_update=False, **how)
-        if low > 0 and high / low > _WIDE:
+        if low > 0 and high / low > _MIN_LOG_SLIDER_RATIO:
             ends = {"min": math.log10(low), "max": math.log10(high), "readout_format": ".3g"}
             return ipywidgets.FloatLogSlider(float(value), **ends, continuous_update=False, **how)
         step = _round_below((high - low) / 100) if high > low else 0.1

@@ -15,10 +15,10 @@ from typing import Any
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.surfaces.notebook.driver import Driver
 
-EVERY = 10.0
+STILL_INTERVAL_SECONDS = 10.0
 """Seconds between two stills of a plot that moves."""
-_FIRST = 1.0
-_QUIET = 60.0
+_FIRST_STILL_SECONDS = 1.0
+_QUIET_AFTER_SECONDS = 60.0
 
 stills = Driver("looptap-stills")
 """The thread that draws them: slow work, which no live chart waits for."""
@@ -55,7 +55,7 @@ class Still:
         from IPython.display import display
 
         display({"text/plain": ""}, raw=True, display_id=self.name)
-        stills.add(self, _FIRST)
+        stills.add(self, _FIRST_STILL_SECONDS)
 
     def close(self) -> None:
         """Renew it no more."""
@@ -71,8 +71,8 @@ class Still:
         if made != self._last:
             self._publish(made)
             self._last = made
-            return EVERY if living else None
-        return min(_QUIET, 2 * EVERY) if living else None
+            return STILL_INTERVAL_SECONDS if living else None
+        return min(_QUIET_AFTER_SECONDS, 2 * STILL_INTERVAL_SECONDS) if living else None
 
     def _publish(self, image: bytes) -> None:
         from IPython.display import update_display
