@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
+from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,12 +58,3 @@ def _run(arguments: list[str]) -> int:
             f"This is a fault of looptap itself: {type(error).__name__}: {error}. "
             "To see where, give the command again after: export LOOPTAP_TRACEBACK=1"
         )
-
-
-def complain(text: str) -> int:
-    """Print one sentence to stderr; returns the exit code of a failure."""
-    from looptap.cli.formats import printable
-
-    sys.stdout.flush()
-    print("looptap:", printable(text, keep="\n\t"), file=sys.stderr, flush=True)
-    return FAILED

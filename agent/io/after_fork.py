@@ -12,16 +12,21 @@ import os
 import socket
 import stat
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from looptap.agent.io.server_thread import ServerThread
 
-_links: weakref.WeakSet[ServerThread] = weakref.WeakSet()
+class Abandonable(Protocol):
+    """What a forked child inherits and must not use."""
+
+    def abandon(self) -> None:
+        """Become inert without touching what the parent owns."""
+
+
+_links: weakref.WeakSet[Abandonable] = weakref.WeakSet()
 _kept: list[object] = []
 
 
-def remember(link: ServerThread) -> None:
+def remember(link: Abandonable) -> None:
     """Make ``link`` inert in every child that is forked from now on."""
     _links.add(link)
 

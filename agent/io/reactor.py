@@ -22,8 +22,9 @@ import zmq
 from looptap.protocol.keys import OPERATOR
 
 if TYPE_CHECKING:
+    from looptap.agent.io.request_handler import RequestHandler
     from looptap.agent.io.server_socket import ServerSocket
-    from looptap.agent.io.server_thread import RequestHandler, ServerThread
+    from looptap.agent.io.server_thread import ServerThread
 
 MAX_FRAMES_PER_TURN = 64
 """Frames that are received before values get their turn."""

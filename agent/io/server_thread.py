@@ -24,7 +24,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import zmq
 
@@ -35,6 +34,7 @@ from looptap.agent.handoff.wakeup import Wakeup
 from looptap.agent.io import after_fork
 from looptap.agent.io.authenticator import Authenticator
 from looptap.agent.io.reactor import Reactor
+from looptap.agent.io.request_handler import RequestHandler
 from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, ServerSocket
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
@@ -48,34 +48,6 @@ FAULT_MEMORY_SECONDS = 60.0
 """Seconds without a fault after which earlier ones no longer count."""
 LINGER_SECONDS = 0.5
 """Seconds that last messages may take to leave."""
-
-
-class RequestHandler(Protocol):
-    """What decides what to send; all of it is called on the I/O thread."""
-
-    def receive(self, peer: bytes, role: str, frame: bytes) -> None:
-        """Handle one frame of an authenticated peer; may call `ServerThread.send`."""
-
-    def on_disconnect(self, peer: bytes) -> None:
-        """Forget a peer: it broke the rules, or its key was revoked."""
-
-    def flush(self) -> bool:
-        """Send one small message's worth of what waits; True if more can be sent."""
-
-    def is_idle(self) -> bool:
-        """Have what comes next ring the bell; False if something is there to be flushed already."""
-
-    def on_heartbeat_timer(self) -> None:
-        """See whether the loop moves, and send each client a sign of life."""
-
-    def on_shutdown_signal(self) -> None:
-        """Do what is due at `ServerThread.alarm`, and set that anew."""
-
-    def linger(self) -> float:
-        """Seconds in which values gather after a wake-up."""
-
-    def goodbye(self) -> None:
-        """Send what waits, and take leave."""
 
 
 class ServerThread:

@@ -16,11 +16,10 @@ import threading
 from collections import deque
 from itertools import groupby, islice, repeat, starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from looptap.agent.handoff.value_queue import QueueSet
-    from looptap.agent.loop.evaluation_plan import EvaluationPlan
 
 MAX_PENDING_EVENTS = 256
 """Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
@@ -35,7 +34,15 @@ EVENTS_PER_BATCH = 64
 LOCK_TIMEOUT_SECONDS = 0.5
 """Seconds that one thread waits for another one's piece."""
 
-PendingEvent: TypeAlias = "tuple[EvaluationPlan, int, float, float, int, dict[str, Any] | object | None]"
+
+class Evaluable(Protocol):
+    """The plan of an event: evaluates the queries that were put off."""
+
+    def evaluate(self, waiting: list[Any]) -> None:
+        """Evaluate these events and ends of groups."""
+
+
+PendingEvent: TypeAlias = "tuple[Evaluable, int, float, float, int, dict[str, Any] | object | None]"
 """The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,
 `MISSED` stands for an event that Ctrl-C has cut short."""
 MISSED: Final = object()

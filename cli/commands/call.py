@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from looptap.cli.commands.control import interrupted, of_run
-from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.outcome_option import earlier
+from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.commands import CommandPending

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable
 from looptap.cli.outcome_option import earlier as outcome_of
+from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.shell_names import in_shell
 from looptap.cli.sources import source
 from looptap.client.attach import attach

@@ -78,7 +78,7 @@ def guard(
     Which runs are watched is said on stderr. An object of --json has time, run, rule, event, value, action and outcome.
     The exit code is 0; with --once it is 1 if a rule fired.
     """
-    from looptap.cli.entry_point import DONE, FAILED, complain
+    from looptap.cli.output import DONE, FAILED, complain
     from looptap.client.guard.guard import guard as watch
 
     runs, read, places = rules_of(rules)

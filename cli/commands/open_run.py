@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.entry_point import DONE, MISTYPED, complain
 from looptap.cli.formats import json_of, printable, several, text_of
+from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.store.errors import StoreError
 from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored

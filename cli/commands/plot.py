@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.entry_point import DONE, MISTYPED, complain
 from looptap.cli.formats import several
+from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.cli.sources import source, streams_of
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import IncompatibleStreams

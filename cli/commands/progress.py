@@ -58,7 +58,7 @@ def progress(
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
-    from looptap.cli.entry_point import DONE
+    from looptap.cli.output import DONE
     from looptap.cli.sources import attached
 
     with attached(run, follow=False, wait=wait) as job:
@@ -73,7 +73,7 @@ def progress(
 
 
 def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float) -> int:
-    from looptap.cli.entry_point import DONE, complain
+    from looptap.cli.output import DONE, complain
 
     view = None
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":

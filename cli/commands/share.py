@@ -132,8 +132,8 @@ def keep(
     """
     from looptap.cli.commands.streams import plain
     from looptap.cli.commands.watch import window_of
-    from looptap.cli.entry_point import DONE
     from looptap.cli.formats import json_of
+    from looptap.cli.output import DONE
     from looptap.client.attach import attach
 
     with attach(run) as job:
@@ -153,7 +153,7 @@ def keep(
 
 def _warn_if_it_fails(stream: Stream) -> None:
     """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
-    from looptap.cli.entry_point import complain
+    from looptap.cli.output import complain
 
     until = time.monotonic() + _FIRST_VALUE_TIMEOUT_SECONDS
     while not (stream.arrived or stream.traceback) and time.monotonic() < until:
@@ -183,8 +183,8 @@ def _endpoint(tcp: str | None) -> str | None:
 
 
 def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
-    from looptap.cli.entry_point import DONE
     from looptap.cli.formats import json_of
+    from looptap.cli.output import DONE
     from looptap.streams.durations import duration
 
     if as_json:
@@ -198,8 +198,8 @@ def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
 
 
 def _revoked(job: Run, id: str, as_json: bool) -> int:
-    from looptap.cli.entry_point import DONE
     from looptap.cli.formats import json_of, several
+    from looptap.cli.output import DONE
 
     ended = job.revoke(id)
     which = f": {' '.join(ended)}" if ended else "; none was open"
@@ -208,8 +208,8 @@ def _revoked(job: Run, id: str, as_json: bool) -> int:
 
 
 def _listed(job: Run, as_json: bool) -> int:
-    from looptap.cli.entry_point import DONE
     from looptap.cli.formats import json_of
+    from looptap.cli.output import DONE
     from looptap.streams.durations import duration
 
     shares, exported = job.shares, [stream.name for stream in job.streams if stream.exported]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from looptap.cli.entry_point import DONE, complain
 from looptap.cli.formats import json_of, printable
+from looptap.cli.output import DONE, complain
 from looptap.client.attach import attach
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.entry_point import DONE
 from looptap.cli.formats import cost, json_of, printable, several, size
+from looptap.cli.output import DONE
 from looptap.client.attach import attach
 from looptap.client.streams.stream_info import StreamInfo
 

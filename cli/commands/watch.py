@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.entry_point import DONE, complain
 from looptap.cli.formats import cost, json_of, printable, several, text_of
+from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
 from looptap.cli.tail import Tail, TailItem, follow
 from looptap.client.ranks.rank_stream import RankStream

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from looptap.cli.demo.digits import Digits
 from looptap.cli.demo.diverging import Diverging
-from looptap.cli.entry_point import DONE, complain
+from looptap.cli.output import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
 """Packages, and the modules that they bring."""

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.entry_point import DONE, FAILED, complain
 from looptap.cli.formats import json_of, printable
+from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.sources import attached
 from looptap.cli.top.model import Facts, measured, report
 

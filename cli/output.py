@@ -1,0 +1,17 @@
+"""Exit codes, and the sentence that an error becomes on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
+
+def complain(text: str) -> int:
+    """Print one sentence to stderr; returns the exit code of a failure."""
+    from looptap.cli.formats import printable
+
+    sys.stdout.flush()
+    print("looptap:", printable(text, keep="\n\t"), file=sys.stderr, flush=True)
+    return FAILED
