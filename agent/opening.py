@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from looptap.agent.io.endpoints import place_for_sockets
 from looptap.agent.io.server_thread import ServerThread
@@ -17,20 +17,25 @@ from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError
 
-if TYPE_CHECKING:
-    from looptap.agent.agent import Agent
-
 UNDO_SECONDS = 2.0
 """For what is taken back: nobody is attached yet."""
 
 Place: TypeAlias = tuple[Path, str, int]
 """The directory, name and rank by which clients find an agent."""
 
-_found: dict[Place, Agent] = {}
+
+class Replaceable(Protocol):
+    """An agent, as far as the next one of its name has to know it."""
+
+    def replaced(self) -> bool:
+        """End the run, whose place is taken; False if it had ended already."""
+
+
+_found: dict[Place, Replaceable] = {}
 """The agents of this process that can be found."""
 
 
-def take_place(agent: Agent, place: Place) -> Agent | None:
+def take_place(agent: Replaceable, place: Place) -> Replaceable | None:
     """Have ``agent`` be the one of this process that is found there; the one that was."""
     older = _found.get(place)
     _found[place] = agent

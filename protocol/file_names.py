@@ -6,7 +6,7 @@ import hashlib
 
 MAX_BYTES = 150
 """Bytes of the part of a file's name that comes from elsewhere; file systems take 255 for all of it."""
-_DIGEST = 16
+_DIGEST_CHARACTERS = 16
 
 
 def fitting(name: str) -> str:
@@ -18,4 +18,5 @@ def fitting(name: str) -> str:
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_BYTES:
         return name
-    return f"{data[: MAX_BYTES - _DIGEST - 1].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:_DIGEST]}"
+    beginning = data[: MAX_BYTES - _DIGEST_CHARACTERS - 1].decode(errors="ignore")
+    return f"{beginning}-{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARACTERS]}"

@@ -295,13 +295,13 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
     post, sent = agent._service.queues, []
     queries = [served.query for served in agent._service.exporter.streams]
     before = [query.seconds for query in queries]
-    ring = post.ring
+    ring = post.wake_gathering
 
     def slow_ring():
         sent.append(time.sleep(0.3))  # as if the I/O thread kept the interpreter lock
         ring()
 
-    post.ring = slow_ring
+    post.wake_gathering = slow_ring
     agent.emit("batch", step=1)
     assert sent
     assert not post.deferred

@@ -41,6 +41,9 @@ class Evaluable(Protocol):
     def evaluate(self, waiting: list[Any]) -> None:
         """Evaluate these events and ends of groups."""
 
+    def fail(self, reason: str) -> None:
+        """Fail the queries that were put off."""
+
 
 PendingEvent: TypeAlias = "tuple[Evaluable, int, float, float, int, dict[str, Any] | object | None]"
 """The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,

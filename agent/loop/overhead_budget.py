@@ -33,7 +33,7 @@ SPENDABLE_SHARE = 0.8
 """Of the budget, what is handed out: costs rise before they are measured."""
 MEAN_SECONDS = 0.5
 """Seconds of the loop over which a mean cost is taken."""
-WATCH_MEANS = 6
+MIN_WATCH_MEANS = 6
 """Means for which a suspect is watched at least, so that what it did in one of them comes again."""
 TOO_LONG_SECONDS = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
@@ -42,7 +42,7 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
 MEASURE_NEXT = -1
 """In place of the events to pass over: the next evaluation is watched."""
 _SMOOTHING_FACTOR = 0.2
-_NOTICEABLE = 0.05  # part by which a demand has to change for the shares to be computed again
+_MIN_DEMAND_CHANGE = 0.05  # part by which a demand has to change for the shares to be computed again
 
 
 class OverheadBudget:
@@ -74,7 +74,8 @@ class OverheadBudget:
     def demand(self, meter: CostMeter, fraction: float) -> None:
         """Note what an expensive query would take."""
         before = self.demands.get(meter, 0.0)
-        if abs(fraction - before) > _NOTICEABLE * before:  # else a query that is judged would cost a look at all others
+        # A smaller change is passed over: else each query that is judged would cost a look at all others.
+        if abs(fraction - before) > _MIN_DEMAND_CHANGE * before:
             self.demands[meter], self._share = fraction, None
 
     def release(self, meter: CostMeter) -> None:
@@ -217,7 +218,7 @@ class CostMeter:
         elif typical <= self.cheap:
             self.calm(now)
         elif typical > self._step * self.allowed() and not self.watched:
-            self._watch(now + WATCH_MEANS * max(MEAN_SECONDS, span))
+            self._watch(now + MIN_WATCH_MEANS * max(MEAN_SECONDS, span))
         else:
             self._judge(typical, now)
         return True
@@ -243,7 +244,7 @@ class CostMeter:
     def try_again(self, now: float) -> None:
         """Watch a query that was suspended, and judge it quickly."""
         self.forget()
-        self._watch(now + WATCH_MEANS * MEAN_SECONDS)
+        self._watch(now + MIN_WATCH_MEANS * MEAN_SECONDS)
         self._typical.reset(convicted=True)
 
     def _watch(self, until: float) -> None:

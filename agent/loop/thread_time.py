@@ -29,11 +29,11 @@ else:
 
 SWITCH_SECONDS = 5e-3
 """Seconds on the CPU in which others can take the interpreter lock from a thread once; more waits are its own."""
-EXCUSED_WAITS = 2
+MAX_EXCUSED_WAITS = 2
 """Waits beyond those that are excused before the others count."""
 LONG_WAIT_SECONDS = 0.2
 """Seconds that no other thread keeps the lock: whoever waits longer does so itself."""
-_NANOSECOND = 1e-9
+_SECONDS_PER_NANOSECOND = 1e-9
 
 
 def thread_usage() -> tuple[float, int]:
@@ -61,7 +61,7 @@ class Schedule:
         try:
             if self._fd is not None:
                 ran, wanted, *_ = os.pread(self._fd, 100, 0).split()
-                return int(ran) * _NANOSECOND, int(wanted) * _NANOSECOND
+                return int(ran) * _SECONDS_PER_NANOSECOND, int(wanted) * _SECONDS_PER_NANOSECOND
         except (OSError, ValueError):  # the thread has ended
             self._fd = None
         return 0.0, 0.0
@@ -137,7 +137,7 @@ class OwnTime:
         """Of an evaluation that took ``wall`` seconds, those that were its own doing."""
         self._cpu += cpu
         self._waits += waits > 0
-        few = self._waits <= EXCUSED_WAITS + self._cpu / SWITCH_SECONDS
+        few = self._waits <= MAX_EXCUSED_WAITS + self._cpu / SWITCH_SECONDS
         excused = not waits or (few and wall - cpu < LONG_WAIT_SECONDS)
         return cpu if excused and _THREAD is not None else max(cpu, wall - others)
 
