@@ -33,8 +33,21 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+_earlier: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _know_earlier_threads():
+    """Note the threads that other tests of the same process have left running."""
+    _earlier.update(threading.enumerate())
+    yield
+    _earlier.clear()
+
+
 def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(("looptap", "Dummy")))
+    """Names of looptap's threads that this test has started."""
+    running = set(threading.enumerate()) - _earlier
+    return sorted(thread.name for thread in running if thread.name.startswith(("looptap", "Dummy")))
 
 
 def descriptors() -> int:
