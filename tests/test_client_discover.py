@@ -355,7 +355,7 @@ def test_a_job_is_waited_for_as_long_as_asked_which_is_said_now_and_then(directo
 
 
 def test_a_job_that_lives_while_it_is_waited_for_but_not_long_enough_is_found_as_ended(directory, monkeypatch):
-    monkeypatch.setattr("looptap.client.attach.LOOK", 0.5)
+    monkeypatch.setattr("looptap.client.attach.POLL_INTERVAL_SECONDS", 0.5)
 
     def live():
         with looptap.Agent("short") as agent:

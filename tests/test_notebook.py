@@ -208,7 +208,7 @@ def test_one_chart_that_fails_leaves_the_others_moving(caplog):
 
 
 def test_a_kernel_that_takes_messages_only_between_cells_says_so(monkeypatch):
-    monkeypatch.setattr(kernels, "liveness", kernels.KernelPulse())
+    monkeypatch.setattr(kernels, "pulse", kernels.KernelPulse())
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=False))
     assert "when the running cell ends" in kernels.note()
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=True))

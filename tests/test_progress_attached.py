@@ -243,9 +243,9 @@ RANK = """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-    from looptap.training.progress import Inserting, Patience, Progress, inserting as rules
+    from looptap.training.progress import Inserting, Patience, Progress, validation_subsets as rules
 
-    rules.MOST = float("inf")  # however busy this machine is, they are not switched off for taking long
+    rules.MAX_PART = float("inf")  # however busy this machine is, they are not switched off for taking long
     rank, store = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

@@ -1,6 +1,6 @@
 """Mutation tests: each of many small faults is put into a module, and its tests must fail.
 
-`make mutants`, or `make mutants MODULES="agent/ring.py store/writer.py"`. Everything happens on copies of the tree in a
+`make mutants`, or `make mutants MODULES="agent/handoff/history.py store/writer.py"`. Everything happens on copies of the tree in a
 temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that no test
 notices are listed, with their line. `allowed.txt` names those that change nothing that anybody could notice.
 """
@@ -30,32 +30,32 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = Path(__file__).with_name("allowed.txt")
 TESTS = {
-    "agent/agreement.py": "test_agreement.py test_cancelling.py",
-    "agent/budget.py": "test_budget.py",
-    "agent/commands.py": "test_controls.py test_cancelling.py test_agreement.py",
-    "agent/delivery.py": "test_back_off.py test_stream.py test_queries.py test_standing.py test_sharing.py",
-    "agent/outbox.py": "test_queries.py test_standing.py test_stream.py",
-    "agent/ring.py": "test_standing.py test_handing_over.py",
-    "agent/sharing.py": "test_sharing.py",
-    "agent/zap.py": "wire/test_wire_access.py test_sharing.py",
-    "client/gathering.py": "test_gathering.py test_merging.py",
-    "protocol/buffers.py": "test_codec.py test_bounds_of_values.py",
+    "agent/control/rank_consensus.py": "test_agreement.py test_cancelling.py",
+    "agent/loop/overhead_budget.py": "test_budget.py",
+    "agent/control/command_log.py": "test_controls.py test_cancelling.py test_agreement.py",
+    "agent/server/exporter.py": "test_back_off.py test_stream.py test_queries.py test_standing.py test_sharing.py",
+    "agent/handoff/value_queue.py": "test_queries.py test_standing.py test_stream.py",
+    "agent/handoff/history.py": "test_standing.py test_handing_over.py",
+    "agent/server/access_grants.py": "test_sharing.py",
+    "agent/io/authenticator.py": "wire/test_wire_access.py test_sharing.py",
+    "client/ranks/window_assembler.py": "test_gathering.py test_merging.py",
+    "protocol/tensors.py": "test_codec.py test_bounds_of_values.py",
     "protocol/codec.py": "test_codec.py test_bounds_of_values.py",
-    "protocol/connections.py": "wire/test_wire_files.py test_prepared_files.py test_places.py",
+    "protocol/files/connection.py": "wire/test_wire_files.py test_prepared_files.py test_places.py",
     "protocol/footprint.py": "test_bounds_of_values.py",
     "protocol/keys.py": "wire/test_wire_files.py wire/test_wire_access.py",
-    "protocol/regular.py": "test_prepared_files.py",
+    "protocol/files/regular_files.py": "test_prepared_files.py",
     "protocol/roles.py": "wire/test_wire_access.py test_sharing.py",
-    "store/database.py": "test_prepared_files.py test_store_reader.py",
-    "store/pages.py": "test_store_reader.py test_prepared_files.py test_store_export.py",
+    "store/layout/database.py": "test_prepared_files.py test_store_reader.py",
+    "store/paged_buffer.py": "test_store_reader.py test_prepared_files.py test_store_export.py",
     "store/reader.py": "test_prepared_files.py test_store_reader.py",
-    "store/schema.py": "test_prepared_files.py test_store_reader.py",
+    "store/layout/schema.py": "test_prepared_files.py test_store_reader.py",
     "store/writer.py": "test_store_writer.py",
-    "streams/buffers.py": "test_stream.py test_store_reader.py test_gathering.py",
-    "streams/distributions.py": "test_reducers.py test_merging.py",
-    "streams/feed.py": "test_stream.py test_queries.py",
-    "streams/sums.py": "test_reducers.py test_merging.py",
-    "streams/windows.py": "test_language.py test_reducers.py test_merging.py test_queries.py",
+    "streams/stream/buffer.py": "test_stream.py test_store_reader.py test_gathering.py",
+    "streams/aggregations/distributions.py": "test_reducers.py test_merging.py",
+    "streams/stream/feed.py": "test_stream.py test_queries.py",
+    "streams/aggregations/moments.py": "test_reducers.py test_merging.py",
+    "streams/operators/windows.py": "test_language.py test_reducers.py test_merging.py test_queries.py",
 }
 """Modules in which a silent fault would cost data or safety, and the tests that would notice."""
 
@@ -290,7 +290,7 @@ def tried(module: str, most: int) -> list[Fault]:
 def main() -> int:
     """Try the faults, tell how far it is, and list what no test noticed; the exit code is 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", help="such as agent/ring.py; by default all")
+    parser.add_argument("modules", nargs="*", help="such as agent/handoff/history.py; by default all")
     parser.add_argument("--most", type=int, default=40, help="faults of a module")
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no more faults are tried")
