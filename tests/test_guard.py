@@ -305,13 +305,14 @@ def test_a_loop_that_hangs_is_ended_after_a_stop_that_it_never_reads_if_that_was
         job, other = (warm.Popen([sys.executable, "-c", code % name]) for name in "ab")
         try:
             assert job.wait(60) == -signal.SIGTERM
-            soon(lambda: len(guard.firings) == 2)
+            soon(lambda: "kill" in [firing.action for firing in guard.firings])
             assert other.poll() is None
         finally:
             for each in (job, other):
                 each.kill()
                 each.wait()
-        (stop, kill) = guard.firings
+        # Until the guard finds that the process is gone, it may say that the run is silent.
+        (stop, kill) = [firing for firing in guard.firings if firing.action != "problem"]
     assert stop.outcome.startswith("failed: CommandPending")
     assert (kill.action, kill.outcome) == ("kill", f"SIGTERM to process {job.pid}")
 
