@@ -1,8 +1,8 @@
 """Mutation tests: each of many small faults is put into a module, and its tests must fail.
 
 `make mutants`, or `make mutants MODULES="agent/handoff/history.py store/writer.py"`. Everything happens on copies of
-the tree in a temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that no test
-notices are listed, with their line. `allowed.txt` names those that change nothing that anybody could notice.
+the tree in a temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that
+no test notices are listed, with their line. `allowed.txt` names those that change nothing that anybody could notice.
 """
 
 from __future__ import annotations
