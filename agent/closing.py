@@ -109,7 +109,7 @@ class Closing:
             self._leaving.stop(timeout=EXIT_SECONDS)
 
     def _drain(self) -> None:
-        """Have what waits arrive, in half the time that an exit may take: what libzmq holds is lost if nobody waits."""
+        """Send what is pending, within half of the exit limit: libzmq drops what it still holds at exit."""
         deadline, service, link = time.monotonic() + EXIT_SECONDS / 2, self._service, self._link
         while service.queues.pending_bytes() and time.monotonic() < deadline:
             self._hurry()

@@ -66,7 +66,7 @@ class ValueSink(Protocol):
 
     @property
     def unobserved(self) -> bool:
-        """Whether nobody waits for them."""
+        """True if the values have no consumer."""
 
     @property
     def number(self) -> int:
@@ -163,7 +163,7 @@ class QueueSet:
         try:
             self.ready.add(sink)
             self.wake()
-        except BaseException:  # an interrupt: nobody may have been woken
+        except BaseException:  # an interrupt: the wakeup may not have been sent
             self.ready.discard(sink)
             raise
 
@@ -178,7 +178,7 @@ class QueueSet:
                 raise
 
     def hasten(self) -> None:
-        """Have the I/O thread send the first value of a stream at once: somebody looks at an empty screen."""
+        """Send the first value of a stream at once: its chart is still empty."""
         self._send(self.wake_now)
 
     def _send(self, wakeup: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class QueueSet:
 class ValueQueue:
     """The values of one stream that wait for the I/O thread."""
 
-    unobserved = False  # somebody waits for them
+    unobserved = False  # a client reads them
     # Byte counters with one writer each are exact without a lock: the difference is what waits.
     __slots__ = (
         "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",

@@ -143,7 +143,7 @@ class Reactor:
             if now - began < 2 * worked + MIN_GAP_SECONDS:  # else this thread has waited for the GIL as long already
                 time.sleep(max(MIN_GAP_SECONDS, worked))
             self._due, self._wake_reasons = now, WakeReason.MORE
-        elif more or self._server.full > full:  # somebody reads too slowly: come back, ever more patiently
+        elif more or self._server.full > full:  # a client reads too slowly: retry, with growing delays
             self._retry = min(2 * self._retry or self._handler.linger(), self._server.limits.heartbeat)
             self._handler.is_idle()
             self._due, self._wake_reasons = now + self._retry, WakeReason.RETRY

@@ -24,7 +24,7 @@ class RequestHandler(Protocol):
         """See whether the loop moves, and send each client a sign of life."""
 
     def on_shutdown_signal(self) -> None:
-        """Do what is due at `ServerThread.alarm`, and set that anew."""
+        """Do what is due at `ServerThread.alarm`, and set the next one."""
 
     def linger(self) -> float:
         """Seconds in which values gather after a wake-up."""
