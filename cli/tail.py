@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.streams.live import LiveStream
 from looptap.streams.stream.stream import Record

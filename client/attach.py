@@ -6,131 +6,37 @@ import contextlib
 import logging
 import math
 import os
-import socket
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from looptap.client.directory.ranks_of_job import group_by_job, numbered
+from looptap.client.directory.listing import RunListing
+from looptap.client.directory.ranks_of_job import group_by_job
 from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
+from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
-from looptap.client.transport.connect_errors import is_local, unreachable_share
 from looptap.client.transport.failover import FailoverTransport
 from looptap.client.transport.tunnel.process import START_TIMEOUT_SECONDS, CommandRoute, is_remote, over_ssh, relay_of
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
-    LinkError,
     NoAnswer,
     NoDirectory,
     NoSuchRun,
     NotLooptap,
     RefusedKey,
     RunEnded,
-    UnsafeFile,
     WrongServer,
 )
-from looptap.protocol.files.connection import IPC, ConnectionFile, Found, Known, listing, read, runtime_dir
+from looptap.protocol.files.connection import Found, Known, listing, read, runtime_dir
 from looptap.protocol.files.ended_runs import ended
-from looptap.protocol.keys import VIEWER
 from looptap.protocol.messages import RunInfo
 from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
 
 logger = logging.getLogger("looptap")
-
-
-@dataclass(frozen=True)
-class RunListing:
-    """What the connection files say of a run, and whether its process is alive (None: it is on another machine).
-
-    Of a job on several ranks it is the lowest rank that may be alive; ``members`` has the listings of all by rank.
-    A file that cannot be used has a ``problem``, one sentence with the command that mends it, and nothing else.
-    """
-
-    name: str
-    id: str
-    rank: int
-    ranks: int
-    host: str
-    pid: int
-    started: float
-    """Seconds since the epoch."""
-    role: str
-    alive: bool | None
-    path: Path
-    problem: str = ""
-    file: ConnectionFile | None = field(default=None, repr=False, compare=False)
-    route: CommandRoute | None = field(default=None, repr=False, compare=False)
-    members: Mapping[int, RunListing] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The ranks that have no agent, or whose process is gone."""
-        if self.problem or self.alive is False or not self.members:
-            return ()
-        there = {rank for rank, run in self.members.items() if run.alive is not False}
-        return tuple(rank for rank in range(self.ranks) if rank not in there)
-
-    def attach(self, timeout: float = 5.0, *, follow: bool = False) -> Run:
-        """Attach to this run. Raises what `attach` raises."""
-        return _attach(self, timeout, follow)
-
-    def usable(self) -> ConnectionFile:
-        """The connection file of a run that may live. Raises UnsafeFile or RunEnded."""
-        if self.file is None:
-            raise UnsafeFile(self.problem)
-        if self.alive is False:
-            raise RunEnded(f"The run {self.id} has ended: its process {self.pid} is gone.")
-        return self.file
-
-    def unreachable(self, error: LinkError) -> LinkError:
-        """``error``, or what is more likely when nobody listens at the endpoints of this file."""
-        file = self.file
-        if file is None:
-            return error
-        if 0 < file.expires < time.time():
-            return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
-        if isinstance(error, RefusedKey):
-            if file.role != VIEWER:
-                return error
-            job = "" if self.alive else ", or its job has"
-            return RefusedKey(f"This share of {self.id} has been ended{job}; ask for a new file.")
-        if self.route is not None or not all(map(is_local, file.endpoints)):
-            return error
-        if file.role == VIEWER:
-            return unreachable_share(file, self.alive, error)
-        if self.alive is None:
-            host = file.process.host
-            return NoAnswer(
-                f"The run {self.id} is on host {host}, and listens on a socket that is only to be reached there (this "
-                f"is {socket.gethostname()}). Go by way of ssh: looptap.attach('ssh://{host}/{self.id}'); or start the "
-                f"job with looptap.Agent(..., listen='tcp://{host}:*')."
-            )
-        paths = [endpoint.removeprefix(IPC) for endpoint in file.endpoints if endpoint.startswith(IPC)]
-        if self.alive and paths and not any(map(os.path.lexists, paths)):
-            return RunEnded(
-                f"{error} But its process {self.pid} is there: unless its agent was closed, the directory of "
-                f"{paths[0]} is private to the job, or was emptied. Start jobs where that is so with LOOPTAP_DIR, a "
-                "short path that both sides see and only you can read, or with looptap.Agent(..., listen='tcp')."
-            )
-        if self.alive and isinstance(error, NoAnswer):
-            return NoAnswer(
-                f"{error} Its process {self.pid} is there: it is stopped, or a call in it, such as a query, keeps the "
-                "interpreter for itself. A client that was attached before says which query that may be (run.reason)."
-            )
-        return error
-
-    def __str__(self) -> str:
-        if self.problem:
-            return f"{self.path.name}: {self.problem}"
-        state = {True: "alive", False: "ended", None: "on another machine"}[self.alive]
-        rank = f", rank {self.rank} of {self.ranks}" if self.ranks > 1 else ""
-        without = f", without {numbered(self.missing)}" if self.missing else ""
-        return f"{self.id}{rank} on {self.host}, pid {self.pid}, started {_ago(self.started)} ago, {state}{without}"
 
 
 def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
@@ -256,7 +162,7 @@ def _listed(found: Found) -> RunListing:
         return RunListing("", "", 0, 0, "", 0, 0.0, "", None, found.path, found.problem)
     run = file.run
     about = (run.name, run.id, run.rank, run.ranks, run.host, run.pid, run.started, file.role)
-    return RunListing(*about, found.alive, found.path, file=file)
+    return RunListing(*about, found.alive, found.path, file=file, opener=_attach)
 
 
 # ---------------------------------------------------------------- attaching
@@ -383,11 +289,3 @@ def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
 def _pause(listed: RunListing) -> float:
     """Seconds between two looks for the next run."""
     return 0.25 if listed.route is None else listed.route.longest
-
-
-def _ago(started: float) -> str:
-    seconds = max(0.0, time.time() - started)
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -22,7 +22,7 @@ import looptap
 from looptap.cli import main
 from looptap.cli.top.model import Watcher
 from looptap.cli.top.views import vitals
-from looptap.client.streams.estimates import Estimates, banded, said
+from looptap.client.estimates import Estimates, banded, said
 from looptap.streams import stillness, turns
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from looptap.cli.commands.streams import described, plain
 from looptap.cli.formats import cost, json_of, printable, several, size
-from looptap.client.attach import RunListing, resolve, runs
-from looptap.client.directory.ranks_of_job import numbered, spans
+from looptap.client.attach import resolve, runs
+from looptap.client.directory.listing import RunListing
+from looptap.client.rank_numbers import numbered, spans
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.protocol.files.connection import runtime_dir, sweep

@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 from looptap.cli.names import Name, Wait
-from looptap.client.streams.estimates import banded, is_report, reports, said
+from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 

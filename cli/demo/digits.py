@@ -16,8 +16,8 @@ from rich.text import Text
 
 from looptap.cli.demo.child import Job, JobFailed
 from looptap.cli.formats import size
+from looptap.client.estimates import banded, said
 from looptap.client.run import Run
-from looptap.client.streams.estimates import banded, said
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline

@@ -11,8 +11,8 @@ from typing import Any
 
 from looptap.client.attach import runs
 from looptap.client.control.controls import ControlInfo
+from looptap.client.estimates import Estimates
 from looptap.client.run import Run
-from looptap.client.streams.estimates import Estimates
 from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError

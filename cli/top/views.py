@@ -14,7 +14,7 @@ from rich.text import Text
 from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.cli.top.model import Facts
 from looptap.client.control.controls import line_of
-from looptap.client.streams.estimates import banded, said
+from looptap.client.estimates import banded, said
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.protocol.errors import MessageError
 from looptap.protocol.files import command_file
 from looptap.streams.expressions import nearest

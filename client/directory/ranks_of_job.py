@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from looptap.client.attach import RunListing
+from looptap.client.directory.listing import RunListing
 
-Members: TypeAlias = "dict[int, RunListing]"
+Members: TypeAlias = dict[int, RunListing]
 
 
 def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
@@ -59,28 +58,3 @@ def _superseded(run: RunListing, members: Members) -> bool:
 def _led(members: Members) -> RunListing:
     leader = min(members.values(), key=lambda run: (run.alive is False, run.rank))
     return replace(leader, members=dict(sorted(members.items())))
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Whole numbers, those that follow each other as one.
-
-    >>> spans([7, 12, 13, 14])
-    '7, 12-14'
-    """
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][-1] == number - 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
-
-
-def numbered(ranks: Iterable[int]) -> str:
-    """Ranks as people write them.
-
-    >>> numbered([0, 1, 2, 5])
-    'ranks 0-2, 5'
-    """
-    shown = spans(ranks)
-    return f"rank{'s' * (len(shown) > 1 and not shown.isdigit())} {shown}" if shown else "no rank"

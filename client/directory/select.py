@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.directory.listing import RunListing
+from looptap.client.rank_numbers import numbered
 from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
@@ -21,9 +21,6 @@ from looptap.store.reader import is_stored
 from looptap.store.reader import open as open_stored
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import nearest
-
-if TYPE_CHECKING:
-    from looptap.client.attach import RunListing
 
 
 def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:

@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import NamedTuple
 
-from looptap.client.attach import RunListing, scan
+from looptap.client.attach import scan
+from looptap.client.directory.listing import RunListing
 from looptap.client.directory.select import one_role_each
 from looptap.client.guard.actions import act, end, json_line, name_of
 from looptap.client.guard.rules import Firing, Rule

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from looptap.client.attach import RunListing
+from looptap.client.directory.listing import RunListing
 from looptap.client.guard.rules import Rule
 from looptap.client.run import Run
 from looptap.client.session.session import OPEN

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.client.transport.base import Receiver
 from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, hear
 from looptap.protocol import messages as m

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankPart, RankStream

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
 from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from looptap.client.directory.ranks_of_job import numbered
+from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.session.session import OPEN
 from looptap.protocol.errors import NoSuchRun

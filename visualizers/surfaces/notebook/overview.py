@@ -9,9 +9,9 @@ from typing import Any
 
 import ipywidgets
 
+from looptap.client.estimates import Estimates, over_by_now, said
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
-from looptap.client.streams.estimates import Estimates, over_by_now, said
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.plot import Plot
