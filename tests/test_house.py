@@ -49,8 +49,7 @@ STREAMS_OF_TRAINING = {
     "durations",  # durations in words
     "probing",  # asking a model without a trace is needed on both sides, and is written once
     "random_state",  # so are random numbers that are put back
-    "stillness",
-    "turns",
+    "loop_observer",  # what an agent calls on what it exposes, without either knowing the other
 }
 """What a training system may import of `streams`: modules that know neither queries nor streams nor agents."""
 

@@ -18,7 +18,6 @@ from judge import judge
 from simulated import DELTA, PATIENCE, make, stretches
 from torch.utils.data import DataLoader, TensorDataset
 
-from looptap.streams import turns
 from looptap.training.progress import Inserting, Never, Paper, Patience, Progress
 from looptap.training.progress import validation_subsets as inserting_module
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger
@@ -225,7 +224,7 @@ def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_o
             if epoch >= 30:
                 looked.append((clock.now, *progress.remaining))
         if epoch == 29:
-            turns.add()
+            progress.on_command()
     for at, median, low, high in looked:
         left = clock.now - at
         if 312 < at < 420:

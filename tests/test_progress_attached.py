@@ -23,7 +23,7 @@ from looptap.cli import main
 from looptap.cli.top.model import Watcher
 from looptap.cli.top.views import vitals
 from looptap.client.estimates import Estimates, banded, said
-from looptap.streams import stillness, turns
+from looptap.streams.loop_observer import LoopObserver
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.clock_ledger import TRAIN, VALIDATION
@@ -67,7 +67,8 @@ def test_a_change_from_outside_is_seen_at_the_next_look(job):
         return seen.values[-1]
 
     agent.emit("batch")
-    before, commands = seen.values[-1], turns.total()
+    before, heard = seen.values[-1], Heard()
+    agent.expose(heard=heard)
     patient = turned("progress.patience", 60)
     assert (patient[0], progress.rule) == (60, Patience(60))
     assert patient[2] > before[2]
@@ -75,7 +76,7 @@ def test_a_change_from_outside_is_seen_at_the_next_look(job):
     shorter = turned("progress.epochs", 20)
     assert shorter[1:3] == (20, 20.0)
     assert shorter[3] < 10 * 12 + 1
-    assert turns.total() == commands + 2  # after which speeds may be others
+    assert heard.commands == 2  # after which speeds may be others
     with pytest.raises(looptap.ControlError, match="1 or more"):
         run.set("progress.epochs", 0)
 
@@ -98,6 +99,7 @@ def test_whoever_is_attached_is_told_by_an_event_of_its_own():
 def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
     agent, run = pair("paused", may_pause=30.0)
     progress = Progress(40, epochs=2)
+    agent.expose(progress=progress)
     begun = time.monotonic()
     for step, _ in enumerate(progress.train(range(40))):
         if step == 20:
@@ -111,12 +113,70 @@ def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
     agent.close()
 
 
+class Heard(LoopObserver):
+    """Counts what it is told of; one that is ``broken`` raises as well."""
+
+    def __init__(self, broken=False):
+        self.commands, self.pauses, self.broken = 0, [], broken
+
+    def on_command(self):
+        self.commands += 1
+        assert not self.broken
+
+    def on_pause(self, seconds):
+        self.pauses.append(seconds)
+        assert not self.broken
+
+
+def test_two_agents_in_one_process_tell_each_its_own_progress_of_commands_and_pauses():
+    jobs = []
+    for name in ("one", "other"):
+        agent, run = pair(name, may_pause=30.0)
+        clock, heard = Clock(), Heard()
+        progress = Progress(10, epochs=100, clock=clock)
+        agent.expose(progress=progress, again=progress, heard=heard)
+        trained(progress, clock, 2)
+        jobs.append((agent, run, progress, heard, clock))
+    (agent, run, mine, heard, clock), (other, _, theirs, silent, other_clock) = jobs
+    spreads = [progress.remaining.high - progress.remaining.low for progress in (mine, theirs)]
+    with pytest.raises(looptap.CommandPending):
+        run.set("progress.patience", 5, timeout=0)
+    with pytest.raises(looptap.CommandPending):
+        run.pause(0.01, timeout=0)
+    for one in (agent, other):
+        one.emit("batch")
+    assert (heard.commands, silent.commands, len(heard.pauses), silent.pauses) == (2, 0, 1, [])
+    for progress, its_clock in ((mine, clock), (theirs, other_clock)):
+        its_clock.now += 1.0  # of which the pause was a part
+        trained(progress, its_clock, 1)
+    assert mine._ledger.suspended == pytest.approx(heard.pauses[0])
+    assert theirs._ledger.suspended == 0
+    wider = [progress.remaining.high - progress.remaining.low for progress in (mine, theirs)]
+    assert wider[0] > spreads[0]
+    assert wider[1] <= spreads[1]
+    for one in (agent, other):
+        one.close()
+
+
+def test_what_an_exposed_observer_raises_goes_no_further(caplog):
+    agent, run = pair("broken", may_pause=30.0)
+    broken, heard = Heard(broken=True), Heard()
+    agent.expose(broken=broken, heard=heard)
+    with pytest.raises(looptap.CommandPending):
+        run.pause(0.01, timeout=0)
+    agent.emit("batch")
+    assert (broken.commands, heard.commands, len(broken.pauses), len(heard.pauses)) == (1, 1, 1, 1)
+    assert len([r for r in caplog.records if "Heard" in r.getMessage()]) == 2
+    assert run.commands[-1]["outcome"] == "done"
+    agent.close()
+
+
 def test_a_long_pause_leaves_the_speed_as_it_was():
     clock = Clock()
     progress = Progress(10, epochs=100, validation=20, clock=clock)
     trained(progress, clock, 20)
     clock.now += 3600.0
-    stillness.add(3600.0)
+    progress.on_pause(3600.0)
     for _ in progress.train(range(1)):
         clock.now += 1.0
     assert progress._ledger.rate(TRAIN, 60.0) == pytest.approx(4, rel=0.1)

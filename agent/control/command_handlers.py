@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from looptap.agent.control.command_log import CommandLog, CommandResult, CommandState, Requester, Work, record_of
 from looptap.agent.control.controls import BoundControl, BoundControls
+from looptap.agent.control.exposed_observers import ExposedObservers
 from looptap.agent.control.optimizer_controls import FREEZE, SCALE
 from looptap.agent.control.pause import Pause
 from looptap.agent.control.process_group import group
@@ -49,7 +50,8 @@ class CommandService:
     ) -> None:  # fmt: skip
         self._queries, self._taps = queries, taps
         self.usual = groups[0] if groups else "batch"
-        self.commands = CommandLog(limits.commands_per_second, finished)
+        self._observers = ExposedObservers(taps.exposed)
+        self.commands = CommandLog(limits.commands_per_second, finished, self._observers)
         self.agreement = RankConsensus(self.commands, queries, taps, limits.agreement, finished)
         self.controls = BoundControls(lambda: taps.exposed)
         self.triggers: dict[str, Trigger] = {}
@@ -252,9 +254,19 @@ class CommandService:
     def _pause(self, record: dict[str, Any], _: int | None) -> tuple[Work, tuple[str, ...]]:
         seconds = record["value"] = self.pause.allowed(record["value"], group(), record["agreed"])
         resumes = self.pause.resumes
-        return lambda event: CommandResult(
-            seconds, lambda: self._taps.exclude_pause(self.pause.wait(seconds, resumes))
-        ), ()
+
+        def work(event: Event) -> CommandResult:
+            observers = self._observers.current()  # of now: who closes the agent meanwhile lets go of what is exposed
+
+            def wait() -> None:
+                try:
+                    self._taps.exclude_pause(self.pause.wait(seconds, resumes))
+                finally:
+                    observers.on_pause(self.pause.last)
+
+            return CommandResult(seconds, wait)
+
+        return work, ()
 
     # ------------------------------------------------------------ common to all
 

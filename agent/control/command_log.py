@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from looptap.agent.control.exposed_observers import ExposedObservers
 from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
-from looptap.streams import turns
 from looptap.streams.errors import (
     CommandCancelled,
     ControlError,
@@ -130,8 +130,10 @@ class CommandState:
 class CommandLog:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(self, per_second: int, finished: Callable[[CommandState], None]) -> None:
-        self._per_second, self._finished = per_second, finished
+    def __init__(
+        self, per_second: int, finished: Callable[[CommandState], None], observers: ExposedObservers
+    ) -> None:
+        self._per_second, self._finished, self._observers = per_second, finished, observers
         self._outcomes: OrderedDict[str, CommandState] = OrderedDict()
         self._times: deque[float] = deque()
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_RECORDS)
@@ -239,7 +241,7 @@ class CommandLog:
                 outcome.begun = True
                 value, then = work(event)
                 outcome.value, outcome.size = snapshot(value)
-            turns.add()
+            self._observers.current().on_command()
             record.update(outcome=DONE, result=None if record["what"] == CALL else outcome.value)
         except KeyboardInterrupt as error:
             state.restore()  # it may have come before that was done

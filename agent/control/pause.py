@@ -7,7 +7,6 @@ import time
 from queue import Empty, SimpleQueue
 
 from looptap.agent.control.process_group import ProcessGroup
-from looptap.streams import stillness
 from looptap.streams.errors import ControlError
 
 MAX_SHARE_OF_COLLECTIVE_TIMEOUT = 4
@@ -24,6 +23,8 @@ class Pause:
         self.bound: float | None = None
         self.total = 0.0
         """Seconds that the loop has paused so far, the open pause not counted."""
+        self.last = 0.0
+        """Seconds of the last pause that is over."""
         self.resumes = 0
         self._began = self._ends = 0.0
         # Not a Condition: the locks of those stay taken when Ctrl-C comes at the wrong moment.
@@ -85,6 +86,5 @@ class Pause:
         finally:
             self._began = 0.0
             lasted = time.monotonic() - began
-            self.total += lasted
-            stillness.add(lasted)
+            self.total, self.last = self.total + lasted, lasted
         return lasted

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from looptap.streams import stillness
 from looptap.training.progress.speed_change import SpeedChange, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
@@ -58,7 +57,7 @@ class Ledger:
         self.suspended = 0.0
         """Seconds in which the process stood still, or was paused, booked to nothing."""
         self.now = self._opened = self._clock()
-        self._paused = stillness.total()
+        self._paused = 0.0  # seconds of pauses that are not booked yet
         self._phase, self._began = OTHER, False
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
         self._samples: list[LedgerSample] = []
@@ -129,6 +128,10 @@ class Ledger:
     def _reached(self, window: float) -> SpeedChange | None:
         return None if self._turn is None or sum(self.seconds) - window >= self._turn.at else self._turn
 
+    def pause(self, seconds: float) -> None:
+        """Book ``seconds`` that have just passed to nothing: the loop was paused."""
+        self._paused += seconds
+
     def settle(self) -> None:
         """Book the time up to now."""
         self._book()
@@ -137,10 +140,10 @@ class Ledger:
         """Book the time since the last time; how much it was, pauses left out."""
         now = self._clock()
         gap, self.now = now - self.now, now
-        if (paused := stillness.total()) != self._paused:
-            still, self._paused = min(gap, paused - self._paused), paused
-            gap -= still
-            self.suspended += still
+        if self._paused:
+            paused, self._paused = min(gap, self._paused), 0.0
+            gap -= paused
+            self.suspended += paused
         taken = gap
         if counted and gap > _MIN_GAP_SECONDS and self._phase != OTHER and len(steps := self._steps[self._phase]) >= 5:
             usual = _SUSPENDED_STEP_FACTOR * statistics.median(steps)

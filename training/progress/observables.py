@@ -6,18 +6,20 @@ import math
 from typing import Any
 
 from looptap.streams.durations import duration
+from looptap.streams.loop_observer import LoopObserver
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Remaining
+from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
 _FRACTION_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
 
 
-class ProgressObservables:
-    """The part of a `Progress` that is read; each value follows from `estimate`."""
+class ProgressObservables(LoopObserver):
+    """The part of a `Progress` that clients see, and that sees what they do to the loop."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
-        self._ledger, self._insert = ledger, insert
+        self._ledger, self._insert, self._watch = ledger, insert, SpeedWatch()
         self.note = ""
         """Why there is no forecast, if there is a reason; empty otherwise."""
         self.epoch = 0
@@ -27,6 +29,14 @@ class ProgressObservables:
         self._before = 0.0  # seconds of earlier processes
         self._spent = self._shown = 0.0
         self._over = False
+
+    def on_command(self) -> None:
+        """Expect another speed: a client has changed something in the loop. The agent that exposes this calls it."""
+        self._watch.commands += 1
+
+    def on_pause(self, seconds: float) -> None:
+        """Leave ``seconds`` out of all speeds: the loop was paused. The agent that exposes this calls it."""
+        self._ledger.pause(seconds)
 
     def estimate(self) -> Estimate | None:
         """What is known now; None while the length of an epoch or the speed is unknown."""

@@ -32,7 +32,6 @@ from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import Sizes, length_of
 from looptap.training.progress.observables import ProgressObservables
 from looptap.training.progress.plan import TrainingPlan
-from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
 ESTIMATE_SECONDS = 1.0
@@ -141,7 +140,7 @@ class Progress(ProgressObservables):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._watch = -math.inf, SpeedWatch()
+        self._looked = -math.inf
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):

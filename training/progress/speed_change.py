@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from looptap.streams import turns
 from looptap.training.progress.loader_size import length_of
 
 # of the logarithm of a rate that is measured for `_RATE_NOISE_SECONDS` seconds; it falls with the root of the time
@@ -79,7 +78,7 @@ class SpeedWatch:
         self._loader: Any = None
         self._length: int | None = None
         self._factor: float | None = None
-        self._commands = turns.total()
+        self.commands = self._seen_commands = 0
 
     def changed(self, loader: Any) -> tuple[float, float] | None:
         """How many times as fast training is said to be since the last look, and the deviation of that's logarithm.
@@ -87,9 +86,9 @@ class SpeedWatch:
         None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
         one that only became longer may be as fast as before, or as much faster.
         """
-        length, factor, commands = _length(loader), _factor(loader), turns.total()
-        before = self._loader, self._length, self._factor, self._commands
-        self._loader, self._length, self._factor, self._commands = loader, length, factor, commands
+        length, factor, commands = _length(loader), _factor(loader), self.commands
+        before = self._loader, self._length, self._factor, self._seen_commands
+        self._loader, self._length, self._factor, self._seen_commands = loader, length, factor, commands
         if loader is before[0]:
             longer = math.log(factor / before[2]) if factor and before[2] else 0.0
             if not longer and length and before[1]:
