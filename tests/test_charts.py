@@ -20,9 +20,11 @@ from looptap.protocol.codec import pack
 from looptap.streams.stream.buffer import ERROR, Batch, RunSeam
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import snapshot
+from looptap.visualizers.charts.base import APPEND, FRAME
 from looptap.visualizers.charts.chart import IncompatibleStreams, chosen, make
-from looptap.visualizers.charts.choice import APPEND, FRAME, KINDS, Choice, choose
+from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.legends import legends
+from looptap.visualizers.charts.registry import KINDS
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import (
     Band,
@@ -36,6 +38,7 @@ from looptap.visualizers.drawing.picture import (
     Table,
     Text,
 )  # fmt: skip
+from looptap.visualizers.plot import Plot
 
 
 def charted(values, chart="", *, name="loss", draw=None, **how):
@@ -270,17 +273,19 @@ def test_nan_and_infinities_are_gaps_that_are_marked():
 def test_a_paused_chart_stands_while_its_stream_goes_on():
     stream = Stream("loss")
     push(stream, [1.0])
-    chart = make(chosen(stream))
-    chart.add(stream)
-    chart.pull()
-    chart.pause()
+    plot = Plot(stream)
+    plot.pull()
+    plot.pause()
     push(stream, [2.0, 3.0])
-    assert not chart.pull()
-    assert len(chart.draw().marks[0].y) == 1
-    assert "paused" in chart.draw().badges
-    chart.resume()
-    assert chart.pull()
-    assert chart.draw().marks[0].y.tolist() == [1, 2, 3]
+    assert not plot.pull()
+    (picture,) = plot.pictures()
+    assert len(picture.marks[0].y) == 1
+    assert "paused" in picture.badges
+    plot.resume()
+    assert plot.pull()
+    (picture,) = plot.pictures()
+    assert picture.marks[0].y.tolist() == [1, 2, 3]
+    assert "paused" not in picture.badges
 
 
 def test_the_newest_points_are_kept_and_few_of_them_drawn():
@@ -425,7 +430,7 @@ def test_commands_stand_where_their_events_do():
     chart = make(chosen(stream))
     chart.add(stream)
     commands = Stream("commands")
-    chart.marks(commands)
+    chart.commands.add(commands)
     chart.pull()
     assert chart.draw().rules == ()
     change = {"what": "set", "name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "event": "batch", "number": 3}

@@ -258,7 +258,7 @@ def test_the_chart_of_ones_own_in_the_documentation_works():
 
 
 def test_the_documentation_names_every_chart():
-    from looptap.visualizers.charts.choice import ALIASES, KINDS
+    from looptap.visualizers.charts.registry import ALIASES, KINDS
 
     page = (ROOT / "docs/charts.md").read_text()
     own = {"range"}

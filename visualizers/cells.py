@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from looptap.streams.stream.feed import FAILED, LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen, make
 from looptap.visualizers.charts.legends import Legend, run_of
+from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.drawing.picture import Picture, Text
 
 
@@ -24,11 +26,15 @@ class Cell:
         self._options, self._how, self._legends = options, how, legends
         self.refused: dict[str, str] = {}
         """Why a stream is not drawn, by its name."""
-        self._marks: list[Any] = []
-        self._paused = False
+        self.commands = Marks()
+        """The vertical lines."""
+        self.paused = False
+        """Whether the picture stands. The streams do not: what arrives meanwhile is drawn when it moves again."""
         self.lock = threading.RLock()
         """Held by each method; who needs the chart's lock besides takes this one first."""
         self._said: tuple[str, ...] = ()
+        for stream in self.streams:
+            self._mark_commands(stream)
         self._begin(strict=True)
 
     @property
@@ -41,7 +47,7 @@ class Cell:
         with self.lock:
             if self.chart is not None:
                 self.chart.add(stream, **{**self._look(stream), **how})
-                self._mark_commands(stream)
+            self._mark_commands(stream)
             if any(one is stream for one in self.streams):
                 return
             self.streams.append(stream)
@@ -65,33 +71,15 @@ class Cell:
             self.chart.title = self.title
 
     def marks(self, source: Any) -> None:
-        """Draw a vertical line for each command of ``source``, as `Chart.marks` does."""
-        self._marks.append(source)
-        if self.chart is not None:
-            self.chart.marks(source)
-
-    def pause(self) -> None:
-        """Let the picture stand; the streams go on."""
-        self._paused = True
-        if self.chart is not None:
-            self.chart.pause()
-
-    def resume(self) -> None:
-        """Let the picture move again."""
-        self._paused = False
-        if self.chart is not None:
-            self.chart.resume()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the picture stands."""
-        return self._paused
+        """Draw a vertical line for each command of ``source``, as `Marks.add` does."""
+        with self.lock:
+            self.commands.add(source)
 
     def pull(self) -> bool:
         """Take in what has arrived; whether the picture has changed."""
         with self.lock:
             if self._begin() and self.chart is not None:
-                return self.chart.pull()
+                return not self.paused and self.chart.pull()
             said = self._waits()
             changed, self._said = said != self._said, said
             return changed
@@ -101,7 +89,8 @@ class Cell:
         with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
-            return self.chart.draw()
+            picture = self.chart.draw()
+            return replace(picture, badges=(*picture.badges, "paused")) if self.paused else picture
 
     def _begin(self, strict: bool = False) -> bool:
         """Choose the chart by the first stream that has a value. Raises IncompatibleStreams if ``strict``."""
@@ -111,7 +100,7 @@ class Cell:
         choice = next((found for stream in self.streams if (found := chosen(stream, asked)) is not None), None)
         if choice is None:
             return False
-        chart = make(choice, **{**self._options, "title": self.title})
+        chart = make(choice, **{**self._options, "title": self.title, "commands": self.commands})
         ready = [stream for stream in self.streams if stream.first() is not None]
         for stream in [*ready, *(stream for stream in self.streams if stream not in ready)]:
             try:
@@ -121,13 +110,7 @@ class Cell:
                     raise
                 self.refused[stream.name] = str(error)
         chart.refused = self.refused
-        for source in self._marks:
-            chart.marks(source)
         self.chart = chart
-        for stream in self.streams:
-            self._mark_commands(stream)
-        if self._paused:
-            chart.pause()
         return True
 
     def _look(self, stream: Stream) -> dict[str, Any]:
@@ -136,8 +119,8 @@ class Cell:
 
     def _mark_commands(self, stream: Stream) -> None:
         run = run_of(stream)
-        if run is not None and self.chart is not None and hasattr(type(run), "commands"):
-            self.chart.marks(run)
+        if run is not None and hasattr(type(run), "commands"):
+            self.commands.add(run)
 
     def _waits(self) -> tuple[str, ...]:
         """What is waited for, and what is known of why it does not come."""
@@ -153,3 +136,31 @@ class Cell:
             told = [note for note in stream.notes[:3] if note[1:] not in outlook]
             lines += [part for part in [outlook, *told] if part]
         return tuple(lines) or ("no stream",)
+
+
+class ChartGrid(Protocol):
+    """What a surface reads of a plot: its cells, how they are arranged, and the pictures of now. `Plot` is one."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The charts, in the order in which they are shown."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the charts."""
+
+    @property
+    def live(self) -> bool:
+        """Whether any stream may still yield something."""
+
+    def pull(self) -> bool:
+        """Take in what has arrived; whether any picture has changed."""
+
+    def pictures(self) -> list[Picture]:
+        """Return the pictures of now, one of each chart."""
+
+    def pause(self) -> None:
+        """Let all pictures stand."""
+
+    def resume(self) -> None:
+        """Let all pictures move again."""

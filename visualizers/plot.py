@@ -16,10 +16,10 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
-from looptap.visualizers.charts.choice import kind_named
 from looptap.visualizers.charts.frame_history import MAX_FRAMES
 from looptap.visualizers.charts.legends import label_of, legends
 from looptap.visualizers.charts.marks import settle
+from looptap.visualizers.charts.registry import kind_named
 from looptap.visualizers.charts.summaries import Summary, summary
 from looptap.visualizers.data.colors import Palette
 from looptap.visualizers.drawing.picture import Picture
@@ -29,17 +29,20 @@ Streams: TypeAlias = Stream | Sequence[Stream]
 
 
 class Plot:
-    """Charts of streams, in ``rows`` rows. A tuple or a list of streams shares one chart.
+    """Draw streams as charts in ``rows`` rows; a tuple or a list of streams shares one chart.
 
-    ``chart`` is the kind for all of them, chosen by the first values if it is not given; ``x`` is what is drawn over:
-    "step", "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields
-    that are drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back
-    at. Raises ValueError for an unknown ``chart``, IncompatibleStreams for streams that do not share axes.
+    ``chart`` is the kind for all of them, by default chosen by the first values; ``x`` is what is drawn over: "step",
+    "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields that are
+    drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back at.
+    Raises TypeError for what is not a stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams
+    that do not share axes.
 
-    >>> from looptap.streams.stream.stream import stream_of
-    >>> plot = Plot(stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss")))
-    >>> plot.pull(), plot.cells[0].chart.kind, plot.pictures()[0].x.title
-    (True, 'line', 'step')
+    >>> import looptap
+    >>> plot = looptap.plot(looptap.stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss")))
+    >>> plot
+    <Plot of 'loss' as line>
+    >>> plot.pull(), plot.pictures()[0].x.title
+    (True, 'step')
     """
 
     def __init__(
@@ -107,12 +110,12 @@ class Plot:
     def pause(self) -> None:
         """Let all pictures stand; the streams go on."""
         for cell in self.cells:
-            cell.pause()
+            cell.paused = True
 
     def resume(self) -> None:
         """Let all pictures move again."""
         for cell in self.cells:
-            cell.resume()
+            cell.paused = False
 
     # ------------------------------------------------------------ what a surface calls
 
@@ -179,26 +182,8 @@ def _group(streams: Streams) -> list[Stream]:
     return found
 
 
-def plot(
-    *streams: Streams,
-    chart: str = "",
-    rows: int = 0,
-    x: str = "",
-    y: str | Sequence[str] = (),
-    color: str = "",
-    title: str = "",
-    keep: int = MAX_FRAMES,
-) -> Any:
-    """Draw streams, each by the chart that its first value asks for; a tuple or list of streams shares one.
-
-    The arguments are those of `Plot`, which is what is returned: `Plot.save` writes it to a file. Raises TypeError for
-    what is no stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams that do not share axes.
-
-    >>> import looptap
-    >>> looptap.plot(looptap.stream_of([3, 1, 2], name="loss"))
-    <Plot of 'loss' as line>
-    """
-    return Plot(*streams, chart=chart, rows=rows, x=x, y=y, color=color, title=title, keep=keep)
+plot = Plot
+"""What a script calls: the name of the act for the object that it returns."""
 
 
 def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.choice import APPEND, Choice, Mode, choose
+from looptap.visualizers.charts.base import APPEND, Mode
+from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
+from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, Palette
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
@@ -62,18 +64,18 @@ class Chart:
         keep: int = MAX_FRAMES,
         keep_bytes: int = MAX_FRAME_BYTES,
         palette: Palette | None = None,
+        commands: Marks | None = None,
     ) -> None:
         self.title, self.x = title, x
         self.points, self.keep, self.keep_bytes = points, keep, keep_bytes
         self.series: list[Series] = []
-        self.paused = False
         self.lock = threading.RLock()
         self.palette = palette or Palette()
         self.refused: dict[str, str] = {}
         """Why a stream whose first value came late is not drawn, by its name."""
         self._waiting: list[tuple[Stream, dict[str, Any]]] = []
         self._layers: dict[str, Chart] = {}
-        self.commands = Marks()
+        self.commands = Marks() if commands is None else commands
         """The vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
@@ -141,23 +143,6 @@ class Chart:
             self.refused.pop(stream.name, None)
             self._state = None
 
-    def pause(self) -> None:
-        """Let the picture stand. The streams go on, and `resume` takes in what came meanwhile, as far as it is kept."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """Let the picture move again."""
-        self.paused = False
-
-    def marks(self, source: Any) -> None:
-        """Draw a vertical line for each command of ``source``: a run, stored or live, or a stream or list of mappings.
-
-        A mapping has name, old, new and outcome, and of ``number``, ``time`` and ``wall`` what tells where it stands.
-        """
-        with self.lock:
-            self.commands.add(source)
-            self._state = None
-
     def _admit(self, stream: Stream, choice: Choice, options: dict[str, Any]) -> None:
         side: Side = "right" if options["axis"] == "right" else "left"
         if self.series:
@@ -178,7 +163,7 @@ class Chart:
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = FrameHistory(self.keep, self.keep_bytes)
         series = Series(
-            stream, choice, color, side, layer=layer, frames=frames, label=options["name"],
+            stream, choice, color, layer, side, frames=frames, label=options["name"],
             y=options["y"] or stream.drawn, by=by if by in names else "",
             dash=options["dash"] or self.palette.dash(label), points=self.points,
             noted=tuple(note for note in stream.notes if note not in stream.limits),
@@ -199,8 +184,6 @@ class Chart:
     def pull(self) -> bool:
         """Take in what has arrived since the last time; whether the picture has changed."""
         with self.lock:
-            if self.paused:
-                return False
             changed = self._admit_waiting()
             for series in self.series:
                 changed = series.take() or changed
@@ -308,7 +291,7 @@ class Chart:
         leader = self._leader() if self._shown is not None else None
         if leader is not None:
             found.append(f"this is the frame of {leader.stream.on or 'event'} {leader.frames.event:,}, not the newest")
-        return found + (["paused"] if self.paused else [])
+        return found
 
 
 def chosen(stream: Stream, chart: str = "") -> Choice | None:
@@ -329,10 +312,8 @@ def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool) ->
 
 
 def kind_of(name: str) -> type[Chart]:
-    """The class of a kind of chart. Raises ValueError for one that there is not."""
-    from looptap.visualizers.charts.registry import find
-
-    return find(name)
+    """Return the class of a kind of chart. Raises ValueError if there is none."""
+    return cast("type[Chart]", find(name))
 
 
 def make(choice: Choice, **options: Any) -> Chart:

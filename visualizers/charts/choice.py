@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from looptap.streams.expressions import nearest
 from looptap.streams.values.snapshots import Image
 from looptap.visualizers.charts import schemas
+from looptap.visualizers.charts.base import APPEND, FRAME, Mode
+from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
-
-Mode = Literal["append", "frame"]
-APPEND: Mode = "append"
-FRAME: Mode = "frame"
-"""In mode append a value is a point of the picture, in mode frame it is a whole picture."""
 
 MAX_CURVE_NUMBERS = 256
 """Numbers up to which a one-dimensional array is a line; a longer one is a histogram."""
@@ -41,40 +37,6 @@ class Choice:
     guess: str = ""
 
 
-KINDS: dict[str, tuple[str, tuple[Mode, ...]]] = {
-    "line": ("xy", (APPEND,)),
-    "line3d": ("xyz", (APPEND,)),
-    "annotated": ("xy", (APPEND,)),
-    "annotated3d": ("xyz", (APPEND,)),
-    "bars": ("xy", (APPEND, FRAME)),
-    "band": ("xy", (APPEND,)),
-    "curve": ("xy", (FRAME,)),
-    "histogram": ("hist", (FRAME, APPEND)),
-    "confusion": ("mat", (FRAME,)),
-    "scatter": ("xy", (FRAME, APPEND)),
-    "scatter3d": ("xyz", (FRAME, APPEND)),
-    "heatmap": ("mat", (FRAME,)),
-    "image": ("img", (FRAME,)),
-    "images": ("img", (FRAME,)),
-    "ridgeline": ("mat", (FRAME,)),
-    "text": ("text", (APPEND,)),
-    "table": ("text", (FRAME, APPEND)),
-    "summary": ("text", (APPEND,)),
-    "pie": ("pie", (FRAME, APPEND)),
-}
-"""The kinds of charts: the family of each, and the modes that it has, the usual one first."""
-
-FITS: dict[str, Callable[[Any], bool]] = {}
-"""For which values a user's own kind is chosen, by its name: see `looptap.visualizers.register`."""
-
-ALIASES = {
-    "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
-    "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
-    "ridge": "ridgeline", "gradient flow": "curve",
-}  # fmt: skip
-"""Other names of kinds."""
-
-
 def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
     """The chart for a stream whose first value that is not None is ``value``.
 
@@ -94,8 +56,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     if own is not None:
         return own
     names = schemas.names_of(value, fields, query)
-    for kind, fits in FITS.items():
-        if _true(fits, value):
+    for kind, entry in KINDS.items():
+        if entry.fits is not None and _true(entry.fits, value):
             return _choice(kind, schema=names)
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
@@ -105,18 +67,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     return found if found.schema else replace(found, schema=names)
 
 
-def kind_named(name: str) -> str:
-    """The kind that a user means by ``name``. Raises ValueError for one that there is not."""
-    kind = name.strip().lower()
-    kind = ALIASES.get(kind, kind)
-    if kind not in KINDS:
-        hint = nearest(kind, KINDS)
-        raise ValueError(f"There is no chart {name!r:.80}; there are {', '.join(KINDS)}. {hint}".strip())
-    return kind
-
-
 def _choice(kind: str, mode: Mode | None = None, schema: Sequence[str] = (), guess: str = "") -> Choice:
-    family, modes = KINDS[kind]
+    family, modes, *_ = KINDS[kind]
     return Choice(kind, family, mode or modes[0], tuple(schema), guess)
 
 

@@ -6,14 +6,12 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import VerticalLine
-
-if TYPE_CHECKING:
-    from looptap.visualizers.charts.series import Series
 
 MAX_MARKS = 200
 """Vertical lines that a chart shows; of more, the newest."""
@@ -87,7 +85,10 @@ class Marks:
         self._shown: list[CommandMark] = []
 
     def add(self, source: Any) -> None:
-        """Show the commands of a run, or those in a stream or a list of mappings."""
+        """Show the commands of ``source``: a run, stored or live, or a stream or list of mappings.
+
+        A mapping has name, old, new and outcome, and of ``number``, ``time`` and ``wall`` what tells where it stands.
+        """
         if isinstance(source, Stream):
             self._streams.setdefault(id(source), (source, 0))
         elif hasattr(type(source), "commands"):

@@ -1,42 +1,64 @@
-"""The kinds of charts by their names, a user's own among them: `register`."""
+"""The kinds of charts by their names, users' own kinds among them: `register`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import FITS, KINDS, kind_named
+from looptap.streams.expressions import nearest
+from looptap.visualizers.charts.base import APPEND, FRAME, ChartKind, Mode
 
-_ROOMS = {
-    "line": "lines.LineChart",
-    "line3d": "space.LineChart3D",
-    "annotated": "lines.AnnotatedLineChart",
-    "annotated3d": "space.AnnotatedLineChart3D",
-    "band": "bands.BandChart",
-    "bars": "bars.BarsChart",
-    "confusion": "matrices.ConfusionChart",
-    "curve": "curves.CurveChart",
-    "heatmap": "matrices.HeatMapChart",
-    "histogram": "histograms.HistogramChart",
-    "image": "images.ImageChart",
-    "images": "images.ImagesChart",
-    "pie": "bars.PieChart",
-    "ridgeline": "ridges.RidgelineChart",
-    "scatter": "scatters.ScatterChart",
-    "scatter3d": "scatters.ScatterChart3D",
-    "summary": "tables.SummaryChart",
-    "table": "tables.TableChart",
-    "text": "texts.TextChart",
+
+class KindEntry(NamedTuple):
+    """What is known of a kind of chart before its module is loaded."""
+
+    family: str
+    modes: tuple[Mode, ...]
+    """The usual one first."""
+    found_at: str = ""
+    """The module in `charts.kinds` and the class, for the kinds that come with looptap."""
+    fits: Callable[[Any], bool] | None = None
+    """For which values a user's own kind is chosen."""
+
+
+KINDS: dict[str, KindEntry] = {
+    "line": KindEntry("xy", (APPEND,), "lines.LineChart"),
+    "line3d": KindEntry("xyz", (APPEND,), "space.LineChart3D"),
+    "annotated": KindEntry("xy", (APPEND,), "lines.AnnotatedLineChart"),
+    "annotated3d": KindEntry("xyz", (APPEND,), "space.AnnotatedLineChart3D"),
+    "bars": KindEntry("xy", (APPEND, FRAME), "bars.BarsChart"),
+    "band": KindEntry("xy", (APPEND,), "bands.BandChart"),
+    "curve": KindEntry("xy", (FRAME,), "curves.CurveChart"),
+    "histogram": KindEntry("hist", (FRAME, APPEND), "histograms.HistogramChart"),
+    "confusion": KindEntry("mat", (FRAME,), "matrices.ConfusionChart"),
+    "scatter": KindEntry("xy", (FRAME, APPEND), "scatters.ScatterChart"),
+    "scatter3d": KindEntry("xyz", (FRAME, APPEND), "scatters.ScatterChart3D"),
+    "heatmap": KindEntry("mat", (FRAME,), "matrices.HeatMapChart"),
+    "image": KindEntry("img", (FRAME,), "images.ImageChart"),
+    "images": KindEntry("img", (FRAME,), "images.ImagesChart"),
+    "ridgeline": KindEntry("mat", (FRAME,), "ridges.RidgelineChart"),
+    "text": KindEntry("text", (APPEND,), "texts.TextChart"),
+    "table": KindEntry("text", (FRAME, APPEND), "tables.TableChart"),
+    "summary": KindEntry("text", (APPEND,), "tables.SummaryChart"),
+    "pie": KindEntry("pie", (FRAME, APPEND), "bars.PieChart"),
 }
-"""Where the kinds are that come with looptap: loaded when the first of them is drawn."""
-_kinds: dict[str, type[Chart]] = {}
+"""The kinds of charts by name, in the order in which messages list them."""
 
-Kind = TypeVar("Kind", bound=type[Chart])
+ALIASES = {
+    "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
+    "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
+    "ridge": "ridgeline", "gradient flow": "curve",
+}  # fmt: skip
+"""Other names of kinds."""
+
+_loaded: dict[str, type[ChartKind]] = {}
+
+Kind = TypeVar("Kind", bound=type[ChartKind])
 
 
 def register(kind: Kind) -> Kind:
-    """A class decorator that makes a subclass of `Chart` known by its ``kind``, for ``looptap.plot(s, chart=kind)``.
+    """Make a subclass of `Chart` known by its ``kind``, for ``looptap.plot(s, chart=kind)``: a class decorator.
 
     A class with a static method ``fits(value)`` is also chosen for values for which that is true, before the table of
     docs/charts.md. Raises ValueError if the class does not say its ``kind`` and ``family``.
@@ -44,18 +66,26 @@ def register(kind: Kind) -> Kind:
     name, family = getattr(kind, "kind", ""), getattr(kind, "family", "")
     if not (isinstance(name, str) and name and isinstance(family, str) and family):
         raise ValueError(f"{kind.__name__} must say what it is, as in kind = 'violin' and family = 'xy'.")
-    KINDS[name] = (family, (kind.mode,))
-    _kinds[name] = kind
-    FITS.pop(name, None)
-    if callable(fits := getattr(kind, "fits", None)):
-        FITS[name] = fits
+    fits = getattr(kind, "fits", None)
+    KINDS[name] = KindEntry(family, (kind.mode,), fits=fits if callable(fits) else None)
+    _loaded[name] = kind
     return kind
 
 
-def find(name: str) -> type[Chart]:
-    """The class of that kind of chart. Raises ValueError for one that there is not."""
+def kind_named(name: str) -> str:
+    """Return the kind that a user means by ``name``. Raises ValueError if there is none."""
+    kind = name.strip().lower()
+    kind = ALIASES.get(kind, kind)
+    if kind not in KINDS:
+        hint = nearest(kind, KINDS)
+        raise ValueError(f"There is no chart {name!r:.80}; there are {', '.join(KINDS)}. {hint}".strip())
+    return kind
+
+
+def find(name: str) -> type[ChartKind]:
+    """Return the class of a kind of chart; loads its module. Raises ValueError if there is none."""
     name = kind_named(name)
-    if name not in _kinds:
-        module, _, found = _ROOMS[name].partition(".")
-        _kinds[name] = getattr(import_module(f"looptap.visualizers.charts.kinds.{module}"), found)
-    return _kinds[name]
+    if name not in _loaded:
+        module, _, found = KINDS[name].found_at.partition(".")
+        _loaded[name] = getattr(import_module(f"looptap.visualizers.charts.kinds.{module}"), found)
+    return _loaded[name]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.choice import FRAME, Choice
+from looptap.visualizers.charts.base import FRAME, ChartKind
+from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Side
-
-if TYPE_CHECKING:
-    from looptap.visualizers.charts.chart import Chart
 
 _MAX_NOTES = 2
 
@@ -33,6 +31,7 @@ class Series:
     stream: Stream
     choice: Choice
     color: str
+    layer: ChartKind = field(repr=False)
     side: Side = "left"
     taken: int = 0
     """The number of the newest value that was taken in."""
@@ -40,7 +39,6 @@ class Series:
     complaint: str = ""
     """Why the first of the skipped values did not fit."""
     data: dict[str, Any] = field(default_factory=dict)
-    layer: Chart = field(default=None, repr=False)  # type: ignore[assignment]  # set by Chart.add
     frames: FrameHistory = field(default_factory=FrameHistory)
     dash: str = "solid"
     label: str = ""

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
-from looptap.visualizers.plot import Plot
 
 RELOAD_INTERVAL_SECONDS = 2.0
 """Seconds after which the page loads itself anew."""
 
 
-def page(plot: Plot, title: str, again: float | None) -> str:
+def page(plot: ChartGrid, title: str, again: float | None) -> str:
     """The page of now; without ``again`` it stays as it is. What the job says is in the picture, or escaped."""
     down, across = plot.shape
     figure = new_figure(min(16.0, 3 + 4 * across), min(40.0, 1 + 3.2 * down))
@@ -34,7 +34,7 @@ def page(plot: Plot, title: str, again: float | None) -> str:
     )
 
 
-def write(plot: Plot, title: str, path: Path, again: float | None) -> None:
+def write(plot: ChartGrid, title: str, path: Path, again: float | None) -> None:
     """Put the page of now at ``path`` at once, so that a browser never sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(page(plot, title, again), encoding="utf-8")
@@ -42,7 +42,7 @@ def write(plot: Plot, title: str, path: Path, again: float | None) -> None:
 
 
 def show_page(
-    plot: Plot,
+    plot: ChartGrid,
     title: str,
     status: Callable[[], str] = lambda: "",
     *,

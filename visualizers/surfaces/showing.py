@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.streams.stream.feed import LIVE
+from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.charts.legends import run_of
-from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.capabilities import Place, choose
 
 
 def show(
-    plot: Plot,
+    plot: ChartGrid,
     *,
     place: str = "",
     block: bool | None = None,
@@ -54,7 +54,7 @@ def show(
     return None
 
 
-def _window(plot: Plot, place: Place, title: str, tell: Callable[[str], object]) -> Any:
+def _window(plot: ChartGrid, place: Place, title: str, tell: Callable[[str], object]) -> Any:
     from matplotlib import get_backend, pyplot
 
     if place.name != "window" and get_backend(auto_select=False) != place.backend:
@@ -66,7 +66,7 @@ def _window(plot: Plot, place: Place, title: str, tell: Callable[[str], object])
     return window
 
 
-def title_of(plot: Plot) -> str:
+def title_of(plot: ChartGrid) -> str:
     """The runs that the streams are from, else their names."""
     streams = [stream for cell in plot.cells for stream in cell.streams]
     runs = dict.fromkeys(str(getattr(run_of(stream), "id", "")) for stream in streams)
@@ -74,7 +74,7 @@ def title_of(plot: Plot) -> str:
     return ", ".join(names)[:200] or "looptap"
 
 
-def status_of(plot: Plot) -> str:
+def status_of(plot: ChartGrid) -> str:
     """What is to be said of the runs: that one is lost, has ended; empty while all are well."""
     said: dict[str, None] = {}
     for cell in plot.cells:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.drawing.backends.with_text import draw_all
-from looptap.visualizers.plot import Plot
 
 MIN_FRAME_SECONDS = 0.1
 """Seconds between two frames, at least."""
@@ -22,7 +22,7 @@ GATHER_SECONDS = 5.0
 
 
 def show_terminal(
-    plot: Plot, title: str, status: Callable[[], str] = lambda: "", *, wait: float = GATHER_SECONDS
+    plot: ChartGrid, title: str, status: Callable[[], str] = lambda: "", *, wait: float = GATHER_SECONDS
 ) -> None:
     """Draw a plot in the terminal until no stream lives any more; the last frame stays.
 
@@ -55,7 +55,7 @@ def show_terminal(
             time.sleep(max(MIN_FRAME_SECONDS, 2 * (time.monotonic() - start)))
 
 
-def drawn(plot: Plot, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
+def drawn(plot: ChartGrid, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
     """The charts under a line that says of which run they are; each at most ``height`` lines."""
     head = "".join(c for c in f"{title}  {status}".rstrip() if c.isprintable())
     text = draw_all(plot.pictures(), width, height, color)

@@ -19,7 +19,7 @@ from typing import Any
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from looptap.visualizers.plot import Plot
+from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.surfaces.framebar import FrameBar
 from looptap.visualizers.surfaces.window_part import WindowPart
 
@@ -40,7 +40,7 @@ class ChartWindow:
 
     def __init__(
         self,
-        plot: Plot,
+        plot: ChartGrid,
         *,
         title: str = "looptap",
         status: Callable[[], str] = lambda: "",

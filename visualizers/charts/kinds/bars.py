@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import APPEND, Mode, is_point
+from looptap.visualizers.charts.choice import is_point
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import describe, floats, number
 from looptap.visualizers.drawing.picture import Axis, Mark

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import FRAME, Mode
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.data.sample_buffer import thinned

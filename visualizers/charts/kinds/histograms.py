@@ -8,8 +8,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import FRAME, Mode, is_histogram
+from looptap.visualizers.charts.choice import is_histogram
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, floats, scalars
 from looptap.visualizers.data.sample_buffer import SampleBuffer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import FRAME, Mode
 from looptap.visualizers.charts.pixels import Pixels, pictures
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Axis, Mark

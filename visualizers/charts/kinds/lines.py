@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
+from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import APPEND, Mode
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
@@ -116,7 +116,7 @@ class LineChart(Chart):
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = broken(picked, breaks, x, shown)
-            name, color = self._look(series, part, drawn)
+            name, color = self.appearance(series, part, drawn)
             if rank is not None:
                 name = f"{name} rank {rank}"
                 color = self.palette.color(name)
@@ -150,8 +150,8 @@ class LineChart(Chart):
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
-    def _look(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
-        """The name and the colour of a line; the first has the colour of the stream."""
+    def appearance(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
+        """Return the name and the colour of a line; the first has the colour of the stream."""
         if len(drawn) == 1:
             return series.name, series.color
         name: str = series.data["names"][part]

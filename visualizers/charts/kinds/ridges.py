@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.histograms import Binned, binned
 from looptap.visualizers.charts.series import Series

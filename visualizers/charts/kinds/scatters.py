@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
-from looptap.visualizers.charts.choice import FRAME, Mode
+from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series

@@ -10,8 +10,8 @@ import numpy as np
 
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
+from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import APPEND, FRAME, Mode
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import is_array

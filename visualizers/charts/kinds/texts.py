@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import APPEND, Mode
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.words import shown
 from looptap.visualizers.drawing.picture import Mark

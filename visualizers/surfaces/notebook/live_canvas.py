@@ -99,8 +99,8 @@ class Live:
         elif kind == "play" and message.get("on"):
             if chart is not None:
                 chart.show(None)
-            self.cell.resume()
+            self.cell.paused = False
         elif kind == "play":
-            self.cell.pause()
+            self.cell.paused = True
         self._dirty = True
         driver.add(self)

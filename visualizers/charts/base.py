@@ -1,0 +1,39 @@
+"""`ChartKind`: what the parts of a chart know of the kind that it is, and the two modes of drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Protocol
+
+from looptap.streams.stream.tables import Columns
+from looptap.visualizers.drawing.picture import Axis, Mark
+
+Mode = Literal["append", "frame"]
+APPEND: Mode = "append"
+FRAME: Mode = "frame"
+"""In mode append a value is a point of the picture, in mode frame it is a whole picture."""
+
+
+class ChartKind(Protocol):
+    """A kind of chart: it takes in the values of a series and makes marks of them. `Chart` is its base class."""
+
+    kind: ClassVar[str]
+    family: ClassVar[str]
+    mode: ClassVar[Mode]
+    single: ClassVar[bool]
+    plain: ClassVar[bool]
+
+    def append(self, series: Any, new: Columns) -> None:
+        """Take in values that are points of the picture."""
+
+    def frame(self, series: Any, value: Any) -> Any:
+        """Return what is kept of a value that is a whole picture."""
+
+    def sketch(self, series: Any) -> Iterable[Mark]:
+        """Return the marks of one series."""
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """Return the axes x, y and z; None for z is a chart in the plane."""
+
+    def place(self, series: Any, what: str, at: float) -> float | None:
+        """Return where on the axis x a number, event or wall time lies; None if x is something else."""
