@@ -19,7 +19,7 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo gallery notebooks clean
+.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ bench-echo: $(READY) ## what echoing saves where data is slow, and where it does
 
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py
+
+architecture: $(READY) ## the drawing of docs/architecture.md, from the imports
+	@$(VENV)/bin/python docs/architecture.py
 
 notebooks: $(READY) ## runs the notebooks and saves them with their pictures
 	@$(VENV)/bin/python tests/support/tutorials.py
