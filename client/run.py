@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Never
 
+import msgspec
+
 from looptap.client.control.commands import RankReports, Which
 from looptap.client.control.grants import SharingClient
 from looptap.client.ranks.over_ranks import over_ranks, skew
@@ -17,10 +19,10 @@ from looptap.client.session.session import OPEN
 from looptap.client.session.vitals import QUIET_SECONDS
 from looptap.client.streams.code import code_of, name_of
 from looptap.client.streams.live import LiveStream
-from looptap.client.streams.stream_info import StreamInfo, standing_streams
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NotAllowed
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.replies import AgentStats, StackReport, StreamInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as_window
 from looptap.streams.stream.feed import LIVE
@@ -79,8 +81,7 @@ class Run(SharingClient):
         >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
         [('loss', 'step, loss', 'nats')]
         """
-        question = self._requests.send(m.Look(self._requests.number()))
-        return standing_streams(self._requests.wait(question, 5.0, "The question for the standing streams"))
+        return self._inquire(m.GetStreams, "The question for the declared streams", 5.0)
 
     @property
     def attached(self) -> list[LiveStream]:
@@ -107,8 +108,12 @@ class Run(SharingClient):
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
-        answer: dict[str, Any] = self._inquire("stats", "The question for the agent's counters", timeout, dict)
-        return answer
+        counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
+        return counters
+
+    def agent_stats(self, timeout: float = 5.0) -> AgentStats:
+        """The same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s."""
+        return self._inquire(m.GetStats, "The question for the agent's counters", timeout)
 
     def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
         """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
@@ -123,8 +128,12 @@ class Run(SharingClient):
         """
         if ranks is not None:
             return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
-        answer: dict[str, Any] = self._inquire("stacks", "The question for the stacks of the job", timeout, dict)
-        return answer
+        stacks: dict[Any, Any] = msgspec.to_builtins(self.stack_report(timeout))
+        return stacks
+
+    def stack_report(self, timeout: float = 5.0) -> StackReport:
+        """The same as `stacks` of one rank, as a struct. Raises NoAnswer after ``timeout`` s."""
+        return self._inquire(m.GetStacks, "The question for the stacks of the job", timeout)
 
     def __repr__(self) -> str:
         facts = [f"{self.state}: {self.reason}" if self.reason else self.state, self._vitals.moving()]

@@ -284,6 +284,12 @@ def _emit_numpy_scalar(value: np.generic, parts: _Parts, depth: int) -> None:
     _emit(np.asarray(value) if isinstance(plain, np.generic) else plain, parts, depth)
 
 
+def _emit_struct(value: msgspec.Struct, parts: _Parts, depth: int) -> None:
+    """A struct as the dict of its fields, with its tag if it has one."""
+    config, fields = value.__struct_config__, msgspec.structs.asdict(value)
+    _emit_dict({config.tag_field: config.tag, **fields} if config.tag else fields, parts, depth)
+
+
 def _emit_as(convert: Callable[[Any], Any]) -> _Emitter:
     return lambda value, parts, depth: _emit(convert(value), parts, depth + 1)
 
@@ -312,6 +318,7 @@ _emitters: dict[type, _Emitter] = {
     frozenset: _emitter_of_items(_FROZENSET),
     Image: _emitter_of_body(_IMAGE, lambda v: [struct.pack("<II", v.width, v.height), v.png]),
     np.generic: _emit_numpy_scalar,
+    msgspec.Struct: _emit_struct,
     complex: _emitter_of_body(_COMPLEX, lambda v: [struct.pack("<dd", v.real, v.imag)]),
     datetime.datetime: _emitter_of_body(_DATETIME, _iso),
     datetime.date: _emitter_of_body(_DATE, _iso),

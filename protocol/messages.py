@@ -1,17 +1,20 @@
 """The messages between a client and an agent: one tagged struct each, one msgpack frame each.
 
-A client speaks first (`Hello`); the agent answers `Welcome` or `Refused`. Every request carries a number that
-the client chose and is answered once, by `Done` or `Failed`. `Values`, `Status`, `Beat` and `Goodbye` come unasked.
+A client speaks first (`Hello`); the agent answers `Welcome` or `Refused`. Every `Request` carries a number that the
+client chose and the type of its reply, and is answered once, by `Done` with that reply, or by `Failed`. `Values`,
+`Status`, `Beat` and `Goodbye` come unasked.
 Fields may be added with a default (a new minor version); unknown fields are ignored.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-VERSION = (1, 0)
+from looptap.protocol.replies import MAX_ENTRIES, AgentStats, StackReport, StreamInfo, Streams
+
+VERSION = (2, 0)
 """(major, minor) of the wire: the same major understands each other."""
 
 VALUES, STATES = "values", "states"
@@ -27,8 +30,8 @@ event that had been there before the job went on from an older state."""
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
 
-MAX_ENTRIES = 65_536
-"""Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""
+R = TypeVar("R")
+"""The reply to a request."""
 _Few = msgspec.Meta(max_length=MAX_ENTRIES)
 _Numbers: TypeAlias = Annotated[tuple[int, ...], _Few]
 _Counts: TypeAlias = Annotated[dict[str, int], _Few]
@@ -36,6 +39,12 @@ _Counts: TypeAlias = Annotated[dict[str, int], _Few]
 
 class Message(msgspec.Struct, tag_field="t", omit_defaults=True, frozen=True):
     """What all messages share: a tag in the field ``t``."""
+
+
+class Request(Message, Generic[R], frozen=True):
+    """A message that is answered once, with an ``R``; ``request`` is a number that the client has not used before."""
+
+    request: int
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +78,7 @@ class Hello(Message, tag="hello", frozen=True):
     streams: _Numbers = ()
 
 
-class Attach(Message, tag="attach", frozen=True):
+class Attach(Request[Any], tag="attach", frozen=True):
     """Start stream ``stream`` (a number the client chose and has not used before).
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
@@ -80,7 +89,6 @@ class Attach(Message, tag="attach", frozen=True):
     is empty, it is no query if there is no such stream.
     """
 
-    request: int
     stream: int
     code: Code
     on: str
@@ -100,32 +108,28 @@ class Attach(Message, tag="attach", frozen=True):
     origin: float = 0.0
 
 
-class Detach(Message, tag="detach", frozen=True):
+class Detach(Request[None], tag="detach", frozen=True):
     """End stream ``stream``; a cut window is flagged partial."""
 
-    request: int
     stream: int
 
 
-class CloseWindow(Message, tag="close", frozen=True):
+class CloseWindow(Request[None], tag="close", frozen=True):
     """Close the open window of stream ``stream`` at the next event."""
 
-    request: int
     stream: int
 
 
-class Grant(Message, tag="grant", frozen=True):
+class Grant(Request[None], tag="grant", frozen=True):
     """Let stream ``stream`` take the fraction ``budget`` of the loop's time; None: its part of the common budget."""
 
-    request: int
     stream: int
     budget: float | None = None
 
 
-class Call(Message, tag="call", frozen=True):
+class Call(Request[Any], tag="call", frozen=True):
     """Run ``code`` once on the training thread at the next event ``on``; ``id`` never runs twice."""
 
-    request: int
     id: str
     code: Code
     on: str
@@ -133,7 +137,7 @@ class Call(Message, tag="call", frozen=True):
     ranks: int = 0
 
 
-class Command(Message, tag="command", frozen=True):
+class Command(Request[Any], tag="command", frozen=True):
     """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
@@ -141,7 +145,6 @@ class Command(Message, tag="command", frozen=True):
     ``cancel`` calls it off unless it has begun, and is answered with its record, whatever came of it.
     """
 
-    request: int
     id: str
     what: str
     name: str = ""
@@ -153,45 +156,58 @@ class Command(Message, tag="command", frozen=True):
     ranks: int = 0
 
 
-class Agree(Message, tag="agree", frozen=True):
+class Agree(Request[Any], tag="agree", frozen=True):
     """Have the prepared command ``id`` done at event ``number``, on all its ranks or none; answered with its outcome.
 
     A `Call` or `Command` with ``ranks`` is only prepared, and answered with the ``number`` of the newest event of its
     type. So is this message with the number 0; below 0 the command is let go of.
     """
 
-    request: int
     id: str
     number: int
 
 
-class Ask(Message, tag="ask", frozen=True):
-    """Ask for a figure of the agent by name, such as ``stats``."""
-
-    request: int
-    what: str
+class GetStats(Request[AgentStats], tag="get stats", frozen=True):
+    """Ask for the counters of the agent."""
 
 
-class Look(Message, tag="look", frozen=True):
-    """Ask for the standing streams that this client may read."""
-
-    request: int
+class GetStacks(Request[StackReport], tag="get stacks", frozen=True):
+    """Ask where each thread of the job is."""
 
 
-class Read(Message, tag="read", frozen=True):
+class GetControls(Request[Any], tag="get controls", frozen=True):
+    """Ask what can be set and done in the job."""
+
+
+class GetCommands(Request[Any], tag="get commands", frozen=True):
+    """Ask for the records of the newest commands."""
+
+
+class GetShares(Request[Any], tag="get shares", frozen=True):
+    """Ask for the shares that have not ended."""
+
+
+class GetClock(Request[float], tag="get clock", frozen=True):
+    """Ask what the monotonic clock of the agent's host shows, in seconds."""
+
+
+class GetStreams(Request[Streams], tag="get streams", frozen=True):
+    """Ask for the declared streams that this client may read."""
+
+
+class Read(Request[Any], tag="read", frozen=True):
     """Start stream ``stream``, which reads the standing stream ``name``: what its history has above ``above``, then on.
 
     It bears no code: it is what a viewer sends in place of `Attach`.
     """
 
-    request: int
     stream: int
     name: str
     above: int = 0
     latency: str = "normal"
 
 
-class Stand(Message, tag="stand", frozen=True):
+class Stand(Request[StreamInfo], tag="stand", frozen=True):
     """Show a stream to viewers (``export``), have it in the file of the run (``keep``); None leaves that as it is.
 
     ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
@@ -199,7 +215,6 @@ class Stand(Message, tag="stand", frozen=True):
     ``share`` shows it to the viewers of one share alone that was made so (`CreateShare.only`).
     """
 
-    request: int
     stream: int = 0
     name: str = ""
     export: bool | None = None
@@ -207,22 +222,20 @@ class Stand(Message, tag="stand", frozen=True):
     share: str = ""
 
 
-class CreateShare(Message, tag="share", frozen=True):
+class CreateShare(Request[Any], tag="share", frozen=True):
     """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
 
     He sees what is exported to all, or with ``only`` what is exported to this share.
     """
 
-    request: int
     expires: float
     endpoint: str = ""
     only: bool = False
 
 
-class Revoke(Message, tag="revoke", frozen=True):
+class Revoke(Request[Any], tag="revoke", frozen=True):
     """End the share ``share`` at once, or all of them if it is empty."""
 
-    request: int
     share: str = ""
 
 
@@ -283,7 +296,7 @@ class Refused(Message, tag="refused", frozen=True):
 
 
 class Done(Message, tag="done", frozen=True):
-    """The answer to request ``request``; ``value`` is packed by looptap.protocol.codec."""
+    """The answer to request ``request``; ``value`` is its reply, packed by looptap.protocol.codec."""
 
     request: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -370,22 +383,12 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 
 FromClient: TypeAlias = (
-    Hello
-    | Attach
-    | Detach
-    | CloseWindow
-    | Grant
-    | Call
-    | Command
-    | Agree
-    | Ask
-    | Look
-    | Read
-    | Stand
-    | CreateShare
-    | Revoke
-    | Got
-    | Beat
-    | Leave
-)
+    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
+    | GetCommands | GetShares | GetClock | GetStreams | Read | Stand | CreateShare | Revoke | Got | Beat | Leave
+)  # fmt: skip
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
+
+REPLIES: dict[type, Any] = {
+    kind: get_args(vars(kind)["__orig_bases__"][0])[0] for kind in get_args(FromClient) if issubclass(kind, Request)
+}
+"""The type of the reply to each request, as its class declares it."""

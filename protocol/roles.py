@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.messages import (
     Agree,
-    Ask,
     Attach,
     Beat,
     Call,
@@ -15,12 +12,17 @@ from looptap.protocol.messages import (
     Command,
     CreateShare,
     Detach,
-    FromClient,
+    GetClock,
+    GetCommands,
+    GetControls,
+    GetShares,
+    GetStacks,
+    GetStats,
+    GetStreams,
     Got,
     Grant,
     Hello,
     Leave,
-    Look,
     Read,
     Revoke,
     Stand,
@@ -34,7 +36,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     Beat: _BOTH,
     Got: _BOTH,
     Leave: _BOTH,
-    Look: _BOTH,
+    GetStreams: _BOTH,
     Read: _BOTH,
     Detach: _BOTH,
     Attach: _OPERATOR,
@@ -43,15 +45,17 @@ ALLOWED: dict[type, frozenset[str]] = {
     Call: _OPERATOR,
     Command: _OPERATOR,
     Agree: _OPERATOR,
-    Ask: _OPERATOR,
+    GetStats: _OPERATOR,
+    GetStacks: _OPERATOR,
+    GetControls: _OPERATOR,
+    GetCommands: _OPERATOR,
+    GetShares: _OPERATOR,
+    GetClock: _OPERATOR,
     Stand: _OPERATOR,
     CreateShare: _OPERATOR,
     Revoke: _OPERATOR,
 }
 """The roles that may send each type of message. A viewer reads what is exported: no message of his bears code."""
-
-FROM_CLIENT: tuple[type, ...] = get_args(FromClient)
-"""Every type of message that a client can send."""
 
 
 def may_send(role: str, message: object) -> bool:
@@ -77,7 +81,12 @@ _CALLED: dict[type, str] = {
     Grant: "grant a query more time",
     Call: "run code in the job",
     Command: "change the job",
-    Ask: "ask for the counters, stacks, controls, commands or shares of the job",
+    GetStats: "ask for the counters of the job",
+    GetStacks: "ask where the threads of the job are",
+    GetControls: "ask for the controls of the job",
+    GetCommands: "ask for the commands of the job",
+    GetShares: "ask for the shares of the run",
+    GetClock: "ask for the clock of the job",
     Stand: "export or keep a stream",
     CreateShare: "share the run",
     Revoke: "end a share",

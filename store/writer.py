@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -51,6 +51,24 @@ _VALUES = (
 """What values raise that cannot be written."""
 _DISK = (sqlite3.Error, OSError, StoreError)
 """What a full or failing disk raises."""
+
+
+class WriterCounters(TypedDict):
+    """What a `Writer` has done so far."""
+
+    path: str
+    state: str
+    reason: str
+    kept: int
+    dropped: int
+    waiting_bytes: int
+    waiting_peak: int
+    pauses: int
+    commits: int
+    slowest_commit: float
+    """Longest wait for the disk, in seconds."""
+    seconds: float
+    """CPU time of the thread that writes."""
 
 
 class Writer:
@@ -163,16 +181,20 @@ class Writer:
     # ------------------------------------------------------------ what is known
 
     def stats(self) -> dict[str, Any]:
-        """State and reason, what waits, for each stream how many values were kept and how many dropped.
+        """Return `counters`, with those of each stream under ``streams``."""
+        streams = [{"name": name, "kept": kept, "dropped": dropped} for name, kept, dropped in self.stream_counters()]
+        return {**self.counters(), "streams": streams}
 
-        ``seconds`` is the CPU time of the thread that writes, ``slowest_commit`` the longest wait for the disk.
-        """
+    def stream_counters(self) -> list[tuple[str, int, int]]:
+        """For each stream its name, and how many values were kept and dropped."""
         self._notice_fork()
         with self._lock:
-            streams = [
-                {"name": name, "kept": kept, "dropped": dropped}
-                for name, kept, dropped in zip(self._names, self._kept, self._dropped, strict=True)
-            ]
+            return list(zip(self._names, self._kept, self._dropped, strict=True))
+
+    def counters(self) -> WriterCounters:
+        """State and reason, what waits, how many values of all streams were kept and dropped."""
+        self._notice_fork()
+        with self._lock:
             return {
                 "path": str(self.path),
                 "state": self.state,
@@ -185,7 +207,6 @@ class Writer:
                 "commits": self._commits,
                 "slowest_commit": self._slowest,
                 "seconds": self._seconds,
-                "streams": streams,
             }
 
     def close(self, timeout: float = 1.0, **facts: Any) -> bool:

@@ -184,7 +184,7 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
         for _ in range(count // batch):
             frames = [numbered(mutated(transcript, dice), n) for n in range(batch)]
             hello = encode(m.Hello(m.VERSION))
-            for frame in [hello, *frames, hello, encode(m.Ask(FENCE, "the end")), encode(m.Leave())]:
+            for frame in [hello, *frames, hello, encode(m.GetClock(FENCE)), encode(m.Leave())]:
                 owed.note(frame)
                 foe.send(frame)
                 sent += 1
@@ -453,7 +453,7 @@ def test_a_message_that_breaks_the_brain_is_counted_and_the_others_are_served(di
         handle = agent._service._handle
 
         def fragile(client, message):
-            if isinstance(message, m.Ask):
+            if isinstance(message, m.GetStats):
                 raise MemoryError("a fault")
             handle(client, message)
 

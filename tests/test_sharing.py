@@ -27,7 +27,7 @@ from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, unpack
 from looptap.protocol.files.connection import read
-from looptap.protocol.roles import ALLOWED, FROM_CLIENT
+from looptap.protocol.roles import ALLOWED
 from looptap.streams.errors import QueryError
 
 
@@ -126,11 +126,11 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
 
 CODE = m.Code("__import__('os').environ", b"cos\nabort\n(tR.", sys.version_info[:2])
 REQUESTS = [
-    m.Hello((1, 0)), m.Look(2), m.Read(3, 3, "loss"), m.Detach(4, 3), m.Got(1 << 60), m.Beat(),
+    m.Hello(m.VERSION), m.GetStreams(2), m.Read(3, 3, "loss"), m.Detach(4, 3), m.Got(1 << 60), m.Beat(),
     m.Attach(10, 10, CODE, "batch"), m.Attach(11, 11, m.Code("loss"), "", named=True), m.CloseWindow(12, 3),
-    m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.Ask(16, "stats"),
+    m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.GetStats(16),
     m.Agree(25, "id3", 0),
-    m.Ask(17, "stacks"), m.Ask(18, "controls"), m.Ask(19, "commands"), m.Ask(20, "shares"),
+    m.GetStacks(17), m.GetControls(18), m.GetCommands(19), m.GetShares(20), m.GetClock(26),
     m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.CreateShare(23, 60.0), m.Revoke(24),
     m.Leave(),
 ]  # fmt: skip
@@ -140,7 +140,7 @@ METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Rol
 @pytest.mark.parametrize("forged", METADATA, ids=lambda forged: str(forged.get("metadata", b"none")))
 def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, dial, forged):
     agent, run = job
-    assert {type(request) for request in REQUESTS} == set(FROM_CLIENT)
+    assert {type(request) for request in REQUESTS} == set(ALLOWED)
     operator = agent._link._keys.client.public
     options = {name: value % operator for name, value in forged.items()}
     viewer = dial(run.share().path, identity=b"operator", **options)
@@ -236,7 +236,7 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
             agent.emit("batch", step=step, loss=0.5)
         assert len(seen.wait(50)) == 50
         for number in range(2, 22):
-            viewer.send(encode(m.Look(number)))
+            viewer.send(encode(m.GetStreams(number)))
         soon(lambda: agent._link.denied == 20)
         said = []
         viewer.rcvtimeo = 0
@@ -372,12 +372,12 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     viewer = dial(path)
     doorman, (shared,) = agent._link.authenticator, agent._service.access_grants.shares.values()
     assert doorman.role(shared.key.decode()) == "viewer"
-    viewer.send(encode(m.Look(1)))
+    viewer.send(encode(m.GetStreams(1)))
     assert isinstance(answer(viewer, 1), m.Done)
     doorman.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
     assert doorman.role(shared.key.decode()) is None
     denied = agent._link.denied
-    viewer.send(encode(m.Look(2)))
+    viewer.send(encode(m.GetStreams(2)))
     soon(lambda: agent._link.denied > denied, 60)
     with pytest.raises(looptap.RefusedKey):
         looptap.attach(path, timeout=5)
@@ -513,8 +513,9 @@ HOSTILE = """
     evil = b"cposix\\nsystem\\n(S'true'\\ntR."
     code = m.Code("__import__('os').system('true')", evil, sys.version_info[:2])
     samples = [encode(x) for x in (
-        m.Attach(1, 1, code, "batch"), m.Call(1, "x", code, "batch"), m.Read(1, 1, "loss"), m.Look(2), m.Detach(3, 1),
-        m.Stand(4, 0, "loss", False, True), m.CreateShare(5, 1.0), m.Revoke(6), m.Ask(7, "stats"), m.Got(9),
+        m.Attach(1, 1, code, "batch"), m.Call(1, "x", code, "batch"), m.Read(1, 1, "loss"),
+        m.GetStreams(2), m.Detach(3, 1), m.Stand(4, 0, "loss", False, True),
+        m.CreateShare(5, 1.0), m.Revoke(6), m.GetStats(7), m.Got(9),
     )] + [evil]
     rng, events = random.Random(7), set()
 
@@ -531,7 +532,7 @@ HOSTILE = """
                 data[rng.randrange(len(data))] = rng.randrange(256)
             viewer.send(bytes(data))
         viewer.send(hello)
-        viewer.send(encode(m.Look(987_654)))
+        viewer.send(encode(m.GetStreams(987_654)))
         while getattr(decode_from_agent(viewer.recv()), "request", 0) != 987_654:
             pass
 
@@ -786,7 +787,7 @@ def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job
     viewer = dial(run.share().path, hello=False)
     viewer.send(encode(m.Hello(m.VERSION, "bare")))
     said = [viewer.recv()]
-    for number, request in enumerate((m.Look(1), m.Read(2, 1, "loss"), m.Read(3, 2, "none"), m.Ask(4, "stats")), 1):
+    for number, request in enumerate((m.GetStreams(1), m.Read(2, 1, "loss"), m.Read(3, 2, "none"), m.GetStats(4)), 1):
         viewer.send(encode(request))
         said.append(viewer.recv())
         while getattr(decode_from_agent(said[-1]), "request", 0) != number:

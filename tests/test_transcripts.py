@@ -1,4 +1,4 @@
-"""What was said in each minor version that there has been is still understood, by the agent and by the client."""
+"""What was said in each version of the wire: minors of today's major are still understood, other majors refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from looptap.protocol.errors import VersionMismatch
 from looptap.protocol.keys import OPERATOR
 
 PLACE = Path(__file__).parent / "transcripts"
-VERSIONS = sorted(path.name for path in PLACE.iterdir() if (path / "conversation.txt").exists())
+RECORDED = sorted(path.name for path in PLACE.iterdir() if (path / "conversation.txt").exists())
+VERSIONS = [version for version in RECORDED if version.split(".")[0] == str(m.VERSION[0])]
+FORMER = [version for version in RECORDED if version not in VERSIONS]
+TODAY = ".".join(map(str, m.VERSION))
 RUN = m.RunInfo("id", "name", "host", 1, 0.0)
 
 
@@ -81,7 +84,45 @@ def steps(version):
 
 
 def test_there_is_a_transcript_of_the_version_of_today():
-    assert ".".join(map(str, m.VERSION)) in VERSIONS
+    assert TODAY in VERSIONS
+
+
+@pytest.mark.parametrize("version", FORMER)
+def test_a_client_of_a_former_major_is_refused_with_both_versions(version):
+    kind, hello, _ = steps(version)[0]
+    answer = heard(bytes.fromhex(hello))
+    assert (kind, type(answer)) == (">", m.Refused)
+    assert answer.reason == (
+        f"the client speaks protocol {version} and the agent {TODAY}; install the same looptap on both."
+    )
+
+
+@pytest.mark.parametrize("version", FORMER)
+def test_a_client_of_a_former_major_that_goes_on_all_the_same_is_refused_and_never_served(version, record):
+    agent, said = record.agent_in_memory(), []
+
+    class Ear:
+        on_frame = staticmethod(said.append)
+
+    agent.memory.receivers[b"then"] = Ear()
+    for kind, rest, _ in steps(version):
+        if kind == ">":
+            agent.memory.service.receive(b"then", OPERATOR, bytes.fromhex(rest))
+        elif rest.startswith("emit"):
+            record.happens(agent, rest)
+    answers = list(map(decode_from_agent, said))
+    assert {type(answer) for answer in answers} == {m.Refused}
+    assert (agent._service.clients, agent._service.exporter.streams) == ({}, {})
+
+
+@pytest.mark.parametrize("version", FORMER)
+def test_an_agent_of_a_former_major_is_an_error_with_both_versions(version):
+    _, _, answers = steps(version)[0]
+    with pytest.raises(VersionMismatch) as caught:
+        Run(Answer(answers[0]), timeout=5)
+    assert str(caught.value) == (
+        f"The agent speaks protocol {version} and this client {TODAY}; install the same looptap on both sides."
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -174,15 +215,21 @@ def heard(frame):
 
 
 def test_a_hello_of_a_greater_minor_with_fields_unknown_is_welcome():
-    hello = {"t": "hello", "version": [1, 99], "client": "tomorrow", "colours": {"sky": [1, 2]}, "streams": [4]}
+    hello = {
+        "t": "hello",
+        "version": [m.VERSION[0], 99],
+        "client": "tomorrow",
+        "colours": {"sky": [1, 2]},
+        "streams": [4],
+    }
     assert isinstance(heard(msgspec.msgpack.encode(hello)), m.Welcome)
 
 
 @pytest.mark.parametrize("more", [{"client": "tomorrow"}, {"client": {"name": "tomorrow"}}, {"t": "bonjour"}])
 def test_a_hello_of_another_major_gets_a_sentence_with_both_versions(more):
-    answer = heard(msgspec.msgpack.encode({"t": "hello", "version": [2, 3]} | more))
+    answer = heard(msgspec.msgpack.encode({"t": "hello", "version": [9, 3]} | more))
     assert isinstance(answer, m.Refused)
-    assert answer.reason == "the client speaks protocol 2.3 and the agent 1.0; install the same looptap on both."
+    assert answer.reason == (f"the client speaks protocol 9.3 and the agent {TODAY}; install the same looptap on both.")
 
 
 class Answer:
@@ -204,7 +251,7 @@ class Answer:
 
 
 def test_a_welcome_of_a_greater_minor_with_fields_unknown_is_understood():
-    welcome = msgspec.msgpack.decode(encode(m.Welcome((1, 99), RUN, OPERATOR, {"batch": 3})))
+    welcome = msgspec.msgpack.decode(encode(m.Welcome((m.VERSION[0], 99), RUN, OPERATOR, {"batch": 3})))
     welcome["run"]["gpu"], welcome["mood"] = "H9000", ["good"]
     run = Run(Answer(msgspec.msgpack.encode(welcome)))
     assert (run.name, run.events()) == ("name", {"batch": 3})
@@ -213,15 +260,15 @@ def test_a_welcome_of_a_greater_minor_with_fields_unknown_is_understood():
 @pytest.mark.parametrize(
     "reply",
     [
-        encode(m.Welcome((2, 3), RUN, OPERATOR)),
-        encode(m.Refused("no.", (2, 3))),
-        msgspec.msgpack.encode({"t": "welcome", "version": [2, 3], "run": "another shape"}),
-        msgspec.msgpack.encode({"t": "bonjour", "version": [2, 3]}),
+        encode(m.Welcome((9, 3), RUN, OPERATOR)),
+        encode(m.Refused("no.", (9, 3))),
+        msgspec.msgpack.encode({"t": "welcome", "version": [9, 3], "run": "another shape"}),
+        msgspec.msgpack.encode({"t": "bonjour", "version": [9, 3]}),
     ],
 )
 def test_an_agent_of_another_major_is_an_error_with_both_versions(reply):
     with pytest.raises(VersionMismatch) as caught:
         Run(Answer(reply), timeout=5)
     assert str(caught.value) == (
-        "The agent speaks protocol 2.3 and this client 1.0; install the same looptap on both sides."
+        f"The agent speaks protocol 9.3 and this client {TODAY}; install the same looptap on both sides."
     )

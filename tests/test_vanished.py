@@ -27,7 +27,7 @@ import os, signal, sys, zmq
 from pathlib import Path
 from looptap.protocol.codec import encode
 from looptap.protocol.files.connection import read
-from looptap.protocol.messages import VERSION, Ask, Hello
+from looptap.protocol.messages import VERSION, Hello, Revoke
 (path,) = Path(os.environ["LOOPTAP_DIR"]).glob("*.json")
 file = read(path)
 dealer = zmq.Context().socket(zmq.DEALER)
@@ -40,7 +40,7 @@ dealer.recv()
 print("in", flush=True)
 sys.stdin.readline()
 for request in range(3000):
-    dealer.send(encode(Ask(request, "x" * 500)))
+    dealer.send(encode(Revoke(request, "x" * 500)))
 print("sent", flush=True)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)

@@ -130,9 +130,7 @@ class CommandState:
 class CommandLog:
     """Accepts commands, runs each once, remembers outcomes. ``finished`` is called where the command ran."""
 
-    def __init__(
-        self, per_second: int, finished: Callable[[CommandState], None], observers: ExposedObservers
-    ) -> None:
+    def __init__(self, per_second: int, finished: Callable[[CommandState], None], observers: ExposedObservers) -> None:
         self._per_second, self._finished, self._observers = per_second, finished, observers
         self._outcomes: OrderedDict[str, CommandState] = OrderedDict()
         self._times: deque[float] = deque()

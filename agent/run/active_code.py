@@ -10,10 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from looptap.agent.control.command_log import CommandLog, CommandState
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.protocol.replies import LongEvaluation
 
 _QUERIES = AttachedQuery.evaluate.__code__.co_filename
 _COMMANDS = CommandLog.accept.__code__.co_filename
@@ -33,8 +34,8 @@ class Inside(NamedTuple):
         """True if both are one evaluation."""
         return self.subject is other.subject and self.turn == other.turn
 
-    def as_info(self) -> dict[str, Any]:
-        """The same as plain data."""
+    def as_info(self) -> LongEvaluation:
+        """Describe it for a client."""
         if isinstance(self.subject, CommandState):
             record = self.subject.record
             kind, name = f"command {record['what']}", record["name"]
@@ -43,10 +44,10 @@ class Inside(NamedTuple):
             kind, name, on, client = "query", self.subject.name, self.subject.on, self.client
         asked = f"{kind} {name!r:.200}" if name else kind
         text = f"the {asked}{f' of {client}' * bool(client)} on {on!r}, which has run for {self.seconds:.0f} s"
-        return {"kind": kind, "name": name, "client": client, "on": on, "seconds": self.seconds, "text": text}
+        return LongEvaluation(kind, name, client, on, self.seconds, text)
 
     def __str__(self) -> str:
-        return str(self.as_info()["text"])
+        return self.as_info().text
 
 
 def evaluations() -> Iterator[Inside]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TypedDict
 
 from looptap.agent.handoff.value_queue import ValueBatch
 from looptap.protocol import messages as m
@@ -14,6 +14,15 @@ from looptap.store.errors import StoreError
 
 MAX_EARLIER_RUNS = 100
 """Runs before this one that are remembered, the newest ones."""
+
+
+class ResumeFacts(TypedDict, total=False):
+    """What a run resumes; empty if it resumes nothing."""
+
+    lineage: list[str]
+    resumed_from: str | None
+    resumed_at: dict[str, int]
+    rewound: dict[str, tuple[int, int]]
 
 
 class RunHistory:
@@ -62,7 +71,7 @@ class RunHistory:
                 flags[i] |= m.AGAIN
         return flags
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ResumeFacts:
         """The same as facts of the run; none if it began anew."""
         if self._find is not None:
             self._look()

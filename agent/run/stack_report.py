@@ -5,33 +5,27 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from typing import Any
+
+from looptap.protocol.replies import ThreadStack
 
 MAX_FRAMES = 60
 """Innermost frames of a thread that are told."""
 
 
-def stacks() -> list[dict[str, Any]]:
-    """The Python stack of each thread of this process, the main thread first, as text.
+def stacks() -> list[ThreadStack]:
+    """Return the Python stack of each thread of this process, the main thread first.
 
-    Keys: ``thread`` (its name), ``ident``, ``daemon``, ``stack`` (like a traceback, the innermost call last). A thread
-    that waits in C is shown at the call that went there. Threads that never ran Python do not appear.
+    A thread that waits in C is shown at the call that went there. Threads that never ran Python do not appear.
 
-    >>> stacks()[0]["thread"]
+    >>> stacks()[0].thread
     'MainThread'
     """
     known = {thread.ident: thread for thread in threading.enumerate()}
     main = threading.main_thread().ident
-    told = []
+    found = []
     for ident, frame in sys._current_frames().items():
         thread = known.get(ident)
         lines = traceback.format_list(traceback.extract_stack(frame)[-MAX_FRAMES:])
-        told.append(
-            {
-                "thread": thread.name if thread else f"thread {ident}",
-                "ident": ident,
-                "daemon": thread.daemon if thread else False,
-                "stack": "".join(lines),
-            }
-        )
-    return sorted(told, key=lambda t: (t["ident"] != main, t["thread"].startswith("looptap-"), t["thread"]))
+        name, daemon = (thread.name, thread.daemon) if thread else (f"thread {ident}", False)
+        found.append(ThreadStack(name, ident, daemon, "".join(lines)))
+    return sorted(found, key=lambda t: (t.ident != main, t.thread.startswith("looptap-"), t.thread))

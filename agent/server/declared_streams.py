@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeAlias
 
+import msgspec
+
 from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.history import History, HistoryBuffer
 from looptap.agent.handoff.value_queue import QueueSet
@@ -22,6 +24,7 @@ from looptap.agent.loop.guard.torch_state import captures
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import StreamInfo
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
@@ -58,33 +61,33 @@ class DeclaredStream:
         self.dropped = False
         """Whether its query has failed and was taken off its events."""
 
-    def describe(self) -> dict[str, Any]:
-        """What whoever lists the streams of the run is told of it."""
+    def describe(self) -> StreamInfo:
+        """Describe the stream to an operator."""
         query, ring = self.query, self.buffer
         elapsed = monotonic() - query.started if query.started else 0.0
         fields = query.pipeline.fields
-        return {
-            "name": self.name,
-            "query": "" if self.logged else query.pipeline.text,
-            "on": query.on,
-            "unit": self.unit,
-            "fields": list(fields) if fields else None,
-            "state": query.state,
-            "reason": query.reason,
-            "values": ring.number,
-            "held": len(ring),
-            "bytes": ring.held,
-            "rate": self._rate(),
-            "errors": query.errors,
-            "withheld": query.withheld,
-            "readers": ring.readers - self.kept,
-            "exported": self.exported,
-            "shares": sorted(self.shares),
-            "kept": self.kept,
-            "by": self.by,
-            "nanoseconds_per_event": 1e9 * query.seconds / query.events if query.events else 0.0,
-            "share_of_time": query.seconds / elapsed if elapsed > 0 else 0.0,
-        }
+        return StreamInfo(
+            name=self.name,
+            query="" if self.logged else query.pipeline.text,
+            on=query.on,
+            unit=self.unit,
+            fields=tuple(fields) if fields else None,
+            state=query.state,
+            reason=query.reason,
+            values=ring.number,
+            held=len(ring),
+            bytes=ring.held,
+            rate=self._rate(),
+            errors=query.errors,
+            withheld=query.withheld,
+            readers=ring.readers - self.kept,
+            exported=self.exported,
+            shares=tuple(sorted(self.shares)),
+            kept=self.kept,
+            by=self.by,
+            nanoseconds_per_event=1e9 * query.seconds / query.events if query.events else 0.0,
+            share_of_time=query.seconds / elapsed if elapsed > 0 else 0.0,
+        )
 
     def _rate(self) -> float:
         """Values per second, as of the last 128 and of what has passed since."""
@@ -220,12 +223,12 @@ class DeclaredStreams:
         stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, ring, logged=True)
         return stream
 
-    def list(self, sees: Sight | None = None) -> list[dict[str, Any]]:
-        """What there is to tell of each stream, or of each that a viewer ``sees``, up to the newest event."""
+    def list(self, sees: Sight | None = None) -> list[StreamInfo]:
+        """Describe each stream, or each that a viewer ``sees``, up to the newest event."""
         self._taps.unobserved.drain()
         if sees is None:
             return [stream.describe() for stream in self.seen(None)]
-        return [{**stream.describe(), "exported": True, "shares": []} for stream in self.seen(sees)]
+        return [msgspec.structs.replace(stream.describe(), exported=True, shares=()) for stream in self.seen(sees)]
 
     def tidy(self) -> Sequence[DeclaredStream]:
         """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.run.active_code import Inside, evaluations
+from looptap.protocol.replies import EventActivity, LongEvaluation
 
 log = logging.getLogger("looptap")
 
@@ -85,11 +85,11 @@ class LoopLiveness:
         """Seconds since the agent began."""
         return time.monotonic() - self._began
 
-    def report(self) -> dict[str, dict[str, float]]:
+    def report(self) -> dict[str, EventActivity]:
         """Look, and return for each type the events so far and the seconds since the last."""
         self.update()
-        return {name: {"count": self._counts[name], "idle": age} for name, age in self.ages().items()}
+        return {name: EventActivity(self._counts[name], age) for name, age in self.ages().items()}
 
-    def as_info(self) -> list[dict[str, Any]]:
-        """What the loop is inside of for long, as plain data."""
+    def as_info(self) -> list[LongEvaluation]:
+        """Describe what the loop has been inside of for long."""
         return [one.as_info() for one in self.inside]

@@ -21,6 +21,7 @@ from looptap.agent.server.subscription import finished
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
+from looptap.protocol.replies import RecordedStreamStats, RecordingStats
 from looptap.store.layout.run_path import store_path
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
@@ -142,9 +143,10 @@ class RunRecorder:
         self._tell_errors(())
         self.writer.close(farewell=reason)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> RecordingStats:
         """State, reason, what was kept and dropped."""
-        return {"file": str(self.writer.path), **self.writer.stats()}
+        streams = [RecordedStreamStats(*one) for one in self.writer.stream_counters()]
+        return RecordingStats(file=str(self.writer.path), streams=streams, **self.writer.counters())
 
 
 def command_of(record: dict[str, Any]) -> QueuedCommand:

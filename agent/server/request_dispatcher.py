@@ -156,7 +156,7 @@ class RequestDispatcher:
     def on_heartbeat_timer(self) -> None:
         """See whether the loop moves; give every client a sign of life, and say what its streams cost."""
         now = time.monotonic()
-        cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.stats()["seconds"])
+        cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.counters()["seconds"])
         for peer in expired_sessions(self.clients, self.limits, now, self._last_heartbeat):
             self.on_disconnect(peer)
         if now > self._last_heartbeat:
@@ -267,29 +267,29 @@ class RequestDispatcher:
     def _handle(self, client: ClientSession, message: m.FromClient) -> None:
         match message:
             case m.Attach() | m.Read():
-                self._done(client, message.request, self.subscriptions.attach(client, message))
+                self._done(client, message, self.subscriptions.attach(client, message))
                 if client.streams[message.stream].waits():  # a history
                     self.queues.wake()
             case m.Detach():
                 stream = self.subscriptions.stream(client, message.stream)
-                self._done(client, message.request)
+                self._done(client, message, None)
                 self.subscriptions.detach(stream, "closed by the client")
                 self.flush()
             case m.CloseWindow():
                 query = self.subscriptions.own(client, message.stream)
                 self.queries.between_events(query.on, query.flush, query.flush_at_next_event)
-                self._done(client, message.request)
+                self._done(client, message, None)
             case m.Grant():
                 self.subscriptions.own(client, message.stream).set_grant(grant_share(message.budget))
-                self._done(client, message.request)
+                self._done(client, message, None)
             case m.Stand():
-                self._done(client, message.request, self.subscriptions.stand(client, message))
+                self._done(client, message, self.subscriptions.stand(client, message))
                 self._tidy()
                 self.queues.wake()
             case m.CreateShare():
-                self._done(client, message.request, self.access_grants.share(message, client.name))
+                self._done(client, message, self.access_grants.share(message, client.name))
             case m.Revoke():
-                self._done(client, message.request, self.access_grants.revoke(message.share))
+                self._done(client, message, self.access_grants.revoke(message.share))
                 self._tidy()
             case m.Call() | m.Command() | m.Agree():
                 self.commands.handle(client.name, message, client.peer)
@@ -298,10 +298,20 @@ class RequestDispatcher:
                 client.got_bytes = min(message.total, client.sent_bytes)
                 if held and self.flush():
                     self.queues.wake()
-            case m.Ask():
-                self._done(client, message.request, self.statistics.answer(message.what))
-            case m.Look():
-                self._done(client, message.request, self.declared_streams.list(self.access_grants.visibility(client)))
+            case m.GetStats():
+                self._done(client, message, self.statistics.stats())
+            case m.GetStacks():
+                self._done(client, message, self.statistics.stacks())
+            case m.GetControls():
+                self._done(client, message, self.commands.describe())
+            case m.GetCommands():
+                self._done(client, message, list(self.commands.commands.records))
+            case m.GetShares():
+                self._done(client, message, self.access_grants.describe(self.sessions))
+            case m.GetClock():
+                self._done(client, message, time.monotonic())
+            case m.GetStreams():
+                self._done(client, message, self.declared_streams.list(self.access_grants.visibility(client)))
             case m.Leave():
                 client.token = ""  # it will not be back
                 self.on_disconnect(client.peer)
@@ -331,7 +341,8 @@ class RequestDispatcher:
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
-        return self.statistics.stats()
+        counters: dict[str, Any] = msgspec.to_builtins(self.statistics.stats())
+        return counters
 
     def start_keeping(self, name: str) -> None:
         """Keep a standing stream in the file of the run."""
@@ -357,8 +368,8 @@ class RequestDispatcher:
             self.on_disconnect(peer)
         return sent
 
-    def _done(self, client: ClientSession, request: int, value: Any = None) -> None:
-        self._reply(client.peer, m.Done(request, msgspec.Raw(pack(value))))
+    def _done(self, client: ClientSession, request: m.Request[m.R], reply: m.R) -> None:
+        self._reply(client.peer, m.Done(request.request, msgspec.Raw(pack(reply))))
 
     def _fail(self, client: ClientSession, message: m.Message, kind: str, text: str, detail: str = "") -> None:
         self._reply(client.peer, m.Failed(getattr(message, "request", 0), kind, text, detail))

@@ -8,13 +8,13 @@ for the newest 64 such clients, so that the numbers go on if it comes back later
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import ClientStats
 
 _MAX_EXPIRED_SESSIONS = 64  # clients of which the numbers of their streams are kept
 _MAX_TOKEN_CHARACTERS = 100  # characters of a token that is one
@@ -109,15 +109,8 @@ class SessionTable:
             raise LimitReached(f"above={attach.above}: no stream has come that far.")
         return max(attach.above, self._reached.get(client.token, {}).get(attach.stream, 0))
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[ClientStats]:
         """Name, role, streams and bytes sent over its link, of each client, and whether that is lost for the moment."""
         return [
-            {
-                "name": c.name,
-                "role": c.role,
-                "streams": len(c.streams),
-                "sent_bytes": c.sent_bytes,
-                "away": c.disconnected,
-            }
-            for c in self.clients.values()
+            ClientStats(c.name, c.role, len(c.streams), c.sent_bytes, c.disconnected) for c in self.clients.values()
         ]

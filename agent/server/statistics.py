@@ -1,47 +1,29 @@
-"""What an agent tells of itself: the figures that a client may ask for, and whether the loop moves."""
+"""Agent statistics: the counters and the stacks that a client may ask for, and heartbeats."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from looptap.agent.loop.guard import torch_state
 from looptap.agent.run.stack_report import stacks
 from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
-from looptap.protocol.errors import MessageError
+from looptap.protocol.replies import AgentStats, StackReport
 
 if TYPE_CHECKING:
     from looptap.agent.server.request_dispatcher import RequestDispatcher
 
 
 class StatisticsReporter:
-    """The counters of one service, as plain data."""
+    """Collects the counters of one `RequestDispatcher`. I/O thread only."""
 
     def __init__(self, service: RequestDispatcher) -> None:
         self._service = service
 
-    def answer(self, what: str) -> Any:
-        """What an operator asks for by name. Raises MessageError for a name that is none."""
-        steering = self._service.commands
-        match what:
-            case "stats":
-                return self.stats()
-            case "stacks":
-                pulse = self._service.liveness
-                events, inside = pulse.report(), pulse.as_info()
-                paused = steering.pause.seconds()
-                return {"threads": stacks(), "events": events, "paused": paused, "age": pulse.age(), "inside": inside}
-            case "controls":
-                return steering.describe()
-            case "commands":
-                return list(steering.commands.records)
-            case "clock":
-                return time.monotonic()
-            case "shares":
-                return self._service.access_grants.describe(self._service.sessions)
-        known = "'stats', 'stacks', 'controls', 'commands', 'clock' and 'shares'"
-        raise MessageError(f"there is no {what!r:.80} to ask for, only {known}.")
+    def stacks(self) -> StackReport:
+        """Report where each thread of the job is, and whether its loop moves."""
+        liveness, pause = self._service.liveness, self._service.commands.pause
+        return StackReport(stacks(), liveness.report(), pause.seconds(), liveness.age(), liveness.as_info())
 
     def events(self, client: ClientSession) -> dict[str, int]:
         """How many events of each type there were; to a viewer, of those of which it sees something."""
@@ -61,34 +43,34 @@ class StatisticsReporter:
         inside = "" if client.viewer or not pulse.inside else str(pulse.inside[0])
         return m.Beat(events, idle, self._service.commands.pause.seconds(), confirm, ages, inside)
 
-    def stats(self) -> dict[str, Any]:
-        """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
+    def stats(self) -> AgentStats:
+        """Collect all counters of the agent."""
         service = self._service
         streams, standing, post = list(service.exporter.streams), service.declared_streams, service.queues
-        return {
-            "run": service.run.id,
-            "events": service.sources.counts(),
-            "idle": service.liveness.idle(),
-            "ages": service.liveness.ages(),
-            "inside": service.liveness.as_info(),
-            "clients": service.sessions.stats(),
-            "shares": len(service.access_grants.shares),
-            "queries": [s.stats() for s in streams if s.reader is None],
-            "streams": standing.list(),
-            "readers": [s.stats() for s in streams if s.reader is not None],
-            "history_bytes": standing.history.held_bytes,
-            "history_peak": standing.history.peak_bytes,
-            "outbox_bytes": post.pending_bytes(),
-            "outbox_peak": post.peak_bytes,
-            "dropped": sum(s.source.dropped for s in streams),
-            "withheld": sum(s.query.withheld for s in streams if s.reader is None),
-            "refused_messages": service.refused,
-            "events_in_cuda_graphs": torch_state.captured,
+        return AgentStats(
+            run=service.run.id,
+            events=service.sources.counts(),
+            idle=service.liveness.idle(),
+            ages=service.liveness.ages(),
+            inside=service.liveness.as_info(),
+            clients=service.sessions.stats(),
+            shares=len(service.access_grants.shares),
+            queries=[s.stats() for s in streams if s.reader is None],
+            streams=standing.list(),
+            readers=[s.stats() for s in streams if s.reader is not None],
+            history_bytes=standing.history.held_bytes,
+            history_peak=standing.history.peak_bytes,
+            outbox_bytes=post.pending_bytes(),
+            outbox_peak=post.peak_bytes,
+            dropped=sum(s.source.dropped for s in streams),
+            withheld=sum(s.query.withheld for s in streams if s.reader is None),
+            refused_messages=service.refused,
+            events_in_cuda_graphs=torch_state.captured,
+            paused=service.commands.pause.seconds(),
+            paused_before=service.commands.pause.total,
+            store=None if service.recorder is None else service.recorder.stats(),
+            io_seconds=service.io_seconds,
+            io_share=service.budget.io,
+            budget=service.budget.fraction,
             **service.history.describe(),
-            "paused": service.commands.pause.seconds(),
-            "paused_before": service.commands.pause.total,
-            "store": None if service.recorder is None else service.recorder.stats(),
-            "io_seconds": service.io_seconds,
-            "io_share": service.budget.io,
-            "budget": service.budget.fraction,
-        }
+        )

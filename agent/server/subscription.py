@@ -20,6 +20,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import encode, pack, pack_values
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import SubscriptionStats
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.values.snapshots import Pending
@@ -237,16 +238,15 @@ class Subscription:
             query.seconds / elapsed if elapsed > 0 else 0.0, self.reached, query.withheld, query.filtered,
         )  # fmt: skip
 
-    def stats(self) -> dict[str, Any]:
-        """The same as plain data, with the query's name and text."""
-        s = self.status()
-        return {
-            "name": self.query.name, "on": self.query.on, "client": self.client.name, "state": s.state,
-            "values": s.last - self.base, "sent": self.sent, "dropped": s.dropped, "skipped": s.skipped,
-            "errors": s.errors, "withheld": s.withheld, "filtered": s.filtered, "evaluated": self.query.events,
-            "nanoseconds_per_event": s.nanoseconds, "share_of_time": s.share,
-            "limitation": self.query.limitation(),
-        }  # fmt: skip
+    def stats(self) -> SubscriptionStats:
+        """The same counters, with the name of the query and of its client."""
+        s, query = self.status(), self.query
+        return SubscriptionStats(
+            name=query.name, on=query.on, client=self.client.name, state=s.state, values=s.last - self.base,
+            sent=self.sent, dropped=s.dropped, skipped=s.skipped, errors=s.errors, withheld=s.withheld,
+            filtered=s.filtered, evaluated=query.events, nanoseconds_per_event=s.nanoseconds, share_of_time=s.share,
+            limitation=query.limitation(),
+        )  # fmt: skip
 
     def _record(self, count: int, size: int) -> None:
         """Show the recorder what has come."""

@@ -22,6 +22,7 @@ from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import StreamInfo
 from looptap.streams.errors import QueryError
 
 PAUSE_TIMEOUT_SECONDS = 0.1
@@ -95,8 +96,8 @@ class SubscriptionManager:
             "fields": pipeline.fields, "mapped": pipeline.mapped,
             "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
             "notes": [] if quiet else [*pipeline.notes, *self._queries.notes(query)],
-            "standing": {name: told[name] for name in ("name", "query", "on", "unit")}, "after": reader.position,
-            "upto": reader.number,
+            "standing": {"name": told.name, "query": told.query, "on": told.on, "unit": told.unit},
+            "after": reader.position, "upto": reader.number,
         }  # fmt: skip
 
     def detach(self, stream: Subscription, reason: str) -> None:
@@ -130,7 +131,7 @@ class SubscriptionManager:
 
     # ------------------------------------------------------------ what stands in the job
 
-    def stand(self, client: ClientSession, ask: m.Stand) -> dict[str, Any]:
+    def stand(self, client: ClientSession, ask: m.Stand) -> StreamInfo:
         """Export or keep a stream, or do so no more; returns what there is to tell of it. Raises LooptapError."""
         if ask.keep and self._keeper is None:
             raise QueryError("this agent keeps nothing: it has no store.")

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from looptap.cli.commands.streams import described, plain
+from looptap.cli.commands.streams import described
 from looptap.cli.formats import cost, json_of, printable, several, size
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered, spans
-from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.replies import AgentStats, StreamInfo, SubscriptionStats
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 
@@ -37,7 +39,7 @@ def ls(as_json: bool, clean: bool, name: str | None = None) -> int:
     with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
         reports = list(pool.map(_report, found))
     if as_json:
-        print(json_of(reports))
+        print(json_of([report.plain() for report in reports]))
         return 0
     console = Console(highlight=False, soft_wrap=True)
     if not reports:
@@ -51,28 +53,65 @@ def ls(as_json: bool, clean: bool, name: str | None = None) -> int:
     return 0
 
 
-def _report(listed: RunListing) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RunReport:
     """What the connection file says of a run, and what its agent answers."""
-    report = {
-        "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
-        "pid": listed.pid, "started": listed.started, "age": max(0.0, time.time() - listed.started),
-        "role": listed.role, "path": str(listed.path), "state": ENDED, "problem": listed.problem,
-        "missing": listed.missing, "members": [_member(one) for one in listed.members.values()],
-    }  # fmt: skip
+
+    listing: RunListing
+    state: str
+    problem: str = ""
+    stats: AgentStats | None = None
+    """None for a viewer, and for a run that does not answer."""
+    activity: Activity | None = None
+    """None for a run that does not answer."""
+
+    def plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        listed = self.listing
+        if self.state == UNUSABLE:
+            return {"state": UNUSABLE, "path": str(listed.path), "problem": self.problem}
+        answer: dict[str, Any] = {}
+        if self.stats is not None:
+            others = len(self.stats.clients) - 1  # this process is one of them
+            answer = {**msgspec.to_builtins(self.stats), "clients": others}
+        elif self.activity is not None:
+            answer = msgspec.to_builtins(self.activity)
+        return {
+            "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
+            "pid": listed.pid, "started": listed.started, "age": _age(listed), "role": listed.role,
+            "path": str(listed.path), "problem": self.problem, "missing": listed.missing,
+            "members": [_member(one) for one in listed.members.values()], **answer, "state": self.state,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What every client of a run may know: how its loop moves, and the streams that it may read."""
+
+    events: Mapping[str, int]
+    ages: Mapping[str, float]
+    idle: float
+    streams: Sequence[StreamInfo]
+
+
+def _report(listed: RunListing) -> RunReport:
+    """Ask a run how it is."""
     if listed.problem:
-        return {"state": UNUSABLE, "path": str(listed.path), "problem": listed.problem}
+        return RunReport(listed, UNUSABLE, listed.problem)
     if listed.alive is False:
-        return report
+        return RunReport(listed, ENDED)
     try:
         with listed.attach(REPLY_TIMEOUT_SECONDS) as run:
             if run.role == VIEWER:
-                known = {"idle": run.idle, "ages": run.ages(), "events": run.events()}
-                return {**report, **known, "state": ALIVE, "streams": _shown(run)}
-            stats = run.stats(REPLY_TIMEOUT_SECONDS)
+                return RunReport(listed, ALIVE, activity=Activity(run.events(), run.ages(), run.idle, run.streams))
+            stats = run.agent_stats(REPLY_TIMEOUT_SECONDS)
     except LooptapError as error:
-        return {**report, "state": SILENT, "problem": str(error)}
-    others = len(stats["clients"]) - 1  # this process is one of them
-    return {**report, **stats, "clients": others, "state": ALIVE}
+        return RunReport(listed, SILENT, str(error))
+    return RunReport(listed, ALIVE, "", stats, Activity(stats.events, stats.ages, stats.idle, stats.streams))
+
+
+def _age(listed: RunListing) -> float:
+    return max(0.0, time.time() - listed.started)
 
 
 def _member(listed: RunListing) -> dict[str, Any]:
@@ -83,87 +122,80 @@ def _member(listed: RunListing) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _processes(report: dict[str, Any]) -> str:
+def _processes(listed: RunListing) -> str:
     """Which processes a run is, by host."""
-    hosts: dict[str, list[dict[str, Any]]] = {}
-    for one in report["members"]:
-        if one["alive"] is not False:
-            hosts.setdefault(one["host"], []).append(one)
-    if len(report["members"]) < 2:
-        return f"{report['pid']} on {report['host']}"
+    hosts: dict[str, list[RunListing]] = {}
+    for one in listed.members.values():
+        if one.alive is not False:
+            hosts.setdefault(one.host, []).append(one)
+    if len(listed.members) < 2:
+        return f"{listed.pid} on {listed.host}"
     return "; ".join(
-        f"{numbered(one['rank'] for one in found)}: {'pids' if len(found) > 1 else 'pid'} "
-        f"{spans(one['pid'] for one in found)} on {host}"
+        f"{numbered(one.rank for one in found)}: {'pids' if len(found) > 1 else 'pid'} "
+        f"{spans(one.pid for one in found)} on {host}"
         for host, found in hosts.items()
     )
 
 
-def _lines(report: dict[str, Any]) -> Iterator[Text]:
+def _lines(report: RunReport) -> Iterator[Text]:
     """A paragraph about one run."""
-    state = report["state"]
+    listed, state, members = report.listing, report.state, report.listing.members
     if state == UNUSABLE:
-        yield Text.assemble(("unusable file", "red"), f"  {report['path']}: {report['problem']}")
+        yield Text.assemble(("unusable file", "red"), f"  {listed.path}: {report.problem}")
         return
-    members = len(report["members"])
-    rank = f", rank {report['rank']} of {report['ranks']}" if report["ranks"] > 1 else ""
-    if members > 1:
-        rank = f", {report['ranks']} ranks"
+    rank = f", rank {listed.rank} of {listed.ranks}" if listed.ranks > 1 else ""
+    if len(members) > 1:
+        rank = f", {listed.ranks} ranks"
     style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
-    head = Text.assemble((printable(report["name"]), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+    head = Text.assemble((printable(listed.name), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
     if state == ENDED:
-        gone = f", process {report['pid']} is gone; its file is still there: {report['path']}"
-        if members > 1:
-            pids, place = spans(one["pid"] for one in report["members"]), Path(report["path"]).parent
+        gone = f", process {listed.pid} is gone; its file is still there: {listed.path}"
+        if len(members) > 1:
+            pids, place = spans(one.pid for one in members.values()), Path(listed.path).parent
             gone = f", its processes ({pids}) are gone; their files are still in {place}"
-        yield Text.assemble(head, (f"  {report['id']}{gone}; looptap ls --clean removes what is left", "dim"))
+        yield Text.assemble(head, (f"  {listed.id}{gone}; looptap ls --clean removes what is left", "dim"))
         return
-    yield Text.assemble(head, f" for {duration(report['age'])}")
-    yield _fact("id", report["id"])
-    yield _fact("process", _processes(report))
-    if report["missing"]:
-        yield _fact("ranks", f"no agent, or a dead process, on {numbered(report['missing'])}")
-    if state == SILENT:
-        yield _fact("answer", report["problem"])
+    yield Text.assemble(head, f" for {duration(_age(listed))}")
+    yield _fact("id", listed.id)
+    yield _fact("process", _processes(listed))
+    if listed.missing:
+        yield _fact("ranks", f"no agent, or a dead process, on {numbered(listed.missing)}")
+    stats, activity = report.stats, report.activity
+    if activity is None:
+        yield _fact("answer", report.problem)
         return
-    yield _fact("events", moving(report["events"], report["ages"], report["idle"]))
-    for one in report.get("inside", ()):
-        yield _fact("inside", Text(printable(str(one["text"])), "red"))
-    if report.get("paused"):
-        yield _fact("paused", f"for {duration(report['paused'])}; looptap resume {report['name']} ends that")
-    if report["role"] == VIEWER:
+    yield _fact("events", moving(activity.events, activity.ages, activity.idle))
+    if stats is None:
         yield _fact("role", "viewer: what is exported can be read, and nothing else")
-        for stream in report["streams"]:
-            yield _fact("stream", described(stream))
-        return
-    queries = "1 query" if len(report["queries"]) == 1 else f"{len(report['queries'])} queries"
-    yield _fact("clients", f"{report['clients']} with {queries}")
-    for stream in report.get("streams", ()):
+    else:
+        for one in stats.inside:
+            yield _fact("inside", Text(printable(one.text), "red"))
+        if stats.paused:
+            yield _fact("paused", f"for {duration(stats.paused)}; looptap resume {listed.name} ends that")
+        queries = "1 query" if len(stats.queries) == 1 else f"{len(stats.queries)} queries"
+        yield _fact("clients", f"{len(stats.clients) - 1} with {queries}")  # this process is one of them
+    for stream in activity.streams:
         yield _fact("stream", described(stream))
-    for query in report["queries"]:
-        yield _fact("query", _query(query))
-    dropped, waiting = several(report["dropped"], "value"), size(report["outbox_bytes"])
-    yield _fact("outbox", f"{waiting} waiting, {size(report['outbox_peak'])} at its peak; {dropped} dropped")
+    if stats is not None:
+        for query in stats.queries:
+            yield _fact("query", _query(query))
+        dropped, waiting = several(stats.dropped, "value"), size(stats.outbox_bytes)
+        yield _fact("outbox", f"{waiting} waiting, {size(stats.outbox_peak)} at its peak; {dropped} dropped")
 
 
-def _shown(run: Run) -> list[dict[str, Any]]:
-    """The streams that a viewer sees."""
-    return [plain(stream) for stream in run.streams]
-
-
-def _query(query: dict[str, Any]) -> Text:
+def _query(query: SubscriptionStats) -> Text:
     facts = [
-        several(query["values"], "value"),
-        cost(query["nanoseconds_per_event"], query["share_of_time"]),
-        f"{query['dropped']:,} dropped",
+        several(query.values, "value"),
+        cost(query.nanoseconds_per_event, query.share_of_time),
+        f"{query.dropped:,} dropped",
     ]
-    if query.get("withheld"):
-        facts.append(f"{several(query['withheld'], 'event')} withheld by the budget")
-    if query["errors"]:
-        facts.append(several(query["errors"], "error"))
-    if query["state"] != "live":
-        facts.append(query["state"])
-    name, on = printable(str(query["name"])), printable(str(query["on"]))
-    return Text.assemble((name, "cyan"), f" on {on}: {', '.join(facts)}")
+    if query.withheld:
+        facts.append(f"{several(query.withheld, 'event')} withheld by the budget")
+    if query.errors:
+        facts.append(several(query.errors, "error"))
+    if query.state != "live":
+        facts.append(query.state)
+    return Text.assemble((printable(query.name), "cyan"), f" on {printable(query.on)}: {', '.join(facts)}")
 
 
 def _fact(name: str, text: str | Text) -> Text:

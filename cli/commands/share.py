@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from typer import Argument, Option
 
@@ -130,7 +131,6 @@ def keep(
 
     Of a stream that the job declares, what its history holds is kept, too. looptap streams RUN shows what is kept.
     """
-    from looptap.cli.commands.streams import plain
     from looptap.cli.commands.watch import window_of
     from looptap.cli.formats import json_of
     from looptap.cli.output import DONE
@@ -143,9 +143,10 @@ def keep(
             handed = job.stream(query, on=on, window=window_of(window), every=every)
             found = job.keep(handed, name=name)
             _warn_if_it_fails(handed)
-        file = job.stats()["store"]["file"]
+        recording = job.agent_stats().store
+        file = "" if recording is None else recording.file
     if as_json:
-        print(json_of({**plain(found), "file": file}))
+        print(json_of({**msgspec.to_builtins(found), "file": file}))
     else:
         print(f"{found.name!r} {'is kept in' if found.kept else 'is kept no more; what there is of it is in'} {file}")
     return DONE

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from looptap.client.attach import runs
 from looptap.client.control.controls import ControlInfo
 from looptap.client.estimates import Estimates
 from looptap.client.run import Run
-from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.replies import StreamInfo
 from looptap.streams.errors import LooptapError
 
 REPLY_TIMEOUT_SECONDS = 3.0
@@ -120,19 +122,18 @@ class Watcher:
         return Facts(**_own(self.run)) if seen is None else replace(seen, **_own(self.run))
 
     def _stats(self, seen: Facts) -> Facts:
-        told = self.run.stats(REPLY_TIMEOUT_SECONDS)
-        queries, standing = _dicts(told.get("queries")), _dicts(told.get("streams"))
+        stats = self.run.agent_stats(REPLY_TIMEOUT_SECONDS)
         return replace(
             seen,
-            events=self._rates(told.get("events")),
-            queries=len(queries) + len(standing),
-            share=math.fsum(_number(one.get("share_of_time")) for one in queries + standing),
-            io_share=_number(told.get("io_share")),
-            budget=_number(told.get("budget"), math.inf) if _number(told.get("budget"), math.inf) < 1 else None,
-            clients=len(_dicts(told.get("clients"))) - 1,  # this process is one of them
-            dropped=int(_number(told.get("dropped"))),
-            withheld=int(_number(told.get("withheld"))),
-            outbox=int(_number(told.get("outbox_bytes"))),
+            events=self._rates(stats.events),
+            queries=len(stats.queries) + len(stats.streams),
+            share=_finite(sum(q.share_of_time for q in stats.queries) + sum(s.share_of_time for s in stats.streams)),
+            io_share=_finite(stats.io_share),
+            budget=stats.budget if stats.budget < 1 else None,
+            clients=len(stats.clients) - 1,  # this process is one of them
+            dropped=stats.dropped,
+            withheld=stats.withheld,
+            outbox=stats.outbox_bytes,
         )
 
     def _events(self, seen: Facts) -> Facts:
@@ -141,9 +142,8 @@ class Watcher:
         events = tuple(EventRate(*event, idle=ages.get(event[0], 0.0)) for event in self.run.events().items())
         return replace(seen, events=events)
 
-    def _rates(self, told: Any) -> tuple[EventRate, ...]:
-        now, events = time.monotonic(), told if isinstance(told, dict) else {}
-        counts = {str(name): int(_number(count)) for name, count in list(events.items())[:_MAX_ENTRIES]}
+    def _rates(self, events: Mapping[str, int]) -> tuple[EventRate, ...]:
+        now, counts = time.monotonic(), dict(list(events.items())[:_MAX_ENTRIES])
         run, then, before = self._counts
         if run != self.run.id:
             before = {}
@@ -189,23 +189,15 @@ def _own(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _dicts(told: Any) -> list[dict[str, Any]]:
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list | tuple) else []
-
-
-def _number(told: Any, otherwise: float = 0.0) -> float:
-    """A number as an agent tells it; it may tell anything."""
-    return float(told) if isinstance(told, int | float) and math.isfinite(told) else otherwise
+def _finite(number: float) -> float:
+    """``number``, or 0 for one that is not finite, which a hostile agent may send."""
+    return number if math.isfinite(number) else 0.0
 
 
 def report(seen: Facts) -> dict[str, Any]:
     """The facts as plain data, for JSON."""
     plain = asdict(replace(seen, streams=()))
-    streams = [{**one._asdict(), "cost": None} for one in seen.streams]
-    for shown, one in zip(streams, seen.streams, strict=True):
-        del shown["cost"]
-        shown |= {"nanoseconds_per_event": one.cost.nanoseconds, "share_of_time": one.cost.share}
-    return {**plain, "streams": streams, "controls": list(plain["controls"].values())}
+    return {**plain, "streams": msgspec.to_builtins(seen.streams), "controls": list(plain["controls"].values())}
 
 
 def measured(run: Run, pause: Callable[[float], object] = time.sleep) -> Facts:

@@ -15,7 +15,7 @@ from looptap.client.ranks.ranks import ALL
 from looptap.client.session.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
-from looptap.protocol.errors import MessageError, NoAnswer
+from looptap.protocol.errors import NoAnswer
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"
@@ -65,7 +65,7 @@ class ControlClient(Session):
         return self._controls
 
     def _told_controls(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._inquire("controls", "The question for the controls", 5.0, dict)
+        found: dict[str, Any] = self._inquire(m.GetControls, "The question for the controls", 5.0)
         return found
 
     @property
@@ -74,11 +74,11 @@ class ControlClient(Session):
 
         ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
         """
-        return self._records(self._inquire("commands", "The question for the commands", 5.0, list))
+        return self._records(self._inquire(m.GetCommands, "The question for the commands", 5.0))
 
     def commands_soon(self) -> Future[Any]:
         """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
-        return self._requests.send(m.Ask(self._requests.number(), "commands"))
+        return self._requests.send(m.GetCommands(self._requests.number()))
 
     def _records(self, found: list[Any]) -> Records:
         records = Records(record for record in found if isinstance(record, dict))
@@ -281,11 +281,8 @@ class ControlClient(Session):
             id,
         )
 
-    def _inquire(self, what: str, shown: str, timeout: float, kind: type[Any]) -> Any:
-        answer = self._requests.wait(self._requests.send(m.Ask(self._requests.number(), what)), timeout, shown)
-        if not isinstance(answer, kind):
-            raise MessageError(f"{shown} was answered with something else.")
-        return answer
+    def _inquire(self, question: Callable[[int], m.Request[m.R]], shown: str, timeout: float) -> m.R:
+        return self._requests.wait(self._requests.send(question(self._requests.number())), timeout, shown)
 
 
 def _at(on: str) -> str:

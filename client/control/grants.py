@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from looptap.client.control.commands import ControlClient
 from looptap.client.streams.live import LiveStream
-from looptap.client.streams.stream_info import StreamInfo, standing_stream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting
 from looptap.protocol.files.connection import IPC, parse, write
+from looptap.protocol.replies import StreamInfo
 from looptap.streams.errors import QueryError
 
 SECONDS_PER_HOUR = 3600.0
@@ -149,7 +149,7 @@ class SharingClient(ControlClient):
     @property
     def shares(self) -> list[Share]:
         """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
-        found = self._inquire("shares", "The question for the shares", 5.0, list)
+        found = self._inquire(m.GetShares, "The question for the shares", 5.0)
         return [Share(self, told) for told in found if isinstance(told, dict)]
 
     def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
@@ -159,24 +159,18 @@ class SharingClient(ControlClient):
 
     def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):
-            told = self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
-            return standing_stream(told)
+            return self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
         if not isinstance(stream, LiveStream) or stream.run is not self:
             raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a standing one.")
         number = stream._attach.stream
-        found = standing_stream(
-            self._done(m.Stand(self._requests.number(), number, name or stream.name, **wanted), timeout)
-        )
+        found = self._done(m.Stand(self._requests.number(), number, name or stream.name, **wanted), timeout)
         if stream.standing is None:
             stream._stands(found)
         return found
 
-    def _done(self, request: Any, timeout: float) -> dict[str, Any]:
+    def _done(self, request: m.Request[m.R], timeout: float) -> m.R:
         what = f"The request ({request.__struct_config__.tag})"
-        told = self._requests.wait(self._requests.send(request, again=False), timeout, what)
-        if not isinstance(told, dict):
-            raise MessageError(f"{what} was answered with something else.")
-        return told
+        return self._requests.wait(self._requests.send(request, again=False), timeout, what)
 
 
 def _is_loopback(host: str) -> bool:

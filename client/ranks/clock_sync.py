@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def ahead(run: Run, timeout: float = 5.0) -> Offset:
     best = Offset(0.0, float("inf"))
     for _ in range(_SAMPLES):
         asked = time.monotonic()
-        told = run._inquire("clock", "The question for the clock", timeout, float)
+        told = run._inquire(m.GetClock, "The question for the clock", timeout)
         came = time.monotonic()
         if not abs(told) < 1e12:
             raise MessageError(f"The clock of the run shows {told!r}.")

@@ -75,14 +75,14 @@ class MergeRelay:
                     info = self._run.ranks.reach(min(self._ranks)).info
                     self._tell(m.Welcome(m.VERSION, info, self._run.role, self._run.events()))
                 case m.Attach():
-                    self._done(message.request, self._attach(message))
+                    self._done(message, self._attach(message))
                 case m.Detach():
                     stream = self._streams.pop(message.stream, None)
                     if stream is not None:
                         stream.close()
-                    self._done(message.request)
-                case m.Ask(what="clock"):
-                    self._done(message.request, time.monotonic())
+                    self._done(message, None)
+                case m.GetClock():
+                    self._done(message, time.monotonic())
                 case m.Leave():
                     return False
                 case m.Beat() | m.Got():
@@ -127,8 +127,8 @@ class MergeRelay:
             batch.flags, min(self._ranks), b"" if batch.windows is None else batch.windows.tobytes(),
         ))  # fmt: skip
 
-    def _done(self, request: int, value: Any = None) -> None:
-        self._tell(m.Done(request, msgspec.Raw(pack(value))))
+    def _done(self, request: m.Request[m.R], reply: m.R) -> None:
+        self._tell(m.Done(request.request, msgspec.Raw(pack(reply))))
 
     def _tell(self, message: m.Message) -> None:
         self._send(encode(message))

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 
@@ -26,7 +26,8 @@ from looptap.protocol.errors import (
     RemoteError,
 )
 from looptap.protocol.limits import Limits
-from looptap.protocol.messages import Done, Failed, Message
+from looptap.protocol.messages import REPLIES, Done, Failed, R, Request
+from looptap.protocol.replies import checked_reply
 from looptap.streams.errors import (
     CommandCancelled,
     ControlConflict,
@@ -46,12 +47,14 @@ _MAX_DETAIL_CHARACTERS = 100_000  # characters of a traceback that are believed
 
 
 @dataclass
-class _Asked:
-    answer: Future[Any]
+class _Asked(Generic[R]):
+    answer: Future[R]
+    kind: Any
+    """The type of its reply."""
     frame: bytes
     again: bool
     lasting: bool
-    first: Callable[[Any], None] | None = None
+    first: Callable[[R], None] | None = None
     sent: bool = False
     """Whether it went over the link of this moment."""
     ever: bool = False
@@ -67,7 +70,7 @@ class PendingRequests:
     def __init__(self, send: Callable[[bytes], bool], outlook: Callable[[], str] = str) -> None:
         self._send, self._outlook = send, outlook
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Asked] = {}
+        self._waiting: dict[int, _Asked[Any]] = {}
         self._lock = threading.RLock()  # over a link within the process the answer is here before `send` returns
         self._closed: LinkError | None = None
 
@@ -76,16 +79,21 @@ class PendingRequests:
         return next(self._numbers)
 
     def send(
-        self, request: Any, *, again: bool = True, lasting: bool = False, first: Callable[[Any], None] | None = None
-    ) -> Future[Any]:
-        """Send a request, once more over a new link if ``again``; the future holds its answer.
+        self,
+        request: Request[R],
+        *,
+        again: bool = True,
+        lasting: bool = False,
+        first: Callable[[R], None] | None = None,
+    ) -> Future[R]:
+        """Send a request, once more over a new link if ``again``; the future holds its reply.
 
         One that is ``lasting`` is asked of the next run if this one ends before it answers.
         ``first`` is called with the answer before anything that came after it is looked at.
         Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there will be no link.
         """
         frame = bounded(request)
-        asked = _Asked(Future(), frame, again or lasting, lasting, first)
+        asked: _Asked[R] = _Asked(Future(), REPLIES[type(request)], frame, again or lasting, lasting, first)
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)
@@ -97,13 +105,13 @@ class PendingRequests:
                 raise
         return asked.answer
 
-    def _transmit(self, asked: _Asked) -> None:
+    def _transmit(self, asked: _Asked[Any]) -> None:
         asked.sent = asked.ever = True  # before: the answer may be here when `send` returns
         if not self._send(asked.frame):
             asked.sent = asked.ever = False
 
-    def wait(self, answer: Future[Any], timeout: float, what: str) -> Any:
-        """The answer. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
+    def wait(self, answer: Future[R], timeout: float, what: str) -> R:
+        """Wait for the reply. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
         deadline = monotonic() + timeout
         try:
             while True:
@@ -136,10 +144,10 @@ class PendingRequests:
         if asked is None:
             return
         try:
-            value = unpack(message.value)
+            reply = checked_reply(asked.kind, unpack(message.value))
             if asked.first is not None:
-                asked.first(value)
-            asked.answer.set_result(value)
+                asked.first(reply)
+            asked.answer.set_result(reply)
         except LooptapError as error:
             asked.answer.set_exception(error)
 
@@ -181,12 +189,12 @@ class PendingRequests:
         for asked in waiting:
             asked.answer.set_exception(error)
 
-    def _pop(self, number: int) -> _Asked | None:
+    def _pop(self, number: int) -> _Asked[Any] | None:
         with self._lock:
             return self._waiting.pop(number, None)
 
 
-def bounded(message: Message) -> bytes:
+def bounded(message: Request[Any]) -> bytes:
     """The frame of ``message``, which an agent will understand.
 
     Raises LimitReached if it would hang up on its size, and QueryError if a field is of the wrong type.

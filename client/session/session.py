@@ -163,7 +163,7 @@ class Session:
         while self._dropped:
             self._detach(self._dropped.popleft())
 
-    def _ask(self, request: Callable[[int], m.Message], timeout: float) -> None:
+    def _ask(self, request: Callable[[int], m.Request[None]], timeout: float) -> None:
         answer = self._requests.send(request(self._requests.number()), again=False)
         self._requests.wait(answer, timeout, "The request")
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
-from looptap.client.streams.stream_info import StreamInfo
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
+from looptap.protocol.replies import StreamInfo
 from looptap.streams.stream.buffer import Batch, RunSeam
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Subscriber
 from looptap.streams.stream.stream import Cost, Stream

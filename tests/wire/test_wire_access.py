@@ -203,13 +203,14 @@ OPERATORS_ONLY = [
     messages.Call(1, "id", CODE, "batch"),
     messages.Command(1, "id", "set", "lr"),
     messages.Agree(1, "id", 7),
-    messages.Ask(1, "stats"),
+    messages.GetStats(1), messages.GetStacks(1), messages.GetControls(1), messages.GetCommands(1),
+    messages.GetShares(1), messages.GetClock(1),
     messages.Stand(1, 1, "loss", export=True),
     messages.CreateShare(1, 60.0),
     messages.Revoke(1),
-]
+]  # fmt: skip
 ALSO_VIEWERS = [
-    messages.Hello((1, 0)), messages.Look(1), messages.Read(1, 1, "loss"), messages.Detach(1, 1), messages.Beat(),
+    messages.Hello((1, 0)), messages.GetStreams(1), messages.Read(1, 1, "loss"), messages.Detach(1, 1), messages.Beat(),
     messages.Leave(), messages.Got(1),
 ]  # fmt: skip
 ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,37 +71,28 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._facts.value = "".join(parts)
         return REFRESH_INTERVAL_SECONDS if self.run.state not in ("ended", "failed") else None
 
-    def _rates(self, stats: dict[str, Any]) -> str:
+    def _rates(self, events: dict[str, int]) -> str:
         (then, before), now = self._before, time.monotonic()
-        events = {str(name): int(count) for name, count in stats.get("events", {}).items()}
         self._before = now, events
         rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / (now - then):,.1f}") for name, n in events.items()]
         return table("Events", ("event", "so far", "per second"), rows)
 
     def _cost(self) -> list[str]:
-        stats = self.run.stats()
-        queries = [one for one in stats.get("queries", []) if isinstance(one, dict)]
-        streams = [one for one in stats.get("streams", []) if isinstance(one, dict)]
-        share = sum(float(one.get("share_of_time", 0.0)) for one in [*queries, *streams])
+        stats = self.run.agent_stats()
+        share = sum(one.share_of_time for one in stats.queries) + sum(one.share_of_time for one in stats.streams)
         facts = [
             ("queries and standing streams", f"{share:.2%} of the loop's time"),
-            ("looptap's thread", f"{float(stats.get('io_share', 0.0)):.2%}"),
-            ("budget", f"{float(stats.get('budget', 0.0)):.0%}" if stats.get("budget") != float("inf") else "none"),
-            ("clients", str(len(stats.get("clients", [])))),
-            ("dropped values", f"{int(stats.get('dropped', 0)):,}"),
+            ("looptap's thread", f"{stats.io_share:.2%}"),
+            ("budget", f"{stats.budget:.0%}" if stats.budget != math.inf else "none"),
+            ("clients", str(len(stats.clients))),
+            ("dropped values", f"{stats.dropped:,}"),
         ]
         rows = [
-            (
-                str(one.get("name", "")),
-                str(one.get("on", "")),
-                _time(float(one.get("nanoseconds_per_event", 0))),
-                f"{float(one.get('share_of_time', 0)):.2%}",
-                str(one.get("limitation", "")),
-            )
-            for one in queries
+            (one.name, one.on, _time(one.nanoseconds_per_event), f"{one.share_of_time:.2%}", one.limitation)
+            for one in stats.queries
         ]
         return [
-            self._rates(stats),
+            self._rates(stats.events),
             table("What looptap costs", ("", ""), facts),
             table("Queries", ("query", "on", "per event", "share", "limited"), rows),
         ]

@@ -1,0 +1,227 @@
+"""What an agent answers: one struct for each question, which the agent builds and the client reads by attribute.
+
+`looptap.protocol.messages` pairs each request with its reply. A reply travels inside `Done`, packed by
+`looptap.protocol.codec`: the fields of type Any hold snapshots, such as the result of a command.
+Every field is checked when it is decoded; unknown fields are ignored, fields added later have a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from looptap.protocol.errors import MessageError
+from looptap.streams.stream.stream import Cost
+
+MAX_ENTRIES = 65_536
+"""Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""
+
+_Entry = TypeVar("_Entry")
+_Few = msgspec.Meta(max_length=MAX_ENTRIES)
+_List: TypeAlias = Annotated[list[_Entry], _Few]
+_Texts: TypeAlias = Annotated[tuple[str, ...], _Few]
+_ByName: TypeAlias = Annotated[dict[str, _Entry], _Few]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Base of all replies and of their parts."""
+
+
+def checked_reply(kind: Any, value: Any) -> Any:
+    """Return an unpacked ``value`` as the ``kind`` of reply that was asked for. Raises MessageError for another shape.
+
+    >>> checked_reply(EventActivity, {"count": 3, "idle": 0.5})
+    EventActivity(count=3, idle=0.5)
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except Exception as error:  # besides msgspec's own: RecursionError, OverflowError
+        raise MessageError(f"The agent sent a reply of another shape: {str(error)[:200]}") from None
+
+
+# ---------------------------------------------------------------- streams
+
+
+class StreamInfo(Reply, frozen=True, kw_only=True):
+    """One declared stream of a run, as of the moment when it was asked for; `Run.stream` reads it by its name."""
+
+    name: str
+    query: str = ""
+    """Empty if the job hands the values over itself (`Agent.log`)."""
+    on: str = ""
+    unit: str = ""
+    fields: _Texts | None = None
+    """The names of the elements of a value, if the values are rows."""
+    state: str
+    reason: str = ""
+    values: int = 0
+    """Values so far."""
+    held: int = 0
+    """Values that the history holds, the newest ones."""
+    bytes: int = 0
+    """Bytes that the history takes."""
+    rate: float = 0.0
+    """Values per second, at present."""
+    errors: int = 0
+    withheld: int = 0
+    """Events that the budget has kept from the query."""
+    readers: int = 0
+    exported: bool = False
+    """True if viewers see it."""
+    shares: _Texts = ()
+    """Ids of the shares whose viewers see it as well; empty for a viewer."""
+    kept: bool = False
+    """True if its values go to the file of the run."""
+    by: str = ""
+    """The client that handed its query over (`Run.export`, `Run.keep`); empty if the job declares the stream."""
+    nanoseconds_per_event: float = 0.0
+    share_of_time: float = 0.0
+    """Fraction of the loop's time that the query takes."""
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of the query, which runs once for all readers."""
+        return Cost(self.nanoseconds_per_event, self.share_of_time)
+
+
+Streams: TypeAlias = Annotated[list[StreamInfo], _Few]
+
+
+# ---------------------------------------------------------------- the agent itself
+
+
+class LongEvaluation(Reply, frozen=True):
+    """A query or command that the loop has been inside of for more than 5 s."""
+
+    kind: str
+    name: str
+    client: str
+    """Name of the client that asked for it; empty for the job itself."""
+    on: str
+    seconds: float
+    text: str
+    """All of this in words."""
+
+
+class ClientStats(Reply, frozen=True):
+    """One attached client."""
+
+    name: str
+    role: str
+    streams: int
+    sent_bytes: int
+    away: bool
+    """True while its link is lost."""
+
+
+class SubscriptionStats(Reply, frozen=True, kw_only=True):
+    """One stream of one client, with the cost of its query."""
+
+    name: str
+    on: str
+    client: str
+    state: str
+    values: int
+    sent: int
+    dropped: int
+    skipped: int
+    errors: int
+    withheld: int
+    filtered: int
+    evaluated: int
+    nanoseconds_per_event: float
+    share_of_time: float
+    limitation: str
+    """How the budget limits the query, in words."""
+
+
+class RecordedStreamStats(Reply, frozen=True):
+    """One stream in the file of the run."""
+
+    name: str
+    kept: int
+    dropped: int
+
+
+class RecordingStats(Reply, frozen=True, kw_only=True):
+    """The file of the run: what was written to it and what waits."""
+
+    file: str
+    path: str
+    state: str
+    reason: str
+    kept: int
+    dropped: int
+    waiting_bytes: int
+    waiting_peak: int
+    pauses: int
+    commits: int
+    slowest_commit: float
+    """Longest wait for the disk, in seconds."""
+    seconds: float
+    """CPU time of the thread that writes."""
+    streams: _List[RecordedStreamStats]
+
+
+class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """All counters of an agent."""
+
+    run: str
+    events: _ByName[int]
+    idle: float
+    ages: _ByName[float]
+    inside: _List[LongEvaluation]
+    clients: _List[ClientStats]
+    shares: int
+    queries: _List[SubscriptionStats]
+    streams: Streams
+    readers: _List[SubscriptionStats]
+    history_bytes: int
+    history_peak: int
+    outbox_bytes: int
+    outbox_peak: int
+    dropped: int
+    withheld: int
+    refused_messages: int
+    events_in_cuda_graphs: int
+    lineage: _List[str] = []
+    """Ids of the runs that this one resumes, the oldest first; like the next three, only of a run that resumes one."""
+    resumed_from: str | None = None
+    resumed_at: _ByName[int] = {}
+    rewound: _ByName[tuple[int, int]] = {}
+    """First and last number of the events that are repeated, by type."""
+    paused: float
+    paused_before: float
+    store: RecordingStats | None
+    io_seconds: float
+    io_share: float
+    budget: float
+
+
+class ThreadStack(Reply, frozen=True):
+    """The Python stack of one thread of the job."""
+
+    thread: str
+    ident: int
+    daemon: bool
+    stack: str
+    """Text, like a traceback, the innermost call last."""
+
+
+class EventActivity(Reply, frozen=True):
+    """Events of one type: how many so far, and seconds since the newest."""
+
+    count: int
+    idle: float
+
+
+class StackReport(Reply, frozen=True):
+    """Where each thread of the job is, and whether its loop moves."""
+
+    threads: _List[ThreadStack]
+    events: _ByName[EventActivity]
+    paused: float
+    age: float
+    """Seconds since the agent began."""
+    inside: _List[LongEvaluation]
