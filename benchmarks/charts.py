@@ -36,7 +36,7 @@ from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
 
 class Fed(Stream):
-    def feed(self, rate, every):
+    def run(self, rate, every):
         then, number = time.time(), 1
         while True:
             time.sleep(every)
@@ -45,12 +45,12 @@ class Fed(Stream):
             x = np.linspace(then, now, count + 1)[1:]
             rows = list(zip(x.tolist(), np.random.normal(size=count).tolist()))
             events = array("q", range(number, number + count))
-            self._push(Batch(number, events, array("d", bytes(8 * count)), rows))
+            self.publish(Batch(number, events, array("d", bytes(8 * count)), rows))
             then, number = now, number + count
 
 def fed(name, rate, every):
     stream = Fed(name, fields=("clock", "loss"))
-    threading.Thread(target=stream.feed, args=(rate, every), daemon=True).start()
+    threading.Thread(target=stream.run, args=(rate, every), daemon=True).start()
     return stream
 """
 FIGURE = """

@@ -124,7 +124,7 @@ class StoredRun:
                     stream.run = self
                     self._told(stream)
                     if self.state != LIVE:
-                        stream._finish(ENDED, self.reason)
+                        stream.feed.finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
 
     def stream(self, name: str) -> StoredStream | StoredCommands:
@@ -138,7 +138,7 @@ class StoredRun:
                 if self._commands is None:
                     self._commands = StoredCommands(self._select)
                     if self.state != LIVE:
-                        self._commands._finish(ENDED, self.reason)
+                        self._commands.feed.finish(ENDED, self.reason)
                 return self._commands
         for stream in reversed(streams):
             if name in (stream.name, stream.text):
@@ -242,7 +242,7 @@ class StoredRun:
             self.state, self.reason = ENDED, reason
             streams = self._looked_at()
         for stream in streams:
-            stream._finish(ENDED, reason)
+            stream.feed.finish(ENDED, reason)
 
     def close(self) -> None:
         """Close the file; what was read stays where it is, and streams yield no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from looptap.store.layout.columns import fact_of
 from looptap.store.paged_buffer import MAX_ITEM_NUMBER, PagedBuffer, Select
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.feed import LIVE, Feed
 from looptap.streams.stream.stream import Gap, Stream
 
 
@@ -50,6 +51,37 @@ class Kept(Stream):
         return csv_parquet.to_tensorboard([self], Path(directory))
 
 
+class StoredFeed(Feed):
+    """The items of a stream of a file."""
+
+    def __init__(self, pages: PagedBuffer, fields: Sequence[str] | None) -> None:
+        super().__init__(1, 1)
+        self.buffer = self.pages = pages
+        self.set_fields(fields)
+
+    def look(self) -> None:
+        """Find what has been kept since the last look."""
+        with self.changed:
+            if self.state != LIVE:
+                return
+            count, failed, gaps = self.pages.look()
+            if not count:
+                return
+            self.arrived += count - failed
+            self.errors += failed
+            self.gaps.extend(Gap(after, missing) for after, missing in gaps)
+            self.missing += sum(missing for _, missing in gaps)
+            self.begin_after(self.pages.end)
+            self.latest = self.pages.newest()
+            if failed and not self.traceback:
+                self.traceback = str(self.pages.errors(1)[0].error)
+            wakes = self._notify()
+        for wake in wakes:
+            wake()
+        if self.subscribed:
+            self.schedule()
+
+
 class StoredStream(Kept):
     """The values of a stream that a run kept; they are read from its file when they are asked for.
 
@@ -59,54 +91,34 @@ class StoredStream(Kept):
 
     def __init__(self, declared: Declared, select: Select) -> None:
         fields = None if declared.fields is None else _fields(declared)
-        super().__init__(declared.name, text=declared.query, on=declared.event)
+        self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first), fields)
+        super().__init__(declared.name, text=declared.query, on=declared.event, feed=self.feed)
         self.run: Any = None
         """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._pages = PagedBuffer(select, declared.id, declared.first)
-        self._buffer = self._pages
         self._told_errors = 0
-        self._set_fields(fields)
         self.look()
 
     def look(self) -> None:
         """Find what has been kept since the last look; the run does so by itself while it is being written."""
-        with self._changed:
-            if self.state != LIVE:
-                return
-            count, failed, gaps = self._pages.look()
-            if not count:
-                return
-            self._arrived += count - failed
-            self._errors += failed
-            self._gaps.extend(Gap(after, missing) for after, missing in gaps)
-            self._missing += sum(missing for _, missing in gaps)
-            self._expected = self._pages.end + 1
-            self._latest = self._pages.newest()
-            if failed and not self.traceback:
-                self.traceback = str(self._pages.errors(1)[0].error)
-            wakes = self._notify()
-        for wake in wakes:
-            wake()
-        if self._subscribers:
-            self._schedule()
+        self.feed.look()
 
     @property
     def error_count(self) -> int:
         """How many times the query failed: items that are errors, and events for which there is no value."""
-        return max(self._errors, self._told_errors)
+        return max(self.feed.errors, self._told_errors)
 
     def stumbled(self, told: object) -> None:
         """Take in what the run says of the errors of the query: how many, the first, and why it was ended by them."""
         match told:
             case (int(count), str(text), str(reason)):
                 self._told_errors = count
-                self.traceback = self.traceback or text
+                self.feed.traceback = self.feed.traceback or text
                 self.notes[:] = [reason] if reason else []
 
     def __len__(self) -> int:
-        with self._changed:
-            return self._pages.count - self._pages.failed
+        with self.feed.changed:
+            return self.feed.pages.count - self.feed.pages.failed
 
 
 class StoredCommands(Kept):
@@ -130,7 +142,7 @@ class StoredCommands(Kept):
         values = [tuple(getattr(command, field) for field in COMMAND_FIELDS) for command in found]
         for command, value in zip(found, values, strict=True):  # a batch has one clock; the host's may have been set
             events, times = array("q", (command.number,)), array("d", (command.time,))
-            self.publish(Batch(self._expected, events, times, [value], command.wall - command.time))
+            self.publish(Batch(self.newest + 1, events, times, [value], command.wall - command.time))
 
 
 def declared_of(row: tuple[Any, ...]) -> Declared:

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.codec import pack
-from looptap.streams.stream.buffer import ERROR, Batch, RunSeam
+from looptap.streams.stream.buffer import ERROR, Batch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.base import APPEND, FRAME
@@ -453,8 +453,7 @@ def test_a_live_run_and_a_stored_one_of_its_name_are_told_apart_by_what_both_say
 def test_a_restart_is_a_mark_and_a_gap_in_the_line():
     stream = Stream("loss", fields=("step", "loss"))
     push(stream, [(1, 1.0), (2, 2.0)])
-    with stream._changed:
-        stream._seams.append(RunSeam(2, "run-1", "run-2"))
+    stream.feed.add_seam("run-1", "run-2", after=2)
     push(stream, [(1, 3.0), (2, 4.0)])
     chart = make(chosen(stream))
     chart.add(stream)
@@ -468,7 +467,7 @@ def gapped(values, fields, chart="", *, name="loss"):
     stream = Stream(name, fields=fields)
     push(stream, values[:3])
     push(stream, values[3:5], first=6)
-    stream._go_on_after(7, unknown=True)
+    stream.feed.skip_to(7, unknown=True)
     push(stream, values[5:], first=8)
     made = make(chosen(stream, chart))
     made.add(stream, chart=chart)

@@ -10,7 +10,7 @@ from waiting import soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.streams.stream.stream import Gap, RunSeam, Stream, stream_of
+from looptap.streams.stream.stream import Gap, Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
 from looptap.visualizers.plot import Plot
@@ -168,10 +168,10 @@ def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
     plot.pull()
     cell = plot.cells[0]
     assert list(growing(cell.chart, cell.draw())) == [0]
-    cell.streams[0]._seams.append(RunSeam(1, "old", "new"))
+    cell.streams[0].feed.add_seam("old", "new", after=1)
     assert growing(cell.chart, cell.draw()) == {}
-    cell.streams[0]._seams.clear()
-    cell.streams[0]._gaps.append(Gap(1, 3))
+    cell.streams[0].feed.seams.clear()
+    cell.streams[0].feed.gaps.append(Gap(1, 3))
     assert growing(cell.chart, cell.draw()) == {}
 
 

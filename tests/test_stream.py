@@ -97,7 +97,7 @@ def test_a_jump_in_the_numbers_is_a_gap_of_exact_size():
 
 def test_values_that_are_missing_at_the_end_are_a_gap_too():
     stream = fed(batch([1, 2]))
-    stream._finish("ended", last=5)
+    stream.feed.finish("ended", last=5)
     assert stream.gaps == [Gap(2, 3)]
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_taken_after_the_end():
     stream = fed(batch([1]))
     stream.close()
     stream.publish(batch([2], first=2))
-    stream._finish("failed", "too late")
+    stream.feed.finish("failed", "too late")
     assert (stream.values, stream.state, stream.reason) == ([1], "ended", "closed")
 
 
@@ -156,7 +156,7 @@ def test_many_values_take_what_each_takes_alone(values):
 def test_a_stream_is_bounded_in_bytes_whatever_the_size_of_its_values():
     stream = fed(*(batch([np.zeros(1000)], first=n) for n in range(1, 200)), buffer_bytes=100_000)
     assert 8 <= len(stream) <= 13
-    assert stream._buffer.peak_bytes < 120_000
+    assert stream.feed.buffer.peak_bytes < 120_000
 
 
 def test_a_value_larger_than_all_bytes_allowed_is_still_here_alone():
@@ -206,7 +206,7 @@ def test_rows_can_be_read_by_name_and_are_still_tuples():
 
 def test_rows_that_came_before_their_names_get_them():
     stream = fed(batch([(1, 2), "no row", (3, 4)], flags=bytes([0, ERROR, 0])))
-    stream._set_fields(("a", "b"))
+    stream.feed.set_fields(("a", "b"))
     assert [row.b for row in stream.values] == [2, 4]
     assert stream.latest.a == 3
 
@@ -327,7 +327,7 @@ def test_waiting_too_long_says_how_many_came():
 
 def test_waiting_on_a_stream_that_ends_says_why():
     stream = fed(batch([1]))
-    in_background(lambda: stream._finish("failed", "the query failed 100 times."))
+    in_background(lambda: stream.feed.finish("failed", "the query failed 100 times."))
     with pytest.raises(StreamEnded, match=r"failed after 1 of 3 values: the query failed 100 times\.$"):
         stream.wait(3, timeout=60)
 
@@ -346,7 +346,7 @@ def test_a_for_loop_yields_what_is_here_and_what_comes_until_the_end():
 
 def test_a_for_loop_over_a_failed_stream_says_so_after_its_last_value():
     stream = fed(batch([1]))
-    stream._finish("failed", "no such observable")
+    stream.feed.finish("failed", "no such observable")
     reader = iter(stream)
     assert next(reader) == 1
     with pytest.raises(StreamEnded, match="no such observable"):
@@ -398,7 +398,7 @@ def test_asyncio_too_can_follow_with_a_timeout_and_leaves_nothing_behind():
 
     with pytest.raises(StreamTimeout):
         asyncio.run(read())
-    assert not stream._wakes
+    assert not stream.feed._wakes
 
 
 def test_two_tasks_of_one_loop_read_the_same_stream():

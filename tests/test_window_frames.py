@@ -23,7 +23,7 @@ BLUE, ORANGE = "#1f77b4", "#ff7f0e"
 class Fed(Stream):
     """A stream that a test feeds."""
 
-    def feed(self, *values):
+    def add(self, *values):
         first = self.newest + 1
         events = array("q", range(first, first + len(values)))
         self.publish(Batch(first, events, array("d", map(float, events)), list(values)))
@@ -51,19 +51,19 @@ def press(window, key):
 
 def test_while_limits_hold_only_the_lines_are_drawn_and_the_picture_is_the_same(window):
     loss, other = Fed("loss"), Fed("other")
-    loss.feed(*np.sin(np.arange(2000) / 50))
-    other.feed(1.0, 2.0)
+    loss.add(*np.sin(np.arange(2000) / 50))
+    other.add(1.0, 2.0)
     shown = window(loss, other)
     shown.canvas.draw()
     redrawn = shown.redrawn
-    loss.feed(0.5, -0.5, 0.25)
+    loss.add(0.5, -0.5, 0.25)
     shown.turn()
     shown.turn()
     assert (shown.frames, shown.redrawn) == (1, redrawn), "one frame, drawn over what stands"
     quick = buffer(shown)
     shown.canvas.draw()
     assert np.array_equal(buffer(shown), quick)
-    loss.feed(*range(100))
+    loss.add(*range(100))
     shown.turn()
     assert shown.redrawn == redrawn + 1, "the limits moved"
     assert np.ptp(pixels(buffer(shown), BLUE)[:, 0]) > 100
@@ -71,11 +71,11 @@ def test_while_limits_hold_only_the_lines_are_drawn_and_the_picture_is_the_same(
 
 def test_a_hundred_thousand_points_stay_quick(window):
     loss = Fed("loss")
-    loss.feed(*np.sin(np.arange(100_000) / 5000))
+    loss.add(*np.sin(np.arange(100_000) / 5000))
     shown = window(loss)
     shown.canvas.draw()
     for _ in range(20):
-        loss.feed(*np.sin(np.arange(100)))
+        loss.add(*np.sin(np.arange(100)))
         shown.turn()
     assert shown.frames == 20
     assert shown.redrawn <= 2
@@ -84,12 +84,12 @@ def test_a_hundred_thousand_points_stay_quick(window):
 
 def test_the_space_bar_lets_the_pictures_stand(window):
     loss = Fed("loss")
-    loss.feed(1.0, 2.0)
+    loss.add(1.0, 2.0)
     shown = window(loss, title="small")
     press(shown, " ")
     assert "paused" in shown._told
     stands = buffer(shown)
-    loss.feed(50.0)
+    loss.add(50.0)
     shown.turn()
     assert np.array_equal(buffer(shown), stands)
     press(shown, " ")
@@ -100,7 +100,7 @@ def test_the_space_bar_lets_the_pictures_stand(window):
 def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
     said = []
     loss = Fed("loss")
-    loss.feed(*range(100))
+    loss.add(*range(100))
     shown = window(loss, title="small/../\x1b[2J", say=said.append)
     shown.canvas.draw()
     press(shown, "s")
@@ -110,7 +110,7 @@ def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
     saved = (pyplot.imread(path)[:, :, :3] * 255).astype(int)
     assert len(pixels(saved, BLUE)) > 300
     shown.turn()
-    loss.feed(50.0)
+    loss.add(50.0)
     shown.turn()
     assert len(pixels(buffer(shown), BLUE)) > 300, "and goes on"
     assert shown.save("no/such/folder/a.png") == ""
@@ -120,7 +120,7 @@ def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
 def test_frames_are_gone_through_by_keys_and_by_the_bar(window, monkeypatch):
     rows, late = Fed("rows"), Fed("late")
     for number in range(10):
-        rows.feed(np.full(8, float(number)))
+        rows.add(np.full(8, float(number)))
     shown = window(rows, late)
     assert shown.bar is not None
     shown.canvas.draw()
@@ -129,7 +129,7 @@ def test_frames_are_gone_through_by_keys_and_by_the_bar(window, monkeypatch):
     press(shown, "left")
     assert shown.parts[0].picture.frame == (7, 10)
     assert "2 before the newest" in shown.bar._words.get_text()
-    rows.feed(np.full(8, 10.0))
+    rows.add(np.full(8, 10.0))
     shown.turn()
     assert shown.parts[0].picture.frame == (7, 11), "an earlier frame stays"
     x, y = shown.bar.axes.transData.transform((0.0, 0.5))
@@ -142,7 +142,7 @@ def test_frames_are_gone_through_by_keys_and_by_the_bar(window, monkeypatch):
         shown._playing = shown._playing and 1e-9  # it is time
         shown.turn()
     assert shown.parts[0].picture.frame == (10, 11), "played to the end"
-    rows.feed(np.full(8, 11.0))
+    rows.add(np.full(8, 11.0))
     shown.turn()
     assert shown.parts[0].picture.frame == (11, 12), "and follows the newest again"
     press(shown, "left")
@@ -152,7 +152,7 @@ def test_frames_are_gone_through_by_keys_and_by_the_bar(window, monkeypatch):
 
 def test_a_zoom_holds_until_the_user_wants_the_whole_again(window):
     loss = Fed("loss")
-    loss.feed(*range(100))
+    loss.add(*range(100))
     shown = window(loss)
     toolbar = NavigationToolbar2(shown.canvas)
     shown.canvas.draw()
@@ -163,7 +163,7 @@ def test_a_zoom_holds_until_the_user_wants_the_whole_again(window):
     MouseEvent("motion_notify_event", shown.canvas, right, top, 1, buttons=[1])._process()
     MouseEvent("button_release_event", shown.canvas, right, top, 1)._process()
     held = axes.get_xlim()
-    loss.feed(*range(1000))
+    loss.add(*range(1000))
     shown.turn()
     assert axes.get_xlim() == held
     toolbar.home()
@@ -175,9 +175,9 @@ def test_a_zoom_holds_until_the_user_wants_the_whole_again(window):
 
 def test_a_plot_may_change_while_its_window_is_open(window):
     first, second = Fed("first"), Fed("second")
-    first.feed(1.0, 2.0)
+    first.add(1.0, 2.0)
     shown = window(first)
-    second.feed(1.0, 2.0)
+    second.add(1.0, 2.0)
     shown.plot.add(second)
     shown.turn()
     assert len(shown.parts) == 2
@@ -192,11 +192,11 @@ def test_a_plot_may_change_while_its_window_is_open(window):
 
 def test_a_closed_window_does_nothing_more(window):
     loss = Fed("loss")
-    loss.feed(1.0)
+    loss.add(1.0)
     shown = window(loss)
     shown.close()
     frames = shown.frames
-    loss.feed(2.0)
+    loss.add(2.0)
     shown.turn()
     assert shown._gone()
     assert shown.frames == frames
@@ -204,10 +204,10 @@ def test_a_closed_window_does_nothing_more(window):
 
 def test_hostile_names_and_values_are_drawn_or_told_of(window):
     evil = Fed("$\\frac{<script>\x1b[2J", on="\n$")
-    evil.feed(1.0, float("nan"), float("inf"), -1e308, 10**400, "text", None)
+    evil.add(1.0, float("nan"), float("inf"), -1e308, 10**400, "text", None)
     shown = window(evil, title="$\\frac{\x1b]0;title", status=lambda: "\x07 lost")
     shown.canvas.draw()
-    evil.feed(2.0)
+    evil.add(2.0)
     shown.turn()
     assert "\x1b" not in shown.manager.get_window_title() if shown.manager.get_window_title() else True
     assert shown.frames == 1

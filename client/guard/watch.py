@@ -124,7 +124,7 @@ class StreamJudge:
 
     def look(self) -> Iterator[Judgement]:
         """What is new since the last look."""
-        if self.over or (self.stream.state == LIVE and self.stream._expected == self._number + 1):
+        if self.over or (self.stream.state == LIVE and self.stream.newest == self._number):
             if self._siblings is not None:
                 yield from self._siblings.news(self.run.id)
             return
@@ -136,7 +136,7 @@ class StreamJudge:
         if self._siblings is not None:
             yield from self._siblings.news(self.run.id)
         if self.stream.traceback:
-            yield from self._problem(self.stream._first_error())
+            yield from self._problem(self.stream.feed.first_error())
         if ended:
             self.over = True
             lost = [gap.missing for gap in self.stream.gaps if gap.after >= self._number]
@@ -184,7 +184,7 @@ class StreamJudge:
             return
         self._told = self.missing
         stream = self.stream
-        reason = stream._first_error() if stream.traceback else "".join(stream.limits[-1:])
+        reason = stream.feed.first_error() if stream.traceback else "".join(stream.limits[-1:])
         if not reason and self.run.losses:  # as where a busy machine leaves one side without a turn for 4 s
             reason = f"the link was lost ({self.run.losses} times so far) with what was on its way"
         reason = reason or "they never came"

@@ -68,7 +68,7 @@ def over_ranks(
             named = rows(lead.names) if lead.names else None
             stream.combined = lambda whole: f(_values(whole) if named is None else named(_values(whole)))
         else:
-            stream._set_fields(lead.names)
+            stream.feed.set_fields(lead.names)
             if f is not None:
                 stream.combined = lambda whole: f(_values(whole))
         if combine == MERGE:
@@ -118,7 +118,7 @@ def skew(
     )
     stream.unit, stream.drawn = "s", SPREAD[:1]
     stream.combined = _Spread(run, stream.ranks)
-    stream._set_fields(SPREAD)
+    stream.feed.set_fields(SPREAD)
     stream._own_notes += stream.combined.notes
     stream._gathering.start()
     return stream
@@ -148,7 +148,7 @@ def _asked(
         part = RankPart(
             rank, own, name=attach.name, text=text, buffer=_MAX_KEPT_VALUES_PER_RANK, buffer_bytes=buffer_bytes
         )
-        part.gathering = stream._gathering
+        part.feed.rank, part.feed.gathering = rank.info.rank, stream._gathering
         rank._begin(part, timeout)
         return part
 

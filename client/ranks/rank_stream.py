@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
-from looptap.client.streams.live import LiveStream
+from looptap.client.streams.live import LiveFeed, LiveStream
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
@@ -103,7 +103,7 @@ class RankStream(LiveStream):
     @property
     def error_count(self) -> int:
         """How many times the query failed, on all ranks."""
-        return max(self._errors, sum(part.error_count for part in self.parts.values()))
+        return max(self.feed.errors, sum(part.error_count for part in self.parts.values()))
 
     def explain(self) -> str:
         """What of the query streams on each rank, what is collected, and when it yields."""
@@ -128,9 +128,8 @@ class RankStream(LiveStream):
         for part in self.parts.values():
             part.close(max(0.0, deadline - time.monotonic()))
         self._gathering.hasten()
-        with self._changed:
-            self._wait_until(lambda: False, max(0.0, deadline - time.monotonic()))
-        self._finish(ENDED, "closed")
+        self.feed.wait_for_end(max(0.0, deadline - time.monotonic()))
+        self.feed.finish(ENDED, "closed")
         self._gathering.stop()
 
     def __repr__(self) -> str:
@@ -201,8 +200,7 @@ class RankStream(LiveStream):
     def _moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
         for rank, seam in seams:
             if rank == self.ranks[0]:
-                with self._changed:
-                    self._seams.append(seam._replace(after=self._next - 1))
+                self.feed.add_seam(seam.old, seam.new, after=self._next - 1)
 
     def _one(self, whole: AssembledWindow) -> tuple[Any, int]:
         flag = 0
@@ -223,7 +221,7 @@ class RankStream(LiveStream):
         self.filtered = sum(part.filtered for part in self.parts.values())
         costs = [part.cost for part in self.parts.values()]
         self.cost = max(costs, default=Cost())
-        self.traceback = self.traceback or next((p.traceback for p in self.parts.values() if p.traceback), "")
+        self.feed.traceback = self.traceback or next((p.traceback for p in self.parts.values() if p.traceback), "")
         said: dict[str, list[int]] = {}
         for rank, part in self.parts.items():
             for note in list(part.notes):
@@ -242,15 +240,44 @@ class RankStream(LiveStream):
         reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
         if len(reasons) > 1:
             reasons = [f"rank {rank}: {part.reason}" for rank, part in (failed or self.parts).items()]
-        self._finish(FAILED if failed else ENDED, "; ".join(reasons[:3]))
+        self.feed.finish(FAILED if failed else ENDED, "; ".join(reasons[:3]))
+
+
+class RankFeed(LiveFeed):
+    """The items of one rank, handed over as they come; ``names`` are those of the elements of rows."""
+
+    names: tuple[str, ...] = ()
+    rank: int
+    gathering: Gathering
+
+    def set_fields(self, fields: Sequence[str] | None) -> None:
+        """Note the names: rows are named where the ranks are merged."""
+        self.names = tuple(fields or ())
+
+    def publish(self, batch: Batch) -> None:
+        """Append a batch, and hand what is new to the thread that merges the ranks."""
+        fresh = batch if batch.first > self.newest else batch.part(self.newest + 1 - batch.first)
+        super().publish(batch)
+        if fresh.values:
+            self.gathering.post(self.rank, fresh)
+
+    def finish(self, state: str, reason: str = "", last: int = 0) -> None:
+        """End the stream, and tell the thread that merges the ranks."""
+        super().finish(state, reason, last)
+        self.gathering.post(self.rank, None)
 
 
 class RankPart(LiveStream):
-    """The values of one rank, handed over as they come; ``names`` are those of the elements of rows."""
+    """The stream of one rank, which hands its values over."""
 
-    names: tuple[str, ...] = ()
+    feed: RankFeed
+    feed_type = RankFeed
     functions: tuple[str, ...] = ()
-    gathering: Gathering
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the elements of rows."""
+        return self.feed.names
 
     def _attached(self, reply: Any) -> None:
         super()._attached(reply)
@@ -258,29 +285,11 @@ class RankPart(LiveStream):
         if isinstance(functions, list | tuple) and all(isinstance(name, str) for name in functions):
             self.functions = tuple(functions[:1000])
 
-    def _set_fields(self, fields: Sequence[str] | None) -> None:
-        self.names = tuple(fields or ())
-
     def _again(self, request: int, moved: tuple[str, str] | None) -> Any:
         again = super()._again(request, moved)
         if moved is not None:
-            self.gathering.post(self._rank, RunSeam(0, *moved))
+            self.feed.gathering.post(self.feed.rank, RunSeam(0, *moved))
         return again
-
-    def publish(self, batch: Batch) -> None:
-        """Append a batch, and hand what is new to the thread that merges the ranks."""
-        fresh = batch if batch.first >= self._expected else batch.part(self._expected - batch.first)
-        super().publish(batch)
-        if fresh.values:
-            self.gathering.post(self._rank, fresh)
-
-    def _finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        super()._finish(state, reason, last)
-        self.gathering.post(self._rank, None)
-
-    @property
-    def _rank(self) -> int:
-        return self.run.info.rank
 
 
 class Gathering:
@@ -374,6 +383,6 @@ class Gathering:
                     stream._over()
                     return
             except Exception as error:
-                stream._finish(FAILED, format_error(error))
+                stream.feed.finish(FAILED, format_error(error))
                 return
             del stream

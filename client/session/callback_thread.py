@@ -19,7 +19,8 @@ IDLE_TIMEOUT_SECONDS = 10.0
 class CallbackSource(Protocol):
     """A stream that may have something for its callbacks."""
 
-    def _pump(self) -> bool: ...
+    def pump(self) -> bool:
+        """Serve the subscribers once; True if there is more."""
 
 
 class CallbackThread:
@@ -53,7 +54,7 @@ class CallbackThread:
         while (stream := self._next()) is not None:
             more = True
             with contextlib.suppress(BaseException):  # a SystemExit in a query; what failed is not tried again
-                more = stream._pump()
+                more = stream.pump()
             if more:
                 self.schedule(stream)
             del stream  # not kept alive while the thread waits

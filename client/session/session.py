@@ -344,7 +344,7 @@ class Session:
         for number, stream in self._living():
             if not whole:
                 stream._break_off()
-            stream._finish(state, self._reason)
+            stream.feed.finish(state, self._reason)
             self._forget(number)
         if not self._welcomed.is_set():
             self._refuse(error)
@@ -372,7 +372,7 @@ class _Verdict:
             else:
                 stream.run._early.append(self._stream)
         else:
-            stream._finish(FAILED, str(error))
+            stream.feed.finish(FAILED, str(error))
 
 
 def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:

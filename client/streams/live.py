@@ -15,8 +15,8 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import StreamInfo
-from looptap.streams.stream.buffer import Batch, RunSeam
-from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Subscriber
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
 from looptap.streams.values.sizing import size_of
 
@@ -25,11 +25,34 @@ if TYPE_CHECKING:
 
 _MAX_VALUE_NUMBER = 1 << 62  # of a number or of an event's number: what is above comes from no loop
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
-_PINNED: set[LiveStream] = set()  # those with callbacks, which run on if nobody keeps the stream
+_PINNED: set[Feed] = set()  # feeds with callbacks, which hold their stream
 
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
 
 log = logging.getLogger("looptap")
+
+
+class LiveFeed(Feed):
+    """The items of a live stream, whose subscribers are called on the thread "looptap-callbacks"."""
+
+    def __init__(self, buffer: int, buffer_bytes: int, schedule: Callable[[Feed], None]) -> None:
+        super().__init__(buffer, buffer_bytes)
+        self._schedule = schedule
+
+    def schedule(self) -> None:
+        """Have the subscribers called soon."""
+        self._schedule(self)
+
+    def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
+        """Subscribe, and keep the stream while there is a subscriber."""
+        _PINNED.add(self)
+        return super().subscribe(on_batch, on_end, replay)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Call the subscriber no more."""
+        super().unsubscribe(subscriber)
+        if not self.subscribed:
+            _PINNED.discard(self)
 
 
 class LiveStream(Stream):
@@ -44,8 +67,11 @@ class LiveStream(Stream):
     attached with ``follow=True`` goes on with the next of its name: the numbers go on, and `seams` says where.
     """
 
+    feed_type: type[LiveFeed] = LiveFeed
+
     def __init__(self, run: Run, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int) -> None:
-        super().__init__(name, text=text, on=attach.on, buffer=buffer, buffer_bytes=buffer_bytes)
+        feed = self.feed_type(buffer, buffer_bytes, run._callbacks.schedule)
+        super().__init__(name, text=text, on=attach.on, feed=feed)
         self.run = run
         self.mapped = False
         """Whether the query yields at events, not at the ends of windows."""
@@ -77,12 +103,12 @@ class LiveStream(Stream):
     @property
     def dropped(self) -> int:
         """How many items never arrived, so far as numbers and the agent tell."""
-        return max(self._missing, self._told_dropped)
+        return max(self.feed.missing, self._told_dropped)
 
     @property
     def error_count(self) -> int:
         """How many times the query failed: the windows that are error items, and single events."""
-        return max(self._errors, self._earlier_errors + self._told_errors)
+        return max(self.feed.errors, self._earlier_errors + self._told_errors)
 
     def explain(self) -> str:
         """What of the query streams, what is collected, and when it yields."""
@@ -108,9 +134,8 @@ class LiveStream(Stream):
         if self.state == LIVE:
             self.run._detach(self._attach.stream)
             if self.run.state == LIVE:
-                with self._changed:
-                    self._wait_until(lambda: False, timeout)
-        self._finish(ENDED, "closed")
+                self.feed.wait_for_end(timeout)
+        self.feed.finish(ENDED, "closed")
         self.run._forget(self._attach.stream)
 
     # ------------------------------------------------------------ on the client's thread
@@ -129,7 +154,8 @@ class LiveStream(Stream):
         ):
             self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
-            self._expected = self.begins = after + 1
+            self.begins = after + 1
+            self.feed.begin_after(after)
             upto = told.get("upto")
             self._upto = upto if isinstance(upto, int) and 0 <= upto <= _MAX_VALUE_NUMBER else 0
         else:
@@ -137,14 +163,13 @@ class LiveStream(Stream):
         self._explanation = _text(told.get("explain"))
         fields = told.get("fields")
         if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
-            self._set_fields(fields)
+            self.feed.set_fields(fields)
         notes = told.get("notes")
         self._note(notes if isinstance(notes, list | tuple) else ())
 
     def _have_history(self, timeout: float) -> None:
         """Wait, no longer than ``timeout`` seconds, until what was held at the attach is here."""
-        with self._changed:
-            self._wait_until(lambda: self._expected > self._upto, timeout)
+        self.feed.wait_for_number(self._upto, timeout)
 
     def _stands(self, found: StreamInfo) -> None:
         """The query has become a standing stream of the job, which this one reads from now on."""
@@ -183,14 +208,13 @@ class LiveStream(Stream):
         if moved is None:
             self._relinked = self.standing is None  # else the numbers tell
         else:
-            self._go_on_after(0, unknown=not self._accounted)
+            self.feed.skip_to(0, unknown=not self._accounted)
             self._relinked = self._accounted = False
-            self._first_place, self._last_place = None, (self._expected - 1, 0)
-            with self._changed:
-                self._seams.append(RunSeam(self._expected - 1, *moved))
+            self._first_place, self._last_place = None, (self.newest, 0)
+            self.feed.add_seam(*moved)
             if self.standing is not None:  # the next run numbers its values from 1
-                self._offset = self._expected - 1
-        above = min(max(0, self._expected - 1 - self._offset), _MAX_VALUE_NUMBER)
+                self._offset = self.newest
+        above = min(max(0, self.newest - self._offset), _MAX_VALUE_NUMBER)
         on = self._attach.on if self.standing is None else ""
         return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
 
@@ -198,7 +222,7 @@ class LiveStream(Stream):
         """Note that the agent has gone without a word on how far the query had come."""
         if self.state == LIVE:
             self.broken_off = True
-            self._go_on_after(0, unknown=True)
+            self.feed.skip_to(0, unknown=True)
 
     def _attached_again(self, reply: Any) -> None:
         """The agent has attached the query once more: it says at which event, and what number came before.
@@ -218,10 +242,10 @@ class LiveStream(Stream):
         lost = self._lost_between(before, event) if self.mapped and self._first_place else None
         if lost is not None:
             self._offset = number + lost + 1 - first
-            self._go_on_after(number + lost, unknown=False)
+            self.feed.skip_to(number + lost, unknown=False)
         elif not self._settled:
-            self._offset = max(self._offset, self._expected - first)  # what is not above would be cut
-            self._go_on_after(first - 1 + self._offset, unknown=True)
+            self._offset = max(self._offset, self.newest + 1 - first)  # what is not above would be cut
+            self.feed.skip_to(first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """How many values belong to the events between two; None unless each event has yielded one so far."""
@@ -238,22 +262,22 @@ class LiveStream(Stream):
         self._told_dropped, self.skipped = status.dropped, status.skipped
         self._told_errors = status.errors
         self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
-        self.traceback = self.traceback or _text(status.traceback)
+        self.feed.traceback = self.traceback or _text(status.traceback)
         self._limit(status.notes)
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
         if status.reached and not (self._relinked and self.mapped):  # else the first value tells
-            self._go_on_after(min(status.reached, _MAX_VALUE_NUMBER) + self._offset, unknown=False)
+            self.feed.skip_to(min(status.reached, _MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:
             if self._relinked and not self._settled:  # and it has yielded nothing since
-                self._go_on_after(0, unknown=True)
+                self.feed.skip_to(0, unknown=True)
             last = min(status.last, _MAX_VALUE_NUMBER) + self._offset if status.last else 0
             if status.state == ENDED and self.run._follow and not self._closing:
-                self._go_on_after(last, unknown=False)
+                self.feed.skip_to(last, unknown=False)
                 self._accounted = True
                 return
-            self._finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
+            self.feed.finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
             self.run._forget(self._attach.stream)
 
     def _note(self, notes: Any) -> None:
@@ -275,20 +299,6 @@ class LiveStream(Stream):
     def _limitations(self) -> str:
         """How the budget limits the query now, as sentences; empty if it does not."""
         return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
-
-    # ------------------------------------------------------------ callbacks
-
-    def _schedule(self) -> None:
-        self.run._callbacks.schedule(self)
-
-    def _subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
-        _PINNED.add(self)
-        return super()._subscribe(on_batch, on_end, replay)
-
-    def _unsubscribe(self, subscriber: Subscriber) -> None:
-        super()._unsubscribe(subscriber)
-        if not self._subscribers:
-            _PINNED.discard(self)
 
 
 def _release(run: weakref.ref[Run], stream: int) -> None:

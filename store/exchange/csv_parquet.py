@@ -99,13 +99,8 @@ def _points(stream: Stream) -> Iterator[ScalarPoint]:
 
 def _values(stream: Stream) -> Iterator[Record]:
     """The records of a stream that are no errors, without holding all of them."""
-    position = 0
-    while True:
-        with stream._changed:
-            batch, position = stream._buffer.part(position, _ROWS_PER_SLICE)
-        if batch is None:
-            return
-        yield from (record for record in batch.records() if record.error is None)
+    for page in stream.pages(_ROWS_PER_SLICE):
+        yield from (record for record in page.records() if record.error is None)
 
 
 def _columns(fields: Sequence[str] | None, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Streams derived from streams: the query language over values that have arrived, in this process."""
+"""The query language over values that have arrived, in this process."""
 
 from __future__ import annotations
 
@@ -11,55 +11,49 @@ from looptap.streams.expressions import format_error
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Sliding, as_window
 from looptap.streams.stream.buffer import AGAIN, ERROR, PARTIAL, Batch
-from looptap.streams.stream.feed import FAILED
-from looptap.streams.stream.stream import DEFAULT_BUFFER_ITEMS, Stream
+from looptap.streams.stream.feed import FAILED, Feed
 
 _MAX_ERRORS_IN_A_ROW = 100
 _NO_PART = re.compile(r"object has no attribute '(\w+)'")
 
 
-class DerivedStream(Stream):
-    """What a query over the values of ``source`` yields; it ends with its source.
-
-    Each value carries the event, time and rank of the value that completed it. Items that the source lost are
-    counted in `dropped` and a window they would have belonged to is flagged partial.
-    """
+class Derivation:
+    """A query over the values of ``source``, and the feed to which its values go."""
 
     def __init__(
         self,
-        source: Stream,
+        source: Feed,
         code: str | Callable[..., Any],
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
-        buffer: int = DEFAULT_BUFFER_ITEMS,
-        name: str = "",
     ) -> None:
         known = None if source.fields is None else frozenset(source.fields)
         spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known)
-        self._pipeline = compile_query(spec)
-        super().__init__(name, text=self._pipeline.text, on=source.on, fields=self._pipeline.fields, buffer=buffer)
-        self.source = source
-        self.notes = list(self._pipeline.notes)
+        self._source, self._pipeline = source, compile_query(spec)
+        self.text, self.fields, self.notes = self._pipeline.text, self._pipeline.fields, self._pipeline.notes
         self._next, self._seen, self._in_a_row = 1, 0, 0
         self._place = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
         self._kind: type[Any] = object
-        self._subscriber = source._subscribe(self._on_batch, self._on_end, replay=True)
-        source._schedule()
+
+    def start(self, out: Feed, notes: list[str]) -> None:
+        """Publish in ``out`` what the query yields, of the values that are kept first; append to ``notes``."""
+        self._out, self.notes = out, notes
+        self._subscriber = self._source.subscribe(self._on_batch, self._on_end, replay=True)
+        self._source.schedule()
+
+    def stop(self) -> None:
+        """Evaluate the query no more."""
+        self._source.unsubscribe(self._subscriber)
 
     @property
-    def dropped(self) -> int:
-        """How many values of the source never reached this query."""
-        return self.source.dropped + self._subscriber.missed
+    def missed(self) -> int:
+        """Values that the source gave up before the query had seen them."""
+        return self._subscriber.missed
 
     def explain(self) -> str:
-        """What of the query streams, what is collected, and when it yields."""
+        """Describe which parts of the query stream, which are collected, and when it yields."""
         return self._pipeline.explain()
-
-    def close(self) -> None:
-        """End this stream; the source goes on."""
-        self.source._unsubscribe(self._subscriber)
-        super().close()
 
     def _on_batch(self, batch: Batch) -> None:
         if batch.first != self._seen + 1:
@@ -77,22 +71,22 @@ class DerivedStream(Stream):
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
-            self.source._unsubscribe(self._subscriber)
-            self._finish(FAILED, f"{self._in_a_row} errors in a row: {self.traceback.strip()}")
+            self.stop()
+            self._out.finish(FAILED, f"{self._in_a_row} errors in a row: {self._out.traceback.strip()}")
 
     def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
         self._kind = type(value)
         try:
             outputs = self._pipeline.push(value, number, time)
         except Exception as error:
-            self._errors += 1
+            self._out.errors += 1
             self._in_a_row += 1
-            self.traceback = self.traceback or self._explained(format_error(error, self.text))
+            self._out.traceback = self._out.traceback or self._explained(format_error(error, self.text))
             return ()
         self._in_a_row = 0
-        if self._pipeline.failure and not self.traceback:  # the window will yield it when it closes
-            self.traceback = self._explained(self._pipeline.failure)
-            self.notes.append(f"the open window has failed and will yield an error: {self._first_error()}")
+        if self._pipeline.failure and not self._out.traceback:  # the window will yield it when it closes
+            self._out.traceback = self._explained(self._pipeline.failure)
+            self.notes.append(f"the open window has failed and will yield an error: {self._out.first_error()}")
         return outputs
 
     def _told(self, output: tuple[int, Any]) -> tuple[int, Any]:
@@ -120,12 +114,12 @@ class DerivedStream(Stream):
         for found in self._pipeline.flush(time):
             out.add(event, time, self._told(found), 0)
         self._emit(out)
-        self._finish(self.source.state, self.source.reason)
+        self._out.finish(self._source.state, self._source.reason)
 
     def _emit(self, out: _Outputs) -> None:
         if out.values:
             flags = bytes(out.flags) if any(out.flags) else b""
-            self.publish(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
+            self._out.publish(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
             self._next += len(out.values)
 
 

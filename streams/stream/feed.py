@@ -1,6 +1,7 @@
-"""What is under every stream: the buffer, the numbers, who waits and who is called.
+"""`Feed`: the numbered items of one stream, its readers and its subscribers.
 
-One lock guards it all. It is never held while somebody else's code runs; who feeds never waits for a reader.
+Guarantees: every method may be called from any thread; the one lock, `Feed.changed`, is never held while the code of
+a subscriber runs, and `Feed.publish` never waits for a reader.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_GAPS = 1000
 
 
 class Subscriber:
-    """Somebody who gets every item, and his place in the stream."""
+    """A receiver of every item, and its position in the stream."""
 
     __slots__ = ("active", "missed", "on_batch", "on_end", "position")
 
@@ -35,39 +36,44 @@ class Subscriber:
 
 
 class Feed:
-    """Numbered items come in by `_push` until `_finish`; each reader and subscriber has his own place.
+    """Numbered items, published until `finish`; each reader and subscriber has a position of its own.
 
-    For subclasses: a stream is a `Feed` with the interface that users see.
+    A `Stream` owns one as `Stream.feed`. ``latest``, ``arrived`` and the other figures may be read without the lock;
+    ``buffer``, ``gaps`` and ``seams`` are read while holding `changed`.
     """
 
-    def __init__(self, buffer: int, buffer_bytes: int, fields: Sequence[str] | None) -> None:
+    def __init__(self, buffer: int, buffer_bytes: int, fields: Sequence[str] | None = None) -> None:
         for name, bound in (("buffer", buffer), ("buffer_bytes", buffer_bytes)):
             if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
                 raise ValueError(f"{name}={bound!r}: it is a whole number, 1 or more.")
         self.state, self.reason = LIVE, ""
         self.traceback = ""
         """The text of the first error of the query, empty if there was none."""
-        self._buffer = StreamBuffer(buffer, buffer_bytes)
-        self._changed = threading.Condition(threading.Lock())
-        self._arrived = 0  # values, errors not counted
-        self._errors = 0
-        self._latest: Any = None
+        self.buffer = StreamBuffer(buffer, buffer_bytes)
+        self.changed = threading.Condition(threading.Lock())
+        self.arrived = 0
+        """Values that have arrived, without errors."""
+        self.errors = 0
+        """Items that are errors."""
+        self.latest: Any = None
+        """The newest value, None before the first."""
+        self.missing = 0
+        """Items that never arrived."""
         self._expected = 1
-        self._missing = 0
-        self._gaps: deque[Gap] = deque(maxlen=_MAX_GAPS)
-        self._seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
+        self.gaps: deque[Gap] = deque(maxlen=_MAX_GAPS)
+        self.seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
         self._subscribers: list[Subscriber] = []
         self._pumping = self._pump_again = False
         self._wakes: dict[Callable[[], None], None] = {}
-        self._fields: tuple[str, ...] | None = None
+        self.fields: tuple[str, ...] | None = None
         self._rows: Callable[[list[Any]], list[Any]] | None = None
-        self._set_fields(fields)
+        self.set_fields(fields)
 
     # ------------------------------------------------------------ what comes in
 
     def publish(self, batch: Batch) -> None:
         """Take in a batch with numbers above those that came before; a jump is a gap, an overlap is cut."""
-        with self._changed:
+        with self.changed:
             if self.state != LIVE:
                 return
             if batch.first < self._expected:
@@ -77,21 +83,30 @@ class Feed:
             self._miss(batch.first - self._expected)
             self._expected = batch.first + len(batch.values)
             good = batch.good()
-            self._buffer.append(batch)
-            self._arrived += len(good)
+            self.buffer.append(batch)
+            self.arrived += len(good)
             if good:
-                self._latest = good[-1] if self._rows is None else self._rows(good[-1:])[0]
+                self.latest = good[-1] if self._rows is None else self._rows(good[-1:])[0]
             if len(good) < len(batch.values):
                 self._failed_items(batch)
             wakes = self._notify()
         for wake in wakes:
             wake()
         if self._subscribers:
-            self._schedule()
+            self.schedule()
 
-    def _finish(self, state: str, reason: str = "", last: int = 0) -> None:
+    @property
+    def newest(self) -> int:
+        """The number of the newest item, errors and missing ones included; 0 before the first."""
+        return self._expected - 1
+
+    def begin_after(self, number: int) -> None:
+        """Expect ``number`` + 1 as the first number: what lies before it is not missing."""
+        self._expected = number + 1
+
+    def finish(self, state: str, reason: str = "", last: int = 0) -> None:
         """End the stream for good; items up to number ``last`` that are not here are missing."""
-        with self._changed:
+        with self.changed:
             if self.state != LIVE:
                 return
             if last >= self._expected:
@@ -102,92 +117,122 @@ class Feed:
         for wake in wakes:
             wake()
         if self._subscribers:
-            self._schedule()
+            self.schedule()
 
     def _notify(self) -> list[Callable[[], None]]:
-        self._changed.notify_all()
+        self.changed.notify_all()
         wakes, self._wakes = list(self._wakes), {}
         return wakes
 
     def _miss(self, missing: int) -> None:
         if missing > 0:
-            self._gaps.append(Gap(self._expected - 1, missing))
-            self._missing += missing
+            self.gaps.append(Gap(self._expected - 1, missing))
+            self.missing += missing
 
-    def _go_on_after(self, number: int, *, unknown: bool) -> None:
-        """What has not come up to this number never will; ``unknown``: nor do numbers tell what came to be after it."""
-        with self._changed:
+    def skip_to(self, number: int, *, unknown: bool) -> None:
+        """Count items up to ``number`` that have not arrived as missing; ``unknown``: an unknown count follows them."""
+        with self.changed:
             self._miss(number + 1 - self._expected)
             self._expected = max(self._expected, number + 1)
             if unknown:
-                self._gaps.append(Gap(self._expected - 1, None))
+                self.gaps.append(Gap(self._expected - 1, None))
 
     def _failed_items(self, batch: Batch) -> None:
         failed = [record.error for record in batch.records() if record.error is not None]
-        self._errors += len(failed)
+        self.errors += len(failed)
         self.traceback = self.traceback or failed[0]
 
-    def _set_fields(self, fields: Sequence[str] | None) -> None:
+    def add_seam(self, old: str, new: str, after: int | None = None) -> None:
+        """Record that the items above number ``after``, by default the newest, are of run ``new``, not ``old``."""
+        with self.changed:
+            self.seams.append(RunSeam(self.newest if after is None else after, old, new))
+
+    def set_fields(self, fields: Sequence[str] | None) -> None:
         """Name the elements of rows, also of those that are here."""
         if not fields:
             return
-        with self._changed:
-            self._fields = tuple(fields)
-            self._rows = rows(self._fields)
-            self._buffer.convert(self._rows)
-            if self._latest is not None:
-                (self._latest,) = self._rows([self._latest])
+        with self.changed:
+            self.fields = tuple(fields)
+            self._rows = rows(self.fields)
+            self.buffer.convert(self._rows)
+            if self.latest is not None:
+                (self.latest,) = self._rows([self.latest])
 
-    # ------------------------------------------------------------ who waits
+    def first_error(self) -> str:
+        """Return the last line of `traceback`: the message of the first error."""
+        return (self.traceback.strip().splitlines() or [""])[-1]
 
-    def _wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait, with the lock held, until it is so or the stream ends; False after ``timeout`` seconds."""
+    # ------------------------------------------------------------ readers
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for ``ready()`` or the end, with `changed` held; False after ``timeout`` seconds (None: no limit)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not ready() and self.state == LIVE:
             left = _INTERRUPT_CHECK_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._changed.wait(min(left, _INTERRUPT_CHECK_SECONDS))
+            self.changed.wait(min(left, _INTERRUPT_CHECK_SECONDS))
         return True
 
-    def _take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
-        """Up to ``limit`` values from ``position`` on, the position after them, and whether that is all."""
-        with self._changed:
+    def wait_for_end(self, timeout: float) -> bool:
+        """Wait until the stream ends; False after ``timeout`` seconds."""
+        with self.changed:
+            return self.wait_until(lambda: False, timeout)
+
+    def wait_for_number(self, number: int, timeout: float) -> bool:
+        """Wait until item ``number`` has arrived or is known to be missing; False after ``timeout`` seconds."""
+        with self.changed:
+            return self.wait_until(lambda: self.newest >= number, timeout)
+
+    def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
+        """Return up to ``limit`` items from ``position`` on, None at the end, and the position after them."""
+        with self.changed:
+            return self.buffer.part(position, limit)
+
+    def take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
+        """Return up to ``limit`` values from ``position`` on, the position after them, and whether that is all."""
+        with self.changed:
             while True:
-                batch, position = self._buffer.part(position, limit)
+                batch, position = self.buffer.part(position, limit)
                 if batch is None:
                     return [], position, self.state != LIVE
                 if values := batch.good():
                     return values, position, False
 
-    def _await_item(self, position: int, timeout: float | None) -> bool:
+    def await_item(self, position: int, timeout: float | None) -> bool:
         """Wait for an item at ``position`` or the end; False if ``timeout`` seconds pass."""
-        with self._changed:
-            return self._wait_until(lambda: self._buffer.end > position, timeout)
+        with self.changed:
+            return self.wait_until(lambda: self.buffer.end > position, timeout)
 
-    def _wake_at_item(self, position: int, wake: Callable[[], None]) -> bool:
+    def wake_at_item(self, position: int, wake: Callable[[], None]) -> bool:
         """Call ``wake`` once, from any thread, at the next item or the end; False if it is already there."""
-        with self._changed:
-            if self._buffer.end > position or self.state != LIVE:
+        with self.changed:
+            if self.buffer.end > position or self.state != LIVE:
                 return False
             self._wakes[wake] = None
             return True
 
-    def _forget_wake(self, wake: Callable[[], None]) -> None:
-        with self._changed:
+    def forget_wake(self, wake: Callable[[], None]) -> None:
+        """Undo `wake_at_item`."""
+        with self.changed:
             self._wakes.pop(wake, None)
 
-    # ------------------------------------------------------------ who is called
+    # ------------------------------------------------------------ subscribers
 
-    def _schedule(self) -> None:
-        """See to it that `_pump` is called until it returns False."""
-        while self._pump():
+    @property
+    def subscribed(self) -> bool:
+        """True if there is a subscriber."""
+        return bool(self._subscribers)
+
+    def schedule(self) -> None:
+        """Call `pump` until it returns False; a subclass may do so on another thread."""
+        while self.pump():
             pass
 
-    def _pump(self) -> bool:
-        """Give each subscriber a slice of what he has not had; True if there is more."""
-        with self._changed:
-            if self._pumping:  # whoever is at it looks again
+    def pump(self) -> bool:
+        """Give each subscriber a slice of the items it has not had; True if there is more."""
+        with self.changed:
+            if self._pumping:  # the thread that is at it looks again
                 self._pump_again = True
                 return False
             self._pumping, self._pump_again = True, False
@@ -197,15 +242,15 @@ class Feed:
             for subscriber in subscribers:
                 more = self._serve(subscriber) or more
         finally:
-            with self._changed:
+            with self.changed:
                 self._pumping = False
                 more = more or self._pump_again
         return more
 
     def _serve(self, subscriber: Subscriber) -> bool:
-        with self._changed:
-            subscriber.missed += max(0, self._buffer.start - subscriber.position)
-            batch, subscriber.position = self._buffer.part(subscriber.position, _MAX_ITEMS_PER_CALLBACK_TURN)
+        with self.changed:
+            subscriber.missed += max(0, self.buffer.start - subscriber.position)
+            batch, subscriber.position = self.buffer.part(subscriber.position, _MAX_ITEMS_PER_CALLBACK_TURN)
             over = self.state != LIVE
         if not subscriber.active:
             return False
@@ -213,18 +258,23 @@ class Feed:
             subscriber.on_batch(batch)
             return True
         if over:
-            self._unsubscribe(subscriber)
+            self.unsubscribe(subscriber)
             subscriber.on_end()
         return False
 
-    def _subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
-        with self._changed:
-            subscriber = Subscriber(on_batch, on_end, 0 if replay else self._buffer.end)
+    def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
+        """Call ``on_batch`` for items from now on, with ``replay`` for those kept too; ``on_end`` once at the end.
+
+        `schedule` has to be called after it, once the caller is ready for the first call.
+        """
+        with self.changed:
+            subscriber = Subscriber(on_batch, on_end, 0 if replay else self.buffer.end)
             self._subscribers.append(subscriber)
         return subscriber
 
-    def _unsubscribe(self, subscriber: Subscriber) -> None:
-        with self._changed:
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Call the subscriber no more."""
+        with self.changed:
             subscriber.active = False
             if subscriber in self._subscribers:
                 self._subscribers.remove(subscriber)

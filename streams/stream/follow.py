@@ -1,20 +1,32 @@
-"""Reading a stream as it grows, by a for loop or by `async for`; each reader has a place of its own."""
+"""Reading a stream as it grows, by a for loop or by ``async for``; each reader has a position of its own."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
+from looptap.streams.stream.feed import FAILED, Feed
 
 if TYPE_CHECKING:
     import asyncio
 
-    from looptap.streams.stream.stream import Stream
-
 MAX_VALUES_PER_READ = 1024
 """Values that a reader takes at a time."""
+
+
+class Followed(Protocol):
+    """A stream as a reader sees it."""
+
+    feed: Feed
+
+    @property
+    def title(self) -> str:
+        """The name of the stream in messages."""
+
+    def outlook(self) -> str:
+        """Say why values do not arrive, if that is known."""
 
 
 class Follow:
@@ -24,27 +36,27 @@ class Follow:
     StreamTimeout if ``timeout`` seconds pass without a value.
     """
 
-    def __init__(self, stream: Stream, position: int, timeout: float | None) -> None:
+    def __init__(self, stream: Followed, position: int, timeout: float | None) -> None:
         self._stream, self._position, self._timeout = stream, position, timeout
 
     def __iter__(self) -> Iterator[Any]:
-        stream, position = self._stream, self._position
+        feed, position = self._stream.feed, self._position
         while True:
-            values, position, over = stream._take(position, MAX_VALUES_PER_READ)
+            values, position, over = feed.take(position, MAX_VALUES_PER_READ)
             yield from values
             if over:
                 self._end()
                 return
-            if not values and not stream._await_item(position, self._timeout):
+            if not values and not feed.await_item(position, self._timeout):
                 raise self._late()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         import asyncio  # not above: it takes 50 ms to load, and whoever comes here has loaded it
 
-        stream, position = self._stream, self._position
+        feed, position = self._stream.feed, self._position
         loop = asyncio.get_running_loop()
         while True:
-            values, position, over = stream._take(position, MAX_VALUES_PER_READ)
+            values, position, over = feed.take(position, MAX_VALUES_PER_READ)
             for value in values:
                 yield value
             if over:
@@ -64,7 +76,7 @@ class Follow:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, changed)
 
-        if not self._stream._wake_at_item(position, wake):
+        if not self._stream.feed.wake_at_item(position, wake):
             return
         try:
             async with asyncio.timeout(self._timeout):
@@ -72,15 +84,16 @@ class Follow:
         except TimeoutError:
             raise self._late() from None
         finally:
-            self._stream._forget_wake(wake)
+            self._stream.feed.forget_wake(wake)
 
     def _end(self) -> None:
-        if self._stream.state == "failed":
-            raise StreamEnded(f"{self._stream.title} failed: {self._stream.reason}")
+        if self._stream.feed.state == FAILED:
+            raise StreamEnded(f"{self._stream.title} failed: {self._stream.feed.reason}")
 
     def _late(self) -> StreamTimeout:
-        stream = self._stream
-        return StreamTimeout(f"{stream.title} yielded no value for {self._timeout:g} s.{stream._outlook()}")
+        outlook = self._stream.outlook()
+        text = f"{self._stream.title} yielded no value for {self._timeout:g} s."
+        return StreamTimeout(f"{text} {outlook}" if outlook else text)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

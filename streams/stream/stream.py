@@ -11,20 +11,13 @@ import contextlib
 import warnings
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
-
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
+from looptap.streams.stream.contents import StreamContents
 from looptap.streams.stream.feed import ENDED, Feed
 from looptap.streams.stream.follow import Follow
-from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
-
-if TYPE_CHECKING:
-    import pandas
-
-    from looptap.streams.stream.derive import DerivedStream
 
 __all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_BUFFER_ITEMS", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
 
@@ -44,7 +37,7 @@ class Cost(NamedTuple):
         return f"{self.nanoseconds / 1000:.3g} µs an event, {self.share:.2%} of the step time"
 
 
-class Stream(Feed):
+class Stream(StreamContents):
     """Numbered values, the newest of which are kept.
 
     A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a
@@ -69,8 +62,10 @@ class Stream(Feed):
         fields: Sequence[str] | None = None,
         buffer: int = DEFAULT_BUFFER_ITEMS,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        feed: Feed | None = None,
     ) -> None:
-        super().__init__(buffer, buffer_bytes, fields)
+        self.feed = Feed(buffer, buffer_bytes, fields) if feed is None else feed
+        """The items below this interface, their readers and their subscribers: for those who make streams."""
         self.name, self.text, self.on = name or text, text, on
         self.cost = Cost()
         self.notes: list[str] = []
@@ -89,142 +84,6 @@ class Stream(Feed):
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 
-    # ------------------------------------------------------------ what is here
-
-    @property
-    def values(self) -> list[Any]:
-        """The values that have arrived and are still kept, the oldest first."""
-        with self._changed:
-            return self._buffer.values()
-
-    @property
-    def records(self) -> list[Record]:
-        """What is kept as records, errors included: with numbers, events, ranks and times."""
-        return self.records_after(0)
-
-    def records_after(self, number: int) -> list[Record]:
-        """The kept records whose number is above ``number``, to look again and again at what is new.
-
-        >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
-        [0.25]
-        """
-        with self._changed:
-            parts = self._buffer.parts_after(number)
-        return [record for part in parts for record in part.records()]
-
-    @property
-    def errors(self) -> list[Record]:
-        """The records that are errors: windows whose reduction failed."""
-        with self._changed:
-            return self._buffer.errors()
-
-    @property
-    def latest(self) -> Any:
-        """The newest value, None before the first."""
-        return self._latest
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest item, errors included; 0 before the first."""
-        return self._expected - 1
-
-    def first(self) -> Any:
-        """The oldest kept value that is not None; None if there is none.
-
-        >>> stream_of([None, 0.5, 0.25]).first()
-        0.5
-        """
-        position, limit = 0, 1  # the first will do, nearly always, and may be large
-        while True:
-            values, position, _ = self._take(position, limit)
-            limit = 256
-            for value in values:
-                if value is not None:
-                    return value
-            if not values:
-                return None
-
-    @property
-    def fields(self) -> tuple[str, ...] | None:
-        """The names of the elements of a value, if the values are rows."""
-        return self._fields
-
-    @property
-    def arrived(self) -> int:
-        """How many values have arrived, those forgotten included."""
-        return self._arrived
-
-    @property
-    def forgotten(self) -> int:
-        """How many items the buffer gave up to make room for newer ones."""
-        return self._buffer.start
-
-    @property
-    def dropped(self) -> int:
-        """How many items never arrived."""
-        return self._missing
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """Where items are missing and how many; the newest 1,000 gaps (`dropped` counts them all)."""
-        with self._changed:
-            return list(self._gaps)
-
-    @property
-    def seams(self) -> list[RunSeam]:
-        """Where the values of one run end and those of the next begin, for a stream that follows a name."""
-        with self._changed:
-            return list(self._seams)
-
-    @property
-    def error_count(self) -> int:
-        """How many times the query failed."""
-        return self._errors
-
-    def __len__(self) -> int:
-        with self._changed:
-            return self._buffer.end - self._buffer.start - self._buffer.error_count()
-
-    def __bool__(self) -> bool:
-        return True  # a stream without values is still a stream
-
-    def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
-        """The kept values whose number is above ``after``, and arrays of their numbers, events and times.
-
-        ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
-        """
-        with self._changed:
-            parts = self._buffer.parts_after(after, plain=plain)
-        return columns_of(parts)
-
-    @overload
-    def to_numpy(self) -> NDArray[Any]: ...
-    @overload
-    def to_numpy(self, name: str, /) -> NDArray[Any]: ...
-    @overload
-    def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
-    def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
-        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
-
-        With names, an array for each, equally long also while the stream grows: fields of the values, or
-        number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
-
-        >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
-        >>> loss.tolist()
-        [0.5, 0.25]
-        """
-        if not names:
-            return as_array(self.values)
-        arrays = as_arrays(self.columns(), self._fields, names)
-        return arrays if len(arrays) > 1 else arrays[0]
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
-
-        Raises ImportError if pandas is not installed.
-        """
-        return as_frame(self.columns(), self._fields)
-
     # ------------------------------------------------------------ what is to come
 
     def wait(self, n: int = 1, timeout: float | None = 30.0) -> list[Any]:
@@ -233,10 +92,10 @@ class Stream(Feed):
         Raises StreamTimeout after ``timeout`` seconds (None: no limit) and StreamEnded if the stream ends
         with fewer.
         """
-        with self._changed:
-            in_time = self._wait_until(lambda: self._arrived >= n, timeout)
-            arrived, state = self._arrived, self.state
-            values = self._buffer.values() if arrived >= n else []
+        with self.feed.changed:
+            in_time = self.feed.wait_until(lambda: self.feed.arrived >= n, timeout)
+            arrived, state = self.feed.arrived, self.state
+            values = self.feed.buffer.values() if arrived >= n else []
         if arrived >= n:
             return values
         if not in_time:
@@ -253,7 +112,7 @@ class Stream(Feed):
         Raises StreamTimeout if no value comes for ``timeout`` seconds (None: wait until the stream ends).
         A reader that falls behind by more than the buffer continues with the oldest value that is kept.
         """
-        return Follow(self, 0 if history else self._buffer.end, timeout)
+        return Follow(self, 0 if history else self.feed.buffer.end, timeout)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.follow())
@@ -279,9 +138,9 @@ class Stream(Feed):
                 except BaseException as error:
                     self._callback_failed(callback, error)
 
-        subscriber = self._subscribe(on_batch, lambda: None, replay)
-        self._schedule()
-        return lambda: self._unsubscribe(subscriber)
+        subscriber = self.feed.subscribe(on_batch, lambda: None, replay)
+        self.feed.schedule()
+        return lambda: self.feed.unsubscribe(subscriber)
 
     def query(
         self,
@@ -301,13 +160,15 @@ class Stream(Feed):
         >>> stream_of([3, 1, 4, 1]).query("max(v for v in values)", window=2).values
         [3, 4]
         """
-        from looptap.streams.stream.derive import DerivedStream
-
         return DerivedStream(self, code, window, every, throttle, buffer, name)
+
+    def publish(self, batch: Batch) -> None:
+        """Take in a batch with numbers above those that came before; a jump is a gap, an overlap is cut."""
+        self.feed.publish(batch)
 
     def close(self) -> None:
         """End the stream; what has arrived stays."""
-        self._finish(ENDED, "closed")
+        self.feed.finish(ENDED, "closed")
 
     @property
     def title(self) -> str:
@@ -318,21 +179,23 @@ class Stream(Feed):
     def __repr__(self) -> str:
         on = f" on {self.on!r}" if self.on else ""
         state = f"{self.state}: {self.reason}" if self.reason else self.state
-        with self._changed:
-            facts = [state, f"{self._arrived:,} value{'s' * (self._arrived != 1)}"]
-            gaps = len(self._gaps)
-        if self._arrived:
-            facts.append(f"latest {_short(repr(self._latest))}")
+        with self.feed.changed:
+            facts = [state, f"{self.feed.arrived:,} value{'s' * (self.feed.arrived != 1)}"]
+            gaps = len(self.feed.gaps)
+        if self.feed.arrived:
+            facts.append(f"latest {_short(repr(self.feed.latest))}")
         if self.dropped:
             facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         if self.withheld:
             facts.append(f"{self.withheld:,} event{'s' * (self.withheld != 1)} withheld by the budget")
-        if self._seams:
-            facts.append(f"{len(self._seams) + 1:,} runs, the last from number {self._seams[-1].after + 1:,} on")
+        if self.feed.seams:
+            facts.append(
+                f"{len(self.feed.seams) + 1:,} runs, the last from number {self.feed.seams[-1].after + 1:,} on"
+            )
         if self.forgotten:
             facts.append(f"{self.forgotten:,} forgotten")
         if count := self.error_count:
-            facts.append(f"{count:,} error{'s' * (count != 1)} ({_short(self._first_error())})")
+            facts.append(f"{count:,} error{'s' * (count != 1)} ({_short(self.feed.first_error())})")
         facts += [_short(note) for note in self.notes[:3]]
         return f"<{type(self).__name__} {_short(self.name)!r}{on}: {'; '.join(facts)}>"
 
@@ -359,10 +222,47 @@ class Stream(Feed):
 
     def _failures(self) -> str:
         count = self.error_count
-        return f" The query has failed {count:,} time{'s' * (count != 1)}: {self._first_error()}" if count else ""
+        return f" The query has failed {count:,} time{'s' * (count != 1)}: {self.feed.first_error()}" if count else ""
 
-    def _first_error(self) -> str:
-        return (self.traceback.strip().splitlines() or [""])[-1]
+
+class DerivedStream(Stream):
+    """The values that a query over the values of ``source`` yields; it ends with its source.
+
+    Each value carries the event, time and rank of the value that completed it. Items that the source lost are
+    counted in `dropped` and a window they would have belonged to is flagged partial.
+    """
+
+    def __init__(
+        self,
+        source: Stream,
+        code: str | Callable[..., Any],
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        buffer: int = DEFAULT_BUFFER_ITEMS,
+        name: str = "",
+    ) -> None:
+        from looptap.streams.stream.derive import Derivation  # loads the query language, which most streams lack
+
+        self._derivation = derivation = Derivation(source.feed, code, window, every, throttle)
+        super().__init__(name, text=derivation.text, on=source.on, fields=derivation.fields, buffer=buffer)
+        self.source = source
+        self.notes = list(derivation.notes)
+        derivation.start(self.feed, self.notes)
+
+    @property
+    def dropped(self) -> int:
+        """How many values of the source never reached this query."""
+        return self.source.dropped + self._derivation.missed
+
+    def explain(self) -> str:
+        """What of the query streams, what is collected, and when it yields."""
+        return self._derivation.explain()
+
+    def close(self) -> None:
+        """End this stream; the source continues."""
+        self._derivation.stop()
+        super().close()
 
 
 def _short(text: str, length: int = 80) -> str:
@@ -380,5 +280,5 @@ def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, nam
     if items:
         events = array("q", range(1, len(items) + 1))
         stream.publish(Batch(1, events, array("d", bytes(8 * len(items))), items))
-    stream._finish(ENDED)
+    stream.feed.finish(ENDED)
     return stream

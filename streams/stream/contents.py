@@ -1,0 +1,185 @@
+"""`StreamContents`: what a stream holds now, as values, records, columns, arrays and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, overload
+
+from numpy.typing import NDArray
+
+from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
+from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class StreamContents:
+    """The part of a `Stream` that reads what has arrived and is still kept; nothing here waits."""
+
+    feed: Feed
+
+    @property
+    def state(self) -> str:
+        """``live``, ``ended`` or ``failed``."""
+        return self.feed.state
+
+    @property
+    def reason(self) -> str:
+        """Why the stream has ended; empty while it is live."""
+        return self.feed.reason
+
+    @property
+    def traceback(self) -> str:
+        """The text of the first error of the query, empty if there was none."""
+        return self.feed.traceback
+
+    @property
+    def values(self) -> list[Any]:
+        """The values that have arrived and are still kept, the oldest first."""
+        with self.feed.changed:
+            return self.feed.buffer.values()
+
+    @property
+    def records(self) -> list[Record]:
+        """What is kept as records, errors included: with numbers, events, ranks and times."""
+        return self.records_after(0)
+
+    def records_after(self, number: int) -> list[Record]:
+        """The kept records whose number is above ``number``, to look again and again at what is new.
+
+        >>> from looptap import stream_of
+        >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
+        [0.25]
+        """
+        with self.feed.changed:
+            parts = self.feed.buffer.parts_after(number)
+        return [record for part in parts for record in part.records()]
+
+    def pages(self, items: int) -> Iterator[Batch]:
+        """Yield the kept items in batches of at most ``items``, errors included, without holding all of them.
+
+        >>> from looptap import stream_of
+        >>> [page.values for page in stream_of([1, 2, 3]).pages(2)]
+        [[1, 2], [3]]
+        """
+        batch, position = self.feed.part(0, items)
+        while batch is not None:
+            yield batch
+            batch, position = self.feed.part(position, items)
+
+    @property
+    def errors(self) -> list[Record]:
+        """The records that are errors: windows whose reduction failed."""
+        with self.feed.changed:
+            return self.feed.buffer.errors()
+
+    @property
+    def latest(self) -> Any:
+        """The newest value, None before the first."""
+        return self.feed.latest
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest item, errors included; 0 before the first."""
+        return self.feed.newest
+
+    def first(self) -> Any:
+        """The oldest kept value that is not None; None if there is none.
+
+        >>> from looptap import stream_of
+        >>> stream_of([None, 0.5, 0.25]).first()
+        0.5
+        """
+        position, limit = 0, 1  # the first will do, nearly always, and may be large
+        while True:
+            values, position, _ = self.feed.take(position, limit)
+            limit = 256
+            for value in values:
+                if value is not None:
+                    return value
+            if not values:
+                return None
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The names of the elements of a value, if the values are rows."""
+        return self.feed.fields
+
+    @property
+    def arrived(self) -> int:
+        """How many values have arrived, those forgotten included."""
+        return self.feed.arrived
+
+    @property
+    def forgotten(self) -> int:
+        """How many items the buffer gave up to make room for newer ones."""
+        return self.feed.buffer.start
+
+    @property
+    def dropped(self) -> int:
+        """How many items never arrived."""
+        return self.feed.missing
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Where items are missing and how many; the newest 1,000 gaps (`dropped` counts them all)."""
+        with self.feed.changed:
+            return list(self.feed.gaps)
+
+    @property
+    def seams(self) -> list[RunSeam]:
+        """Where the values of one run end and those of the next begin, for a stream that follows a name."""
+        with self.feed.changed:
+            return list(self.feed.seams)
+
+    @property
+    def error_count(self) -> int:
+        """How many times the query failed."""
+        return self.feed.errors
+
+    def __len__(self) -> int:
+        with self.feed.changed:
+            return self.feed.buffer.end - self.feed.buffer.start - self.feed.buffer.error_count()
+
+    def __bool__(self) -> bool:
+        return True  # a stream without values is still a stream
+
+    def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
+        """The kept values whose number is above ``after``, and arrays of their numbers, events and times.
+
+        ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
+        """
+        with self.feed.changed:
+            parts = self.feed.buffer.parts_after(after, plain=plain)
+        return columns_of(parts)
+
+    @overload
+    def to_numpy(self) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, name: str, /) -> NDArray[Any]: ...
+    @overload
+    def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
+    def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
+        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
+
+        With names, an array for each, equally long also while the stream grows: fields of the values, or
+        number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
+
+        >>> from looptap import stream_of
+        >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
+        >>> loss.tolist()
+        [0.5, 0.25]
+        """
+        if not names:
+            return as_array(self.values)
+        arrays = as_arrays(self.columns(), self.feed.fields, names)
+        return arrays if len(arrays) > 1 else arrays[0]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
+
+        Raises ImportError if pandas is not installed.
+        """
+        return as_frame(self.columns(), self.feed.fields)
