@@ -601,7 +601,7 @@ def test_closing_a_derived_stream_leaves_its_source_alone():
     double.close()
     stream.publish(batch([2], first=2))
     assert (double.values, stream.values) == ([2], [1, 2])
-    assert not stream._subscribers
+    assert not stream.feed.subscribed
 
 
 def test_derived_streams_can_be_derived_from():

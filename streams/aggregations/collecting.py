@@ -1,7 +1,7 @@
-"""Reducers that keep items, in ``Bounds``: list tuple set sorted nlargest nsmallest sample Counter reduce.
+"""Reducers that keep items, in ``Bounds``: list tuple set sorted nlargest nsmallest Counter reduce.
 
-A window that passes a bound gives its items back at once, and its result is an error that names the bound and
-a way out. ``sample`` draws from a generator of its own.
+A window that passes a bound releases its items at once, and its result is an error that names the bound and a way
+out.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import collections
 import copy
 import functools
-import heapq
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, ClassVar, Self
 
+from looptap.streams.aggregations.state import Stateful
 from looptap.streams.errors import QueryError
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, MISSING, Bounds, as_key, size_of, too_much
 
 
-class Collector:
+class Collector(Stateful):
     """What the collecting reducers share: how much is held, and what is said when it is too much."""
 
     __slots__ = ("_bounds", "_bytes", "_items", "_max_bytes", "_max_items", "_passed")
@@ -45,6 +44,12 @@ class Collector:
             raise too_much(self.name, self._bounds, self._passed)
         return self._items
 
+    def load_state(self, state: Any) -> None:
+        """Load what `state` of a reducer of the same call returned."""
+        super().load_state(state)
+        if self._passed:
+            self._give_up(self._passed)
+
     def nbytes(self) -> int:
         """Return the bytes held, estimated."""
         return self._bytes
@@ -54,6 +59,7 @@ class Listing(Collector):
     """``list``: every item, in order."""
 
     __slots__ = ()
+    kept = ("_items", "_bytes", "_passed")
 
     def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         super().__init__(bounds)
@@ -135,6 +141,7 @@ class Distinct(Collector):
     """``set``: the different items; the bounds count only these."""
 
     __slots__ = ()
+    kept = ("_items", "_bytes", "_passed")
     name: ClassVar[str] = "set"
 
     def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
@@ -172,6 +179,7 @@ class Largest(Collector):
     """
 
     __slots__ = ("_bar", "_chunk", "_key", "_n")
+    kept = ("_items", "_bytes", "_passed", "_bar")
     name: ClassVar[str] = "nlargest"
     reverse: ClassVar[bool] = True
 
@@ -195,6 +203,12 @@ class Largest(Collector):
         self._items.append((value, item))
         if len(self._items) > self._chunk or self._bytes > self._max_bytes:
             self._choose()
+
+    def state(self) -> Any:
+        """Return the best items, as plain data."""
+        if not self._passed:
+            self._choose()
+        return super().state()
 
     def _choose(self) -> None:
         if len(self._items) > self._n:
@@ -231,68 +245,11 @@ class Smallest(Largest):
         return not value < self._bar
 
 
-_SEEDS = random.Random()
-_SIZED = (list, tuple, dict, set, str, bytes)
-
-
-class Sampling(Collector):
-    """``sample(xs, k)``: k items, every subset as likely as any other, in order of arrival.
-
-    Each item draws a number, and the k items with the lowest numbers stay: parts of any size merge rightly.
-    """
-
-    __slots__ = ("_draw", "_heap", "_k", "_seen")
-    name: ClassVar[str] = "sample"
-
-    def __init__(self, k: int, *, seed: int | None = None, bounds: Bounds = DEFAULT_BOUNDS) -> None:
-        super().__init__(bounds)
-        if not 0 <= k <= bounds.items:
-            raise ValueError(f"sample takes k in 0..{bounds.items:,}, and k is {k!r}.")
-        self._k = k
-        self._draw = (_SEEDS if seed is None else random.Random(seed)).random
-        self._heap: list[tuple[float, int, Any]] = []  # (-number, arrival, item): the first is the next to go
-        self._seen = 0
-
-    def add(self, item: Any) -> None:
-        """Keep the item if its number is low enough."""
-        self._seen = seen = self._seen + 1
-        number = -self._draw()
-        heap = self._heap
-        if len(heap) == self._k and (not heap or number <= heap[0][0]):
-            return
-        self._push((number, seen, item))
-
-    def _push(self, entry: tuple[float, int, Any]) -> None:
-        if self._passed or not self._k:
-            return
-        self._bytes += size_of(entry[2])
-        if len(self._heap) < self._k:
-            heapq.heappush(self._heap, entry)
-        else:
-            self._bytes -= size_of(heapq.heappushpop(self._heap, entry)[2])
-        if self._bytes > self._max_bytes:
-            self._heap = []
-            self._give_up("bytes")
-
-    def result(self) -> list[Any]:
-        """Return the sample: all items where there are no more than k."""
-        self._checked()
-        return [item for _, _, item in sorted(self._heap, key=itemgetter(1))]
-
-    def merge(self, other: Self) -> None:
-        """Join the later part, which samples as many."""
-        if other._passed:
-            self._heap = []
-            self._give_up(other._passed)
-        for number, arrival, item in other._heap:
-            self._push((number, self._seen + arrival, item))
-        self._seen += other._seen
-
-
 class Counting(Collector):
     """``Counter``: how often each item came, for at most ``Bounds.keys`` different ones."""
 
     __slots__ = ("other",)
+    kept = ("_items", "_bytes", "_passed", "other")
     name: ClassVar[str] = "Counter"
 
     def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
@@ -305,6 +262,11 @@ class Counting(Collector):
         if type(item) is not int and type(item) is not str:
             item = as_key(item, self.name)
         self._add(item, 1)
+
+    def load_state(self, state: Any) -> None:
+        """Load what `state` of a reducer of the same call returned; counts are kept also beyond a bound."""
+        Stateful.load_state(self, state)
+        self._items = collections.Counter(dict(self._items))
 
     def _add(self, item: Any, times: int) -> None:
         counts = self._items
@@ -336,6 +298,9 @@ class Counting(Collector):
         self.other += other.other
         for item, times in other._items.items():
             self._add(item, times)
+
+
+_SIZED = (list, tuple, dict, set, str, bytes)
 
 
 class Fold(Collector):
@@ -376,15 +341,3 @@ class Fold(Collector):
     def nbytes(self) -> int:
         """Return the bytes held."""
         return 0 if isinstance(self._items, int | float) else size_of(self._items)
-
-
-def sample(xs: Iterable[Any], k: int, *, seed: int | None = None) -> list[Any]:
-    """Return k of the items, every subset as likely as any other, in their order; all if there are fewer.
-
-    >>> sample("abc", 5)
-    ['a', 'b', 'c']
-    """
-    reducer = Sampling(k, seed=seed, bounds=Bounds(items=max(k, 1), bytes=1 << 62))
-    for x in xs:
-        reducer.add(x)
-    return reducer.result()

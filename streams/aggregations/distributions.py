@@ -21,6 +21,7 @@ from looptap.streams.aggregations.sketches import (
     QuantileSketch,
     interpolate,
 )
+from looptap.streams.aggregations.state import Stateful
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_floats
 
 MAX_EXACT_HISTOGRAM_NUMBERS = 65_536
@@ -63,7 +64,7 @@ class Quantile(QuantileSketch):
         return values if self._several else values[0]
 
 
-class Histogram:
+class Histogram(Stateful):
     """``histogram(xs, bins=10, range=None)``: counts and edges as numpy's; array items are flattened.
 
     With edges or a range it streams exactly. Of an unknown range it is exact for up to 65,536 numbers, then a
@@ -71,6 +72,7 @@ class Histogram:
     """
 
     __slots__ = ("_bad", "_bins", "_counts", "_edges", "_grid", "_kept", "_numbers", "_pending", "_range")
+    kept = ("_counts", "_kept", "_numbers", "_grid", "_bad")
     mergeable = True
     constant = False
 
@@ -156,6 +158,11 @@ class Histogram:
         """Return the fraction of the numbers that may count in the bin next to theirs; 0.0 while exact."""
         self._flush()
         return 0.0 if self._grid is None or not isinstance(self._bins, int) else self._grid.error(self._bins)
+
+    def state(self) -> Any:
+        """Return what the items add up to, as plain data."""
+        self._flush()
+        return super().state()
 
     def merge(self, other: Self) -> None:
         """Add the counts of the later part, which has the same bins."""

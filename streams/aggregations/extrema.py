@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from looptap.streams.aggregations.state import Stateful
 from looptap.streams.values.sizing import MISSING, size_of
 from looptap.streams.values.torch_interop import on_device
 
 
-class ScalarReducer:
+class ScalarReducer(Stateful):
     """What the reducers of this module share: they merge, and hold nothing but one value."""
 
     __slots__ = ()
@@ -33,6 +34,7 @@ class Length(ScalarReducer):
     """``len``: counts the items and looks at none."""
 
     __slots__ = ("_n",)
+    kept = ("_n",)
 
     def __init__(self) -> None:
         self._n = 0
@@ -54,6 +56,7 @@ class AnyTrue(ScalarReducer):
     """``any``: an item's truth is asked for until one is true."""
 
     __slots__ = ("_found",)
+    kept = ("_found",)
 
     def __init__(self) -> None:
         self._found = False
@@ -76,6 +79,7 @@ class AllTrue(ScalarReducer):
     """``all``: an item's truth is asked for until one is false."""
 
     __slots__ = ("_kept",)
+    kept = ("_kept",)
 
     def __init__(self) -> None:
         self._kept = True
@@ -105,6 +109,7 @@ class Maximum(ScalarReducer):
     """
 
     __slots__ = ("_best", "_default", "_device", "_item", "_key", "_nan")
+    kept = ("_best", "_item", "_nan", "_device")
     plain: ClassVar[Callable[..., Any]] = max
 
     def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
@@ -220,6 +225,7 @@ class First(ScalarReducer):
     """``first``: keeps the first item."""
 
     __slots__ = ("_default", "_item")
+    kept = ("_item",)
     name: ClassVar[str] = "first"
 
     def __init__(self, default: Any = MISSING) -> None:

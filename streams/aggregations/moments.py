@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from looptap.streams.aggregations.extrema import ScalarReducer
+from looptap.streams.aggregations.state import PARTS
 from looptap.streams.values.sizing import as_number, size_of
 from looptap.streams.values.torch_interop import is_tensor, on_device
 
@@ -90,11 +91,36 @@ class _Others:
             new.total = new.total.copy()  # it is added to in place
         return new
 
+    def tagged(self) -> list[Any]:
+        """Return this sum as a part of a state."""
+        narrow = None if self.narrow is None else str(self.narrow).removeprefix("torch.")
+        return ["others", narrow, self.total, self.wide]
+
     def value(self, divisor: int = 1) -> Any:
         total = self.total / divisor if divisor > 1 else self.total
         if self.wide and self.narrow is not None and getattr(total, "dtype", None) != self.narrow:
             return total.astype(self.narrow) if isinstance(total, np.ndarray) else total.to(self.narrow)
         return total.copy() if isinstance(total, np.ndarray) else total
+
+
+def _others_of(narrow: str | None, total: Any, wide: bool) -> _Others:
+    others = _Others(total, zero=False)
+    others.total, others.wide, others.narrow = total, wide, _dtype(narrow, total)
+    return others
+
+
+def _dtype(name: str | None, total: Any) -> Any:
+    if name is None:
+        return None
+    if isinstance(total, np.ndarray):
+        try:
+            return np.dtype(name)
+        except TypeError:  # bfloat16, without torch
+            return None
+    return getattr(sys.modules.get("torch"), name, None)
+
+
+PARTS["others"] = _others_of
 
 
 class Sum(ScalarReducer):
@@ -105,6 +131,7 @@ class Sum(ScalarReducer):
     """
 
     __slots__ = ("_floats", "_lost", "_others", "_start", "_total", "_whole", "max_items")
+    kept: ClassVar[tuple[str, ...]] = ("_whole", "_total", "_lost", "_floats", "_others")
 
     def __init__(self, start: Any = 0, *, max_items: int = 100_000) -> None:
         sum((), start)  # refuses a string, as Python does
@@ -187,6 +214,7 @@ class Mean(Sum):
     """``mean`` of numbers, as a float; of arrays and tensors, element by element."""
 
     __slots__ = ("_n",)
+    kept = (*Sum.kept, "_n")
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,6 +257,7 @@ class Variance(ScalarReducer):
     """
 
     __slots__ = ("_m2", "_mean", "_n", "_shift")
+    kept = ("_n", "_shift", "_mean", "_m2")
     name: ClassVar[str] = "variance"
 
     def __init__(self) -> None:

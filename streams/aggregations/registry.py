@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from looptap.streams.aggregations import collecting, distributions, extrema, moments
-from looptap.streams.aggregations.collecting import sample
 from looptap.streams.aggregations.distributions import histogram, median, quantile
 from looptap.streams.aggregations.extrema import first, last
 from looptap.streams.aggregations.moments import mean, stdev, variance
+from looptap.streams.aggregations.sampling import Sampling, sample
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_key, size_of, too_much
 
 __all__ = [
@@ -61,6 +61,16 @@ class Reducer(Protocol):
 
     def nbytes(self) -> int:
         """Return about how many bytes are held for items."""
+
+    @property
+    def sendable(self) -> bool:
+        """True if `state` can be merged in another process."""
+
+    def state(self) -> Any:
+        """Return what the items add up to, as plain data; raises TypeError if that cannot be sent."""
+
+    def load_state(self, state: Any) -> None:
+        """Load what `state` of a reducer of the same call returned, into a new one; raises for anything else."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,22 @@ class GroupBy:
             if self._passed:
                 return
 
+    @property
+    def sendable(self) -> bool:
+        """True if the groups can be merged in another process."""
+        return self.mergeable and self._make().sendable
+
+    def state(self) -> Any:
+        """Return the states of the groups, as plain data."""
+        return [(key, group.state()) for key, group in self._groups.items()], self._bytes, self._passed
+
+    def load_state(self, state: Any) -> None:
+        """Load what `state` of a reducer of the same call returned."""
+        pairs, self._bytes, self._passed = state
+        for key, inner in pairs:
+            self._groups[key] = group = self._make()
+            group.load_state(inner)
+
     def nbytes(self) -> int:
         """Return the bytes held."""
         return self._bytes
@@ -228,7 +254,7 @@ REDUCERS: dict[str, ReducerSpec] = {
         ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True, collects=True),
         ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True),
         ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True),
-        ReducerSpec("sample", collecting.Sampling, sample, bounded=True),
+        ReducerSpec("sample", Sampling, sample, bounded=True),
         ReducerSpec("Counter", collecting.Counting, collections.Counter, bounded=True),
         ReducerSpec("reduce", collecting.Fold, functools.reduce, 1, bounded=True),
         ReducerSpec("group_by", GroupBy, group_by, bounded=True),

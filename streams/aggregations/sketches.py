@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from looptap.streams.aggregations.state import PARTS, Stateful
 from looptap.streams.values.sizing import as_number
 
 MAX_EXACT_NUMBERS = 4096
@@ -28,10 +29,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class QuantileSketch:
+class QuantileSketch(Stateful):
     """Numbers, of which it can tell any quantile and by how much that may be wrong."""
 
     __slots__ = ("_buffer", "_levels", "_nan", "_over", "_steps", "_under", "highest", "lowest", "n")
+    kept = ("_buffer", "_levels", "_steps", "_over", "_under", "_nan", "lowest", "highest", "n")
     name: ClassVar[str] = "quantile"
     mergeable = True
     constant = False
@@ -195,6 +197,10 @@ class FineGrid:
         self._cover(min(self.lowest, lowest), max(self.highest, highest), self.exponent)
         self._count(numbers)
 
+    def tagged(self) -> list[Any]:
+        """Return this grid as a part of a state."""
+        return ["grid", (self.base, self.counts, self.exponent, self.highest, self.lowest)]
+
     def merge(self, other: FineGrid) -> None:
         """Add the counts of another grid."""
         self._cover(min(self.lowest, other.lowest), max(self.highest, other.highest), other.exponent)
@@ -238,3 +244,12 @@ class FineGrid:
         edges = np.histogram_bin_edges(np.array([self.lowest, self.highest]), bins)[1:-1]
         cells = np.unique(np.floor(np.ldexp(edges, -self.exponent)).astype(np.int64)) - self.base
         return float(self.counts[cells[(cells >= 0) & (cells < self.counts.size)]].sum() / self.counts.sum())
+
+
+def _grid_of(state: tuple[Any, ...]) -> FineGrid:
+    grid = FineGrid.__new__(FineGrid)
+    grid.base, grid.counts, grid.exponent, grid.highest, grid.lowest = state
+    return grid
+
+
+PARTS["grid"] = _grid_of

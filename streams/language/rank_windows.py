@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from looptap.streams.aggregations.registry import Reducer
-from looptap.streams.aggregations.state import can_travel, restore, state_of
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.pipeline import Output, Pipeline, Reducing
@@ -76,7 +75,8 @@ def aligned(pipeline: Reducing, origin: float, states: bool) -> RankWindowStage:
     """
     new = RankWindowStage.__new__(RankWindowStage)
     new.__dict__.update(pipeline.__dict__)
-    new.origin, new._count, new._seconds = origin, math.inf, 0.0
+    new.origin = origin
+    new.end_windows_elsewhere()
     if states:
         check(pipeline)
         new.finish = functools.partial(_states, pipeline.slots)
@@ -84,7 +84,7 @@ def aligned(pipeline: Reducing, origin: float, states: bool) -> RankWindowStage:
 
 
 def _states(slots: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(state_of(slot.total()) for slot in slots)
+    return tuple(slot.total().state() for slot in slots)
 
 
 def check(pipeline: Pipeline) -> None:
@@ -94,7 +94,7 @@ def check(pipeline: Pipeline) -> None:
         why, hint = "it yields at each event, and has nothing to merge", "combine='mean' combines such values."
     elif any(slot.sequence.copied for slot in pipeline.slots):
         why = "it collects whole events"
-    elif not all(can_travel(slot.make()) for slot in pipeline.slots):
+    elif not all(slot.make().sendable for slot in pipeline.slots):
         why = "two parts of one of its reductions cannot be merged"
     if why:
         raise QueryError(f"This query cannot be merged over ranks: {why}.", pipeline.text, hint=hint)
@@ -127,14 +127,14 @@ class RankMerger:
 
     def joined(self, states: Iterable[Any]) -> tuple[Any, ...]:
         """One state in place of several."""
-        return tuple(map(state_of, self._merged(states)))
+        return tuple(reducer.state() for reducer in self._merged(states))
 
     def _merged(self, states: Iterable[Any]) -> list[Reducer]:
         merged = [slot.make() for slot in self._pipeline.slots]
         for state in states:
             for slot, mine, part in zip(self._pipeline.slots, merged, state, strict=True):
                 theirs = slot.make()
-                restore(theirs, part)
+                theirs.load_state(part)
                 mine.merge(theirs)
         return merged
 

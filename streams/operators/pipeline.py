@@ -261,6 +261,10 @@ class Reducing(Pipeline):
         outputs, self._ready = self._ready, ()
         return outputs
 
+    def end_windows_elsewhere(self) -> None:
+        """End no window by its count or its seconds: a subclass does."""
+        self._count, self._seconds = math.inf, 0.0
+
     def yields(self, now: float) -> bool:
         """True if an event at this time brings a value, as far as can be known without looking at it."""
         return self._slides > 0 and super().yields(now)
