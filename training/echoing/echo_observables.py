@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
 
 from looptap.training.echoing.auto_factor import StageMeter, advice
+from looptap.training.noted import Noted
 
 
-class EchoObservables:
+class EchoObservables(Noted):
     """The part of an `Echo` that is read. Each is a number or a text of now."""
 
     _meter: StageMeter
@@ -31,7 +30,7 @@ class EchoObservables:
         self.dropped = 0
         """Examples that were read or promised, and not handed over: `end="drop"`, a last batch that is not full."""
         self.note = ""
-        """What one should know; empty if there is nothing."""
+        """What is wrong or missing, and why; empty if nothing is."""
 
     @property
     def ratio(self) -> float:
@@ -83,9 +82,3 @@ class EchoObservables:
 
     def _augments(self) -> bool:
         raise NotImplementedError
-
-    def _say(self, text: str) -> None:
-        if text != self.note:
-            self.note = text
-            with contextlib.suppress(Warning):  # where warnings are errors, the loop would end for a word
-                warnings.warn(text, RuntimeWarning, stacklevel=3)

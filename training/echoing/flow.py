@@ -14,7 +14,9 @@ from looptap.training.echoing.pytrees import copied, size
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
-from looptap.training.echoing.worker_stages import drawn, pinned
+from looptap.training.echoing.worker_stages import Entry, drawn, pinned
+
+_PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # names in checkpoints, too
 
 
 class Flow(EchoObservables):
@@ -209,6 +211,55 @@ class Flow(EchoObservables):
         self._buffer.release(example)
         self._guard = "clone"
         self._say("The loop changes its batches in place: echoes of one were left out, and from now on each is a copy.")
+
+    # ------------------------------------------------------------ a checkpoint inside an epoch
+
+    def _epoch_state(self) -> dict[str, Any]:
+        """Return what continues this epoch, as plain data: not the examples, but what to read again to have them."""
+        needed: dict[int, dict[Key, list[Entry]]] = {}
+        for one in (*self._pending, *self._buffer.items):
+            needed.setdefault(one.key[0], {})[one.key] = one.entries()
+        return {
+            "now": self._now, "agreed": [self._factor, self._capacity],
+            **{name: getattr(self, name) for name in _PLACES},
+            "needed": [
+                [number, [list(entry) for some in found.values() for entry in some]] for number, found in needed.items()
+            ],
+            "pending": [[list(one.key), one.u, one.done] for one in self._pending],
+            "items": [list(one.key) for one in self._buffer.items],
+            "source": self._source.state(),
+        }  # fmt: skip
+
+    def _refill(self, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
+        """Read the examples of `_epoch_state` again, and put them back in their order."""
+        for name in _PLACES:
+            setattr(self, name, state[name])
+        self._factor, self._capacity = state["agreed"]
+        needed = {number: [(index, place, copies) for index, place, copies in some] for number, some in state["needed"]}
+        self._source.resume(state["source"], needed)
+        pending = [(tuple(key), u, done) for key, u, done in state["pending"]]
+        items = [tuple(key) for key in state["items"]]
+        wanted = {*items, *(key for key, _, _ in pending)}
+        found: dict[tuple[int, ...], Example] = {}
+        for _ in needed:
+            fresh = next(arriving, None)
+            if fresh is None:
+                break
+            for one in self._examples_of(fresh, draws=False):
+                if one.key in wanted:
+                    found[one.key] = one
+                else:
+                    self._buffer.release(one)
+        for key, u, done in pending:
+            if key in found:
+                found[key].u, found[key].done = u, done
+                self._pending.append(found[key])
+        for key in items:
+            if key in found:
+                self._buffer.add(found[key])
+        if lost := sum(key not in found for key in items):
+            self.dropped += lost
+            self._say(f"{lost} echoes that waited at the checkpoint are gone: the stream did not repeat itself.")
 
     def _clear(self) -> None:
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()

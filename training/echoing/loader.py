@@ -11,7 +11,6 @@ from typing import Any
 
 from looptap.streams.control import Control
 from looptap.training.echoing import echo_arguments
-from looptap.training.echoing import echo_state as states
 from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
@@ -23,6 +22,7 @@ _START_BATCHES = 4
 """Batches that the buffer holds at most at the start of an epoch: as many as one fresh batch makes, so none waits."""
 _GROWTH_DIVISOR = 4
 """It then grows by this part of a batch with each: a slow loader is not waited for twice as long meanwhile."""
+_COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
 
 
 class Echo(Flow):
@@ -123,11 +123,30 @@ class Echo(Flow):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data with which `load_state_dict` goes on after the batch that was handed over last."""
-        return states.taken(self)
+        if self._resumed is not None:  # loaded, and not continued yet
+            return dict(self._resumed)
+        state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
+        state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
+        state |= {"inside": self._inside, "kind": type(self._source).__name__, "guard": self._guard}
+        state |= {"copies": self._copies.getstate(), "order": self._order.getstate()}
+        return state | self._epoch_state() if self._inside else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next ``iter`` go on where the state was taken. Raises ValueError if that is of another kind."""
-        states.given(self, state)
+        kind = type(self._source).__name__
+        if state.get("kind") != kind:
+            raise ValueError(
+                f"The state is that of a loader of another kind, {state.get('kind')!r}; this one is {kind!r}."
+            )
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.mode, self.buffer, self._guard = state["mode"], state["buffer"], state["guard"]
+        self.__dict__.update(factor=Echo.factor.checked(state["factor"]), auto=state["auto"])
+        for generator, found in ((self._copies, state["copies"]), (self._order, state["order"])):
+            version, numbers, rest = found
+            generator.setstate((version, tuple(numbers), rest))
+        self._inside = False
+        self._resumed = dict(state) if state["inside"] else None
 
     # ------------------------------------------------------------ the loop
 
@@ -137,7 +156,7 @@ class Echo(Flow):
         arriving, clock = iter(self._source), self._clock
         self._arrival = None
         if found is not None:
-            states.filled(self, found, arriving)
+            self._refill(found, arriving)
         while True:
             begun, self._waited = clock(), 0.0
             self._look()

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from looptap.training.echoing.pytrees import Packed
+from looptap.training.echoing.worker_stages import Entry, Ticket
 
 _SPARSE_DIVISOR = 4
 """Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
@@ -30,7 +31,9 @@ class Example:
 
     __slots__ = ("done", "key", "piece", "ticket", "u", "value", "waiting")
 
-    def __init__(self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Any = None) -> None:
+    def __init__(
+        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Ticket | None = None
+    ) -> None:
         self.key, self.value, self.piece, self.ticket = key, value, piece, ticket
         self.u, self.done = u, 0
         """The draw that decides on a fractional copy, and how many copies went into the buffer."""
@@ -38,6 +41,15 @@ class Example:
         """Copies in the buffer."""
         piece.examples[self] = None
         piece.whole = max(piece.whole, len(piece.examples))
+
+    def entries(self) -> list[Entry]:
+        """Return what to read again to have this example; nothing where only the whole stream can be."""
+        if self.ticket is None:
+            return []
+        _, place, copy = self.key
+        if place < 0:  # a whole batch
+            return list(self.ticket.entries())
+        return [(self.ticket.indices[self.ticket.places.index(place)], place, [copy])]
 
 
 class ShuffleBuffer:

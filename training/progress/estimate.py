@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,12 @@ class Estimate(NamedTuple):
     train_speed: float | None
     validation_speed: float | None
 
+    def at_most(self, seconds: float) -> Estimate:
+        """Return this estimate for a run that ends after ``seconds`` at the latest."""
+        return self._replace(
+            remaining=min(seconds, self.remaining), low=min(seconds, self.low), high=min(seconds, self.high)
+        )
+
 
 class Estimator:
     """The errors of a run so far, and what follows from them: where it stops, and when.
@@ -92,6 +98,22 @@ class Estimator:
         self._stops: Stops | None = None
         self._stale = False
         self._recent: list[tuple[float, float, float]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the validations, the position in the plan and the shares of the time, as plain data."""
+        plan = self.plan
+        return {
+            "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self.ledger.counts[TRAIN],
+            "seen": [list(one) for one in self.seen], "shares": list(self.shares()),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned; speeds are measured again."""
+        self.plan.done, self.plan.since, self.plan.checked = state["done"], state["since"], state["checked"]
+        self.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
+        self.ratio, self.rest = state["shares"]
+        self.ledger.resume(state["trained"])
+        self.changed()
 
     # ------------------------------------------------------------ what happens
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
+from looptap.training.noted import Noted
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Remaining
 from looptap.training.progress.speed_change import SpeedWatch
@@ -15,7 +16,7 @@ from looptap.training.progress.validation_subsets import Inserting
 _FRACTION_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
 
 
-class ProgressObservables(LoopObserver):
+class ProgressObservables(Noted, LoopObserver):
     """The part of a `Progress` that clients see, and that sees what they do to the loop."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:

@@ -44,6 +44,11 @@ class TrainingPlan:
         """A raw point is validated."""
         self.done, self.since, self.checked = self.done + 1, 0.0, 0.0
 
+    def checked_at_point(self) -> float:
+        """Return the instances of the validation that just ended, without those inserted before it."""
+        here = self.inserted(np.array([self.done + 1])) - self.inserted(np.array([self.done]))
+        return max(0.0, self.checked - self.subset * float(here[0]))
+
     def inserted(self, points: Floats) -> Floats:
         """How many validations are inserted before raw point number ``points`` has been reached."""
         sums = np.concatenate([[0.0], np.cumsum(self.ahead)])

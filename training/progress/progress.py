@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import numbers
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.progress import state as resumed
 from looptap.training.progress.arguments import (
     callables,
     counts,
@@ -234,13 +231,13 @@ class Progress(ProgressObservables):
         self._flush()
         if not math.isfinite(number):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
-        self._estimator.plan.validation = self._checked_since() or self._validation
-        self._validation = self._estimator.plan.validation
+        plan = self._estimator.plan
+        plan.validation = self._validation = plan.checked_at_point() or self._validation
         self._estimator.observed(number)
         if self._insert is not None:
             self._insert.next_point()
             if self._insert.reason:
-                self._estimator.plan.ahead = []
+                plan.ahead = []
         compared = self.metric.compared(np.array(self._estimator.values)).tolist()
         return self.rule.stops(compared) == len(compared)
 
@@ -289,11 +286,24 @@ class Progress(ProgressObservables):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
-        return resumed.taken(self)
+        self._flush()
+        return {
+            "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
+            "length": self._length, "size": self._sizes.mean, "validation": self._validation,
+            **self._estimator.state_dict(),
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
-        resumed.given(self, state)
+        self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
+        self._from = self.steps - self._resumed
+        self._counted = self._sized = self.steps
+        self._before, self._length = state["elapsed"], self._length or state["length"]
+        self._sizes.known(state["size"])
+        self._size = self._sizes.mean
+        self._validation = self._validation or state["validation"]
+        self._estimator.load_state_dict(state)
+        self._asked = None
 
     # ------------------------------------------------------------ inside
 
@@ -317,12 +327,6 @@ class Progress(ProgressObservables):
     def _phase(self, phase: int) -> None:
         self._flush()
         self._estimator.phase(phase)
-
-    def _checked_since(self) -> float:
-        """Instances of the validation that just ended, without the inserted ones before it."""
-        plan = self._estimator.plan
-        here = plan.inserted(np.array([plan.done + 1])) - plan.inserted(np.array([plan.done]))
-        return max(0.0, plan.checked - plan.subset * float(here[0]))
 
     def _left(self) -> float | None:
         """Instances that are left to train if nothing stops the run; None while that is unknown."""
@@ -365,9 +369,7 @@ class Progress(ProgressObservables):
             rest = max(0.0, self._max_time - self.elapsed)
             if math.isinf(left):
                 found = found._replace(remaining=rest, low=rest, high=rest)
-            found = found._replace(
-                remaining=min(rest, found.remaining), low=min(rest, found.low), high=min(rest, found.high)
-            )
+            found = found.at_most(rest)
         self._estimate = found
 
     def _update(self, now: bool = False) -> None:
@@ -391,9 +393,3 @@ class Progress(ProgressObservables):
         if insert.reason:
             self._say(insert.reason)
         self._phase(TRAIN)
-
-    def _say(self, text: str) -> None:
-        if text != self.note:
-            self.note = text
-            with contextlib.suppress(Warning):  # where warnings are errors, the loop would end for a word
-                warnings.warn(text, RuntimeWarning, stacklevel=3)
