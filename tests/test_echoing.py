@@ -620,6 +620,16 @@ def test_a_stream_that_repeats_itself_is_resumed_exactly(mode, workers):
     assert flat(again) == flat(seen[4:])
 
 
+def test_the_keys_of_a_state_are_those_of_checkpoints_that_were_written_before():
+    echo = Echo(loader(), 2, AFTER)
+    outside = {"epoch", "steps", "fresh", "seen", "dropped", "factor", "auto", "buffer", "mode", "inside", "kind"}
+    outside |= {"guard", "copies", "order"}
+    assert set(echo.state_dict()) == outside
+    next(iter(echo))
+    inside = {"now", "agreed", "_in_epoch", "_epoch_fresh", "_room", "needed", "pending", "items", "source"}
+    assert set(echo.state_dict()) == outside | inside
+
+
 def test_a_state_of_another_kind_is_refused():
     with pytest.raises(ValueError, match="of another kind, 'Streamed'"):
         Echo(loader()).load_state_dict(Echo(loader(Stream())).state_dict())

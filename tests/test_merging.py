@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from looptap.agent.loop.attached_query import snapshot
 from looptap.protocol.codec import pack, unpack
+from looptap.streams.aggregations.registry import REDUCERS, Bounds
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.compiler import QuerySpec, compile_query
@@ -234,3 +235,14 @@ def test_a_window_in_which_events_were_passed_over_is_flagged():
     for number in [*range(1, 5), *range(23, 31)]:
         found += query.push(event(number, 0, 0.0, "a"), number, 0.0)
     assert [(placed.window, placed.value, flags) for flags, placed in found] == [(1, 4, 0), (3, 8, 1)]
+
+
+def test_a_counter_that_has_passed_its_bound_merges_after_it_was_sent():
+    ours, theirs, received = (REDUCERS["Counter"].create(bounds=Bounds(keys=2)) for _ in range(3))
+    for item in "abca":
+        theirs.add(item)
+    received.load_state(theirs.state())
+    ours.add("a")
+    ours.merge(received)
+    with pytest.raises(QueryError, match="1 of 4 items had other keys"):
+        ours.result()

@@ -384,6 +384,8 @@ def test_one_minute_after_a_resume_inside_an_epoch_the_estimate_is_right():
     for _ in zip(range(4), first.train([[0] * 4] * 10), strict=False):
         clock.now += 1.0
     state = json.loads(json.dumps(first.state_dict()))
+    kept = "epoch steps in_epoch elapsed length size validation done since checked trained seen shares"
+    assert " ".join(state) == kept  # the keys of checkpoints that were written before
     later = Clock()
     second = Progress(10, epochs=50, validation=20, clock=later)
     second.load_state_dict(state)

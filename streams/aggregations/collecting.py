@@ -39,6 +39,11 @@ class Collector(Stateful):
         self._max_items = self._max_bytes = -1
         self._items, self._bytes = type(self._items)(), 0
 
+    @property
+    def passed(self) -> str | None:
+        """The bound that the items have passed; None while they have not."""
+        return self._passed
+
     def _checked(self) -> Any:
         if self._passed:
             raise too_much(self.name, self._bounds, self._passed)

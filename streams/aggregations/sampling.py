@@ -61,9 +61,9 @@ class Sampling(Collector):
 
     def merge(self, other: Self) -> None:
         """Join the later part, which samples as many."""
-        if other._passed:
+        if other.passed:
             self._heap = []
-            self._give_up(other._passed)
+            self._give_up(other.passed)
         for number, arrival, item in other._heap:
             self._push((number, self._seen + arrival, item))
         self._seen += other._seen
