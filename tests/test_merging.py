@@ -244,5 +244,5 @@ def test_a_counter_that_has_passed_its_bound_merges_after_it_was_sent():
     received.load_state(theirs.state())
     ours.add("a")
     ours.merge(received)
-    with pytest.raises(QueryError, match="1 of 4 items had other keys"):
+    with pytest.raises(QueryError, match="1 of 5 items had other keys"):
         ours.result()
