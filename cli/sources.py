@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from looptap.cli.formats import printable
+from looptap.cli.output import complain
 from looptap.client.attach import attach, comes, resolve
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
@@ -22,8 +23,9 @@ from looptap.streams.stream.stream import Stream
 
 MAX_DEFAULT_STREAMS = 12
 """Streams that are shown where none is named."""
-_POLL_INTERVAL_SECONDS = 0.05
-"""Seconds between two looks at a run that has just started."""
+FIRST_VALUE_TIMEOUT_SECONDS = 1.0
+"""Seconds for which the first value of a query that was handed over is awaited."""
+_POLL_INTERVAL_SECONDS = 0.05  # seconds between two looks at a run or a stream that has just started
 
 
 def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
@@ -82,3 +84,12 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
             f"The run {run.id} declares no stream. Say what to show, as in: looptap plot {run.name} 'step, loss'"
         )
     return [run.stream(query, **how) for query in names]
+
+
+def warn_if_it_fails(stream: Stream) -> None:
+    """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
+    until = time.monotonic() + FIRST_VALUE_TIMEOUT_SECONDS
+    while not (stream.arrived or stream.traceback) and time.monotonic() < until:
+        time.sleep(_POLL_INTERVAL_SECONDS)
+    if stream.traceback and not stream.arrived:
+        complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")

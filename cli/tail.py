@@ -91,7 +91,7 @@ class Display(Protocol):
         """Called after each look at all streams."""
 
 
-def follow(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:
+def show_news(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:
     """Show what comes until all streams are over; False if ``timeout`` seconds passed before."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -14,7 +14,7 @@ from waiting import soon
 import looptap
 from looptap.agent.control import command_handlers, rank_consensus
 from looptap.agent.control.process_group import ProcessGroup
-from looptap.cli.outcome_option import earlier
+from looptap.cli.commands.control.give_command import outcome_of
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RemoteError
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, NotAgreed
@@ -34,12 +34,12 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         one, two = run.call("step").values()
         assert one == two
         assert run.call("step * 0 + 7", ranks=1, id="of one") == 7
-        assert earlier(run, "of one", 5, "call", value="step * 0 + 7").result == 7
-        assert set(earlier(run, outcome.id, 5, "set", name="lr", value=rate).ranks) == {0, 1}
+        assert outcome_of(run, "of one", 5, "call", value="step * 0 + 7").result == 7
+        assert set(outcome_of(run, outcome.id, 5, "set", name="lr", value=rate).ranks) == {0, 1}
         with pytest.raises(ControlError, match="another one, and nothing was done"):
-            earlier(run, outcome.id, 5, "set", name="lr", value=0.9)
+            outcome_of(run, outcome.id, 5, "set", name="lr", value=0.9)
         with pytest.raises(ControlError, match="is remembered, and nothing was done"):
-            earlier(run, "nobody's", 5, "stop")
+            outcome_of(run, "nobody's", 5, "stop")
         with pytest.raises(RemoteError, match=r"no space left \(rank 1\) It was done on rank 0"):
             run.trigger("fail")
         with pytest.raises(ControlError, match="from 0 to 1"):

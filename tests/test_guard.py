@@ -19,7 +19,7 @@ from waiting import soon
 
 import looptap
 from looptap.cli import main
-from looptap.cli.commands.guard import rules_of
+from looptap.cli.commands.watching.guard import rules_of
 from looptap.client.guard.actions import end
 from looptap.client.guard.watch import SiblingComparison, StreamJudge
 from looptap.protocol.files.connection import publish, read

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 import looptap
-from looptap.cli.commands import open_run
+from looptap.cli.commands.runs import export
+from looptap.cli.commands.runs import open as open_run
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.files import command_file, documents
 from looptap.protocol.files import connection as connections
@@ -125,8 +126,8 @@ def test_a_cell_that_no_run_wrote_is_a_store_error(changed, statement):
 def test_a_fact_that_no_run_states_changes_nothing_else(changed, statement, capsys):
     path = changed(statement)
     assert len(read(path)[0][0]) == 20_000
-    assert open_run.show(str(path), as_json=False) == 0
-    assert open_run.show(str(path), as_json=True) == 0
+    assert open_run.main(str(path), as_json=False) == 0
+    assert open_run.main(str(path), as_json=True) == 0
     capsys.readouterr()
 
 
@@ -316,7 +317,7 @@ def test_what_is_no_regular_file_does_not_keep_the_others_from_being_listed(good
     make(short / "odd.looptap")
     (short / "gone.looptap").symlink_to("nowhere")
     assert {path.name for path in kept()} >= {"good.looptap", "odd.looptap"}
-    assert open_run.show(None, as_json=False) == 0
+    assert open_run.main(None, as_json=False) == 0
     said = capsys.readouterr().out
     assert "good.looptap" in said
     assert "unusable file" in said
@@ -374,7 +375,7 @@ def test_a_fifo_with_a_reader_is_written_to(good, short):
 
 def test_an_export_without_a_name_never_writes_through_a_link(good, short, capsys):
     (short / "good-loss.csv").symlink_to("elsewhere")
-    assert open_run.export(str(good), "loss", "csv", None) == 1
+    assert export.main(str(good), "loss", "csv", None) == 1
     assert "exists already" in capsys.readouterr().err
     assert not (short / "elsewhere").exists()
 

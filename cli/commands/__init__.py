@@ -1,1 +1,1 @@
-"""The work of each command."""
+"""The commands: one module each, with its options, its help and its work."""

@@ -17,8 +17,8 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
-from looptap.cli.commands.control import value_of
 from looptap.cli.formats import printable
+from looptap.cli.options import value_of
 from looptap.cli.top.model import Facts, Watcher
 from looptap.cli.top.prompts import AskText, AskWhether
 from looptap.cli.top.views import StreamSummary, commands, heading, rooms_of, vitals

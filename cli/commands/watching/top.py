@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
+
+from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable
+from looptap.cli.options import Budget, Every, Follow, On, RunName, Wait, WindowSize, query_arguments
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.sources import attached
 from looptap.cli.top.model import Facts, measured, report
 
 
-def top(
-    name: str, queries: Sequence[str], how: dict[str, Any], *, as_json: bool, go_on: bool, wait: float | None = None
+def main(
+    run: RunName,
+    queries: Annotated[
+        list[str] | None, Argument(metavar="QUERY", help="Shown beside the streams that the job declares.")
+    ] = None,
+    on: On = None,
+    window: WindowSize = None,
+    every: Every = 1,
+    budget: Budget = None,
+    follow: Follow = False,
+    wait: Wait = None,
+    as_json: Annotated[bool, Option("--json", help="Print the state of the run as one JSON object, and exit.")] = False,
 ) -> int:
-    """Show the run ``name`` until the user leaves it; returns the exit code.
+    """Show a run on one screen: rates, costs, streams, controls.
 
-    ``how`` are the further arguments of `Run.stream` for ``queries``; ``go_on`` moves on to the next run of the name.
+    \b
+      looptap top digits-cnn
+      looptap top digits-cnn "step, loss" "mean(e.loss for e in events)"
+      looptap top digits-cnn --json | jq .events
+
+    The streams that the job declares are there from the start. Keys: a adds a query, d drops the stream that was
+    chosen with Tab; e moves to the controls, where Enter asks for a new value; p pauses and resumes, s stops the job,
+    both after a question; q or Ctrl-C leaves, and the job continues.
+
+    The first line says when the connection is lost; looptap reconnects by itself. Without a terminal the state of the
+    run is printed once. It needs the package textual: pip install 'looptap[terminal]'.
     """
-    with attached(name, go_on, queries, wait=wait) as run:
-        streams = [run.stream(query, **how) for query in queries]
+    how = query_arguments(on, window, every, budget)
+    with attached(run, follow, queries or (), wait=wait) as job:
+        streams = [job.stream(query, **how) for query in queries or ()]
         if as_json:
-            print(json_of(report(measured(run))))
+            print(json_of(report(measured(job))))
             return DONE
         why = _no_screen()
         if why:
-            _page(measured(run))
-            print(f"looptap: {why} For one that goes on: looptap watch {name} QUERY", file=sys.stderr)
+            _page(measured(job))
+            print(f"looptap: {why} For a live view: looptap watch {run} QUERY", file=sys.stderr)
             return DONE
         try:
             from looptap.cli.top.app_screen import Top
         except ImportError as error:
             return complain(f"looptap top needs the package {error.name}: pip install 'looptap[terminal]'")
-        app = Top(run, streams)
+        app = Top(job, streams)
         app.run()
         if app.return_code:  # what went wrong was printed when the screen was given back
             return FAILED

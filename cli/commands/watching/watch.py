@@ -8,35 +8,104 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument, Option
 
 from looptap.cli.formats import cost, json_of, printable, several, text_of
+from looptap.cli.options import (
+    Budget,
+    Combine,
+    Every,
+    Follow,
+    On,
+    Ranks,
+    RunName,
+    Wait,
+    WindowSize,
+    query_arguments,
+)  # fmt: skip
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
-from looptap.cli.tail import Tail, TailItem, follow
+from looptap.cli.tail import Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
-from looptap.streams.errors import QueryError
-from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 
 
-def watch(
-    name: str,
-    queries: Sequence[str],
-    how: dict[str, Any],
-    *,
-    count: int | None,
-    timeout: float | None,
-    as_json: bool,
-    go_on: bool = False,
-    wait: float | None = None,
+def main(
+    run: RunName,
+    queries: Annotated[
+        list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
+    ],
+    on: On = None,
+    window: WindowSize = None,
+    every: Every = 1,
+    throttle: Annotated[float, Option(metavar="S", help="At most one value in S seconds.")] = 0.0,
+    when: Annotated[
+        str | None,
+        Option(metavar="COND", help="Hold values back, and send them only around events where COND comes true."),
+    ] = None,
+    before: Annotated[int, Option(metavar="N", help="With --when: this many values before that event.")] = 0,
+    after: Annotated[int, Option(metavar="N", help="With --when: this many values after that event.")] = 0,
+    ranks: Ranks = None,
+    combine: Combine = None,
+    budget: Budget = None,
+    count: Annotated[
+        int | None, Option(metavar="N", min=1, help="End after N values of each query.", show_default=False)
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        Option(metavar="S", help="End after S seconds; an error if not all values came by then.", show_default=False),
+    ] = None,
+    follow: Follow = False,
+    wait: Wait = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
 ) -> int:
-    """Attach ``queries`` to the run ``name`` and show what they yield; returns the exit code.
+    """Ask a run queries and show what they yield as it comes.
 
-    ``how`` are the further arguments of `Run.stream`; ``go_on`` moves on to the next run of the name.
+    It ends with the run, or when you press Ctrl-C; the job continues. A query is a Python expression. One over what an
+    event carries yields a value at each event; one that reduces `events` yields a value when the window closes, and
+    only that value travels.
+
+    \b
+      looptap watch digits-cnn "step, loss"
+      looptap watch digits-cnn "mean(e.loss for e in events)"
+      looptap watch digits-cnn "max(e.loss for e in events)" --window 100
+      looptap watch digits-cnn "layer_norms(model, 'grad')" --every 20
+      looptap watch digits-cnn "epoch, error" --on epoch --count 1
+
+    The name of a stream that the job declares shows that one, its history first (looptap streams RUN lists them):
+
+    \b
+      looptap watch digits-cnn loss
+
+    Which batches led to the NaN? Nothing is sent until the condition comes true:
+
+    \b
+      looptap watch diverging "step, loss" --when "isnan(loss)" --before 20
+
+    A job on several ranks, rank by rank, or as one:
+
+    \b
+      looptap watch digits-cnn "step, loss" --ranks all
+      looptap watch digits-cnn "mean(e.loss for e in events)" --ranks all --combine merge
+
+    On a terminal the newest values are drawn live; elsewhere each value is a line, after the number of its event.
+    With --json each line is an object with index (of the query in this command, from 0), query, number, event, time,
+    value, error and gap, which is how many values are missing before this one (null: unknown); numbers that are not
+    finite are strings such as "NaN".
+    With --follow, the first value of a further run has its id as run. The last line of each query says how it ended:
+
+    \b
+      looptap watch digits-cnn "step, loss" --json | jq .value.loss
+
+    The exit code is 0 when the run ends or nobody reads on, and 1 if a query fails, the run is lost, or the time is
+    over without values.
     """
+    how = query_arguments(on, window, every, budget, ranks, combine)
+    how |= {"throttle": throttle, "when": when, "before": before, "after": after}
     try:
-        return _watch(name, queries, how, count, timeout, as_json, go_on, wait)
-    except BrokenPipeError:  # whoever reads has had enough, as in `looptap watch … | head -3`
+        return _watch(run, queries, how, count, timeout, as_json, follow, wait)
+    except BrokenPipeError:  # the reader has had enough, as in `looptap watch … | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would try once more
         return DONE
 
@@ -63,7 +132,7 @@ def _watch(
         in_time = interrupted = False
         with _display(tails, as_json, lines=how["when"] is not None) as display:
             try:
-                in_time = follow(tails, display, None if timeout is None else deadline - time.monotonic())
+                in_time = show_news(tails, display, None if timeout is None else deadline - time.monotonic())
             except KeyboardInterrupt:
                 interrupted = True
             for tail in tails:
@@ -93,26 +162,6 @@ def _events(tail: Tail) -> str:
         return f"the run has raised {several(count, 'event')} of type {tail.stream.on!r}"
     seen = ", ".join(repr(name) for name, count in events.items() if count) or "no event at all"
     return f"the run has not raised {tail.stream.on!r} yet, but {seen}"
-
-
-def window_of(text: str | None) -> Window | None:
-    """The window that ``100``, ``30s`` or ``sliding:100`` means; None is the host's group. Raises QueryError.
-
-    >>> window_of("30s"), window_of("sliding:100")
-    (Seconds(size=30.0), Sliding(size=100))
-    """
-    if text is None:
-        return None
-    if re.fullmatch(r"\d+", text):
-        return as_window(int(text))
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*s", text):
-        return seconds(float(match[1]))
-    if match := re.fullmatch(r"sliding:(\d+)", text):
-        return sliding(int(match[1]))
-    raise QueryError(
-        f"{text!r}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
-        "at each event over the last 100."
-    )
 
 
 # ---------------------------------------------------------------- displays

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-if TYPE_CHECKING:
-    from looptap.client.guard.guard import Guard
-    from looptap.client.guard.rules import Firing, Rule
+from looptap.cli.options import window_of
+from looptap.cli.output import DONE, FAILED, complain
+from looptap.client.guard.actions import json_line, sentence
+from looptap.client.guard.guard import Guard
+from looptap.client.guard.guard import guard as watch
+from looptap.client.guard.rules import Firing, Rule
+from looptap.protocol.files.documents import Document
+from looptap.streams.errors import QueryError
 
 POLL_INTERVAL_SECONDS = 0.1
 """Seconds between two looks at what the guard has done."""
@@ -19,12 +24,7 @@ NO_RUN_NOTICE_SECONDS = 2.0
 """Seconds after which a guard without a run says that it has none."""
 
 
-def install(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("guard", short_help="Watch many runs by rules: tell, make a checkpoint, stop.")(guard)
-
-
-def guard(
+def main(
     rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, in YAML.", show_default=False)],
     pattern: Annotated[
         str | None,
@@ -37,7 +37,9 @@ def guard(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each firing.")] = False,
 ) -> int:
-    """Watch runs by rules, from when they appear until they end, and act when a rule comes true. Ends with Ctrl-C.
+    """Watch runs by rules, and log, checkpoint or stop them.
+
+    A run is watched from when it appears until it ends; its actions run when a rule comes true. Ctrl-C ends the guard.
 
     A file of rules, here rules.yaml:
 
@@ -72,15 +74,12 @@ def guard(
 
     Actions are log, desktop, a URL (a POST of JSON), shell: COMMAND (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE,
     LOOPTAP_PID and LOOPTAP_HOST), checkpoint, stop (a request: see looptap stop --help) and call: CODE. Each rule fires
-    once for a run, with again = SECONDS once more after that. Lines with gap or problem tell what a rule could not
+    once for a run, with again = SECONDS once more after that. Lines with gap or problem say what a rule could not
     judge.
 
     Which runs are watched is said on stderr. An object of --json has time, run, rule, event, value, action and outcome.
     The exit code is 0; with --once it is 1 if a rule fired.
     """
-    from looptap.cli.output import DONE, FAILED, complain
-    from looptap.client.guard.guard import guard as watch
-
     runs, read, places = rules_of(rules)
     shown, told, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
@@ -102,11 +101,6 @@ def guard(
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
-    from looptap.cli.commands.watch import window_of
-    from looptap.client.guard.rules import Rule
-    from looptap.protocol.files.documents import Document
-    from looptap.streams.errors import QueryError
-
     document = Document(path, QueryError)
     told: Any = document.value
     keys = ("rules",) if isinstance(told, dict) else ()
@@ -134,8 +128,6 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
 
 
 def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) -> int:
-    from looptap.client.guard.actions import json_line
-
     firings = on_watch.firings
     for firing in firings[shown:]:
         where = places.get(firing.rule, "") if firing.action == "problem" else ""
@@ -145,8 +137,6 @@ def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) ->
 
 def line_of(firing: Firing) -> str:
     """A firing on one line."""
-    from looptap.client.guard.actions import sentence
-
     when = time.strftime("%H:%M:%S", time.localtime(firing.time))
     what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")
     return " ".join(f"{when}  {what}  → {firing.action}: {firing.outcome}".split("\n"))

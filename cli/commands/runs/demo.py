@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
+from typing import Annotated
 
 from rich.console import Console
+from typer import Option
 
 from looptap.cli.demo.digits import Digits
 from looptap.cli.demo.diverging import Diverging
@@ -21,8 +23,20 @@ DEFAULT_WIDTH_COLUMNS = 100
 """Columns where there is no terminal that says how many it has."""
 
 
-def demo(epochs: int) -> int:
-    """Run both parts, the first job for ``epochs``; the exit code is 0 only if every query yielded values."""
+def main(
+    epochs: Annotated[int, Option(metavar="N", min=2, help="Epochs that the first job trains.")] = 60,
+) -> int:
+    """Start a small training job, attach to it, and query it.
+
+    It takes a minute. First a network that learns handwritten digits: the loss of each batch, its mean over each
+    epoch, the gradients of each layer, when it will be done, and the digits that it gets most wrong, live; then what
+    these queries cost the job. Then a job that diverges, and a flight recorder that shows the batches before the first
+    NaN. The jobs are looptap/examples/digits.py and diverging.py; they need torch and scikit-learn:
+
+    \b
+      pip install 'looptap[demo]'
+      looptap demo
+    """
     missing = [package for package, module in NEEDS.items() if find_spec(module) is None]
     if missing:
         return complain(

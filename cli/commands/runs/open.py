@@ -1,19 +1,19 @@
-"""`looptap open` and `looptap export`: what is in a stored run, and how to take it elsewhere."""
+"""`looptap open`: what is in a stored run."""
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable, several, text_of
-from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.options import STORED_HELP
+from looptap.cli.output import DONE
 from looptap.store.errors import StoreError
 from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored
@@ -22,15 +22,29 @@ from looptap.store.stream import StoredCommands, StoredStream
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
 
-FORMATS = ("csv", "parquet", "tensorboard")
-"""What a stream can be exported to."""
 _INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld"}
 _OF_RANKS = {"rank", "ranks", "attempt"}
 _MAX_COMMANDS = 20  # commands that people are shown
 
 
-def show(file: str | None, as_json: bool) -> int:
-    """Print what the stored run ``file`` holds, by default which runs are stored here; returns the exit code."""
+def main(
+    file: Annotated[str | None, Argument(metavar="FILE", help=f"{STORED_HELP} By default, the runs here.")] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print an object with facts, streams and commands; without FILE a list of runs.")
+    ] = False,
+) -> int:
+    """Show what a stored run holds.
+
+    These are its facts, its streams, and the commands that clients gave.
+
+    \b
+      looptap open
+      looptap open looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
+      looptap open tensorboard-logs/
+
+    Without FILE, the runs that are stored in looptap-runs, or where LOOPTAP_STORE says, are listed, the newest first.
+    A run that is still writing, or was killed, opens too. In Python, looptap.open(FILE) gives its streams.
+    """
     if file is None:
         return _list(as_json)
     with open_stored(file) as run:
@@ -81,25 +95,6 @@ def _told(file: Path) -> dict[str, Any]:
         return {"path": str(file), "problem": str(error)}
 
 
-def export(file: str, name: str, to: str, output: str | None) -> int:
-    """Write the stream ``name`` of the stored run ``file`` to ``output``; returns the exit code."""
-    if to not in FORMATS:
-        complain(f"--to {to!r} is no format; there are {', '.join(FORMATS)}.")
-        return MISTYPED
-    with open_stored(file) as run:
-        stream = run.stream(name)
-        suffix = "" if to == "tensorboard" else f".{to}"
-        place = Path(output) if output else Path(re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stream.name}") + suffix)
-        if output is None and suffix and os.path.lexists(place):
-            return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
-        write = {"csv": stream.to_csv, "parquet": stream.to_parquet, "tensorboard": stream.to_tensorboard}[to]
-        count = write(place)
-        if failed := _failed(stream):
-            complain(f"In {file} the query of {stream.name!r} has {failed}. Where it failed there is no value.")
-    print(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
-    return DONE
-
-
 def _report(run: StoredRun) -> dict[str, Any]:
     facts = {name: fact for name, fact in run.metadata.items() if name not in ("process", "errors", "withheld")}
     return {
@@ -118,7 +113,7 @@ def _described(stream: StoredStream) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _failed(stream: StoredStream | StoredCommands) -> str:
+def failures(stream: StoredStream | StoredCommands) -> str:
     """How often the query of a stream has failed, and how; empty if it has not."""
     if not stream.error_count:
         return ""
@@ -148,7 +143,7 @@ def _lines(run: StoredRun) -> Iterator[Text]:
             facts.append(f"{stream.dropped:,} missing")
         if stream.withheld:
             facts.append(f"{several(stream.withheld, 'event')} withheld by the budget")
-        if failed := _failed(stream):
+        if failed := failures(stream):
             facts.append(failed)
         query = f" = {stream.text}" if stream.text not in ("", stream.name) else ""
         on = f" on {stream.on}" if stream.on else ""

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
-from looptap.cli.commands.streams import described
+from looptap.cli.commands.watching.streams import described
 from looptap.cli.formats import cost, json_of, printable, several, size
+from looptap.cli.options import RUN_HELP
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered, spans
@@ -31,11 +33,27 @@ REPLY_TIMEOUT_SECONDS = 3.0
 """Seconds that a run has to answer."""
 
 
-def ls(as_json: bool, clean: bool, name: str | None = None) -> int:
-    """Print what is known of every run, or of ``name``, with ``clean`` of those that live; returns the exit code."""
+def main(
+    run: Annotated[str | None, Argument(metavar="RUN", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
+    clean: Annotated[bool, Option("--clean", help="First remove what ended runs left behind.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
+) -> int:
+    """List the runs, their events, and their queries with the cost.
+
+    A run whose process is gone, but not its connection file, is shown as ended. The cost of a query is its time on
+    the training thread: in nanoseconds per event, and as a share of the time that the job takes.
+
+    \b
+      looptap ls
+      looptap ls ssh://login/node7/digits-cnn
+      looptap ls --json | jq -r '.[] | select(.state == "alive") | .id'
+
+    Runs announce themselves in the directory that LOOPTAP_DIR names, else in a private one of this user on this
+    machine.
+    """
     if clean:
         sweep(runtime_dir())
-    found = runs() if name is None else [resolve(name)]
+    found = runs() if run is None else [resolve(run)]
     with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
         reports = list(pool.map(_report, found))
     if as_json:

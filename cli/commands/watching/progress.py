@@ -10,10 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 
-from looptap.cli.names import Name, Wait
+from looptap.cli.formats import json_of, printable
+from looptap.cli.options import RunName, Wait
+from looptap.cli.output import DONE, complain
+from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
@@ -29,38 +31,32 @@ _STILL_SECONDS = 5.0  # without an event that are worth a word
 _NOTICE_AFTER_SECONDS = 3.0  # seconds after which is said what is waited for
 
 
-def install(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("progress", short_help="Show when a run will be done, with its band.")(progress)
-
-
-def progress(
-    run: Name,
+def main(
+    run: RunName,
     name: Annotated[str, Option("--name", metavar="NAME", help="The observable that holds it.")] = "progress",
     on: Annotated[
-        str | None, Option("--on", metavar="EVENT", help="At which events to look.", show_default="the commonest")
+        str | None, Option("--on", metavar="EVENT", help="At which events to read it.", show_default="the commonest")
     ] = None,
-    every: Annotated[float, Option("--every", metavar="S", min=0.0, help="Seconds between two looks.")] = 1.0,
-    count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N looks.")] = None,
+    every: Annotated[float, Option("--every", metavar="S", min=0.0, help="Seconds between two reports.")] = 1.0,
+    count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N reports.")] = None,
     wait: Wait = None,
-    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each look.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each report.")] = False,
 ) -> int:
-    """Show when a run will be done: how much is over, what remains and its band, where early stopping will end it.
+    """Show when a run will be done, with its band.
+
+    It says how much is done, how long the rest will take, and where early stopping will end it.
 
     \b
       looptap progress digits-cnn
       looptap progress digits-cnn --every 30 >> eta.txt
       looptap progress digits-cnn --count 1 --json | jq '.remaining[0]'
 
-    The full part of the bar is over for sure, the shaded part is what it may be: the truth lies in the band in about
-    80 % of the time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress).
+    The full part of the bar is certainly done, the shaded part may be: the truth lies in the band about 80 % of the
+    time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress).
 
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
-    from looptap.cli.output import DONE
-    from looptap.cli.sources import attached
-
     with attached(run, follow=False, wait=wait) as job:
         stream = reports(job, name, on, every)
         try:
@@ -73,8 +69,6 @@ def progress(
 
 
 def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float) -> int:
-    from looptap.cli.output import DONE, complain
-
     view = None
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
@@ -156,8 +150,6 @@ def _nothing(run: Run, name: str, stream: LiveStream) -> str:
 
 
 def _print(run: Run, record: Record, as_json: bool) -> None:
-    from looptap.cli.formats import json_of
-
     if as_json:
         print(json_of({"run": run.id, "event": record.event, "time": record.wall, **record.value}), flush=True)
         return
@@ -176,8 +168,6 @@ class ProgressView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
-
-        from looptap.cli.formats import printable
 
         width = options.max_width
         yield Text.assemble((self.run, "bold"), f"  {self.over or self.waiting * (self.report is None)}".rstrip())

@@ -1,22 +1,39 @@
-"""`looptap streams`: the standing streams of a run."""
+"""`looptap streams`: the streams that a run declares."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from looptap.cli.formats import cost, json_of, printable, several, size
+from looptap.cli.options import RunName
 from looptap.cli.output import DONE
 from looptap.client.attach import attach
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 
 
-def streams(name: str, *, as_json: bool) -> int:
-    """Print the standing streams of the run ``name``; returns the exit code."""
-    with attach(name) as run:
-        found, viewer = run.streams, run.role == VIEWER
+def main(
+    run: RunName,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each stream.")] = False,
+) -> int:
+    """List the streams that a run declares, with their history.
+
+    The history of a declared stream begins before you attach.
+
+    \b
+      looptap streams digits-cnn
+      looptap watch digits-cnn loss
+
+    Of each: its name, its query and type of event, how many values there were, how many of them the job still holds,
+    how many come per second, and what the query costs.
+    """
+    with attach(run) as job:
+        found, viewer = job.streams, job.role == VIEWER
     if as_json:
         print(json_of(msgspec.to_builtins(found)))
         return DONE

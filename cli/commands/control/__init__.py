@@ -1,0 +1,1 @@
+"""The commands that do something to a run, or ask what was done."""

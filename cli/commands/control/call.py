@@ -1,0 +1,85 @@
+"""`looptap call`: code that runs once inside a job, at one of its events."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from looptap.cli.commands.control.give_command import for_run, interrupted, outcome_of
+from looptap.cli.formats import json_of, printable, text_of
+from looptap.cli.options import OnRanks, RunName, which_of
+from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.shell_names import in_shell
+from looptap.client.attach import attach
+from looptap.client.control.commands import CommandPending
+from looptap.client.control.controls import Outcome
+from looptap.protocol.errors import RemoteError
+
+
+def main(
+    run: RunName,
+    code: Annotated[
+        str, Argument(metavar="CODE", help="A Python expression over what the event carries.", show_default=False)
+    ],
+    on: Annotated[
+        str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")
+    ] = "batch",
+    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")] = 30.0,
+    id: Annotated[
+        str | None,
+        Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing runs."),
+    ] = None,
+    ranks: OnRanks = "all",
+    as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,
+) -> int:
+    """Run code once inside a run and print the result.
+
+    It runs on the training thread, at the next event.
+
+    \b
+      looptap call digits-cnn "step, optimizer.param_groups[0]['lr']"
+      looptap call digits-cnn "optimizer.param_groups[0].update(lr=0.01)"
+      looptap call digits-cnn "torch.save(model.state_dict(), 'now.pt')" --on epoch
+
+    The code can change the job: that is what it is for. An error in it is printed here, and the job continues.
+    In a job of several ranks the results of all are printed, by rank.
+    """
+    which = which_of(ranks)
+    try:
+        with attach(run) as job:
+            if id is None:
+                result = job.call(code, on=on, timeout=timeout, ranks=which)
+            else:
+                result = _result(outcome_of(job, id, timeout, "call", value=code))
+    except KeyboardInterrupt as pressed:
+        raise interrupted(pressed, run) from None
+    except CommandPending as error:
+        return _failed(error, as_json, for_run(in_shell(error), run))
+    except RemoteError as error:
+        return _failed(error, as_json)
+    if as_json:
+        print(json_of({"result": result, "error": None, "traceback": ""}))
+    elif result is not None:
+        print(printable(result, keep="\n\t") if isinstance(result, str) else text_of(result))
+    return DONE
+
+
+def _result(outcome: Outcome) -> Any:
+    """Return what the code returned; in a job of several ranks by rank."""
+    return {rank: one.result for rank, one in outcome.ranks.items()} if outcome.ranks else outcome.result
+
+
+def _failed(error: RemoteError | CommandPending, as_json: bool, text: str = "") -> int:
+    if isinstance(error, CommandPending):
+        if as_json:
+            print(json_of({"result": None, "error": text, "traceback": "", "id": error.id}))
+            return FAILED
+        return complain(text)
+    if as_json:
+        print(json_of({"result": None, "error": str(error), "traceback": error.traceback}))
+        return FAILED
+    if error.traceback:
+        print(printable(error.traceback.rstrip(), keep="\n\t"), file=sys.stderr)
+    return complain(f"The command failed in the job: {error}")

@@ -1,0 +1,40 @@
+"""`looptap cancel`: call off a command that still waits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from typer import Argument, Option
+
+from looptap.cli.formats import json_of, printable
+from looptap.cli.options import JsonObject, RunName
+from looptap.cli.output import DONE, FAILED, complain
+from looptap.client.attach import attach
+
+
+def main(
+    run: RunName,
+    id: Annotated[str, Argument(metavar="ID", help="Of the command; looptap commands RUN shows those that wait.")],
+    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the answer.")] = 5.0,
+    as_json: JsonObject = False,
+) -> int:
+    """Cancel a command that still waits for its event.
+
+    \b
+      looptap commands digits-cnn
+      looptap cancel digits-cnn 5f0c…
+
+    In a job of several ranks it is cancelled on all. The exit code is 1 if it is too late; then the outcome of the
+    command is printed. With --json, outcome is "cancelled", or the outcome of the command.
+    """
+    with attach(run) as job:
+        outcome = job.cancel(id, timeout=timeout)
+    in_time = outcome.outcome == "cancelled"
+    if as_json:
+        print(json_of(dataclasses.asdict(outcome)))
+    elif in_time:
+        print(printable(str(outcome)))
+    else:
+        complain(f"Too late to call it off: {outcome}")
+    return DONE if in_time else FAILED

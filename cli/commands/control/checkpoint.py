@@ -1,0 +1,29 @@
+"""`looptap checkpoint`: have a run make a checkpoint."""
+
+from __future__ import annotations
+
+from looptap.cli.commands.control.give_command import give, report_earlier
+from looptap.cli.options import At, CommandId, JsonObject, OnRanks, RunName, Timeout, which_of
+
+
+def main(
+    run: RunName,
+    on: At = "",
+    timeout: Timeout = 300.0,
+    id: CommandId = None,
+    ranks: OnRanks = "all",
+    as_json: JsonObject = False,
+) -> int:
+    """Have a run make a checkpoint at its next event.
+
+    What the job's function returned is printed, such as the path of the file.
+
+    \b
+      looptap checkpoint digits-cnn
+
+    The job has to say how: agent.checkpoint(function).
+    """
+    if id is not None:
+        return report_earlier(run, as_json, id, timeout, "checkpoint")
+    which = which_of(ranks)
+    return give(run, lambda job: job.checkpoint(on=on, timeout=timeout, ranks=which), as_json)

@@ -1,0 +1,40 @@
+"""`looptap commands`: what was done to a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from looptap.cli.formats import json_of, printable
+from looptap.cli.options import RunOrFile
+from looptap.cli.output import DONE
+from looptap.cli.sources import source
+from looptap.client.control.controls import Records, line_of
+from looptap.protocol.files import command_file
+
+
+def main(
+    run: RunOrFile,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each.")] = False,
+    as_yaml: Annotated[bool, Option("--yaml", help="Print what `looptap replay` takes.")] = False,
+) -> int:
+    """List the commands given to a run, by whom and when.
+
+    Of each: at which event, what, from which value to which, its outcome, and the client.
+
+    \b
+      looptap commands digits-cnn
+      looptap commands digits-cnn --yaml > commands.yaml
+      looptap commands looptap-runs/digits-cnn-….looptap
+    """
+    with source(run) as job:
+        records, id = job.commands, job.id
+    entries = list(records) if isinstance(records, Records) else records.entries()
+    if as_yaml:
+        print(command_file.text_of(entries, id), end="")
+    elif as_json:
+        print(json_of(entries))
+    else:
+        print(printable("\n".join(map(line_of, entries)), keep="\n") or "No commands so far.")
+    return DONE

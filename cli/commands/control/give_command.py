@@ -1,0 +1,86 @@
+"""Give a command to a run, or ask for the outcome of an earlier one, and print what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from looptap.cli.formats import json_of, printable
+from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.shell_names import in_shell
+from looptap.client.attach import attach
+from looptap.client.control.commands import CommandPending
+from looptap.client.control.controls import Outcome, line_of
+from looptap.client.run import Run
+from looptap.protocol.errors import RemoteError
+from looptap.streams.errors import ControlError, LooptapError
+
+
+def give(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
+    """Have the run ``name`` do something and print the outcome; returns the exit code."""
+    try:
+        with attach(name) as run:
+            outcome = ask(run)
+    except KeyboardInterrupt as pressed:
+        raise interrupted(pressed, name) from None
+    except (RemoteError, ControlError, CommandPending) as error:
+        text, trace = for_run(in_shell(error), name), getattr(error, "traceback", "")
+        if as_json:
+            id = getattr(error, "id", None)
+            print(json_of({"outcome": type(error).__name__, "error": text, "traceback": trace, "id": id}))
+            return FAILED
+        if trace:
+            print(printable(trace.rstrip(), keep="\n\t"), file=sys.stderr)
+        return complain(text)
+    print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
+    return DONE
+
+
+def report_earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:
+    """Print the outcome of the command ``id`` that the run ``name`` was given before; returns the exit code."""
+    return give(name, lambda run: outcome_of(run, id, timeout, what, **asked), as_json)
+
+
+def interrupted(pressed: KeyboardInterrupt, name: str) -> KeyboardInterrupt:
+    """Return ``pressed``, after saying what becomes of the command that the run ``name`` was given."""
+    for note in getattr(pressed, "__notes__", ()):
+        complain(for_run(in_shell(LooptapError(note)), name))
+    return pressed
+
+
+def for_run(text: str, name: str) -> str:
+    """Return ``text`` with the name of the run in the command that it proposes."""
+    return text.replace("looptap cancel RUN", f"looptap cancel {shlex.quote(name)}")
+
+
+def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) -> Outcome:
+    """Return the outcome of the command ``id``, which was ``what`` with the ``name`` and ``value`` asked for.
+
+    Nothing is done by it. Raises ControlError if the id is unknown or the command was another one, and what the
+    command raised.
+    """
+    record = _recorded(run, id)
+    if record is None:
+        raise ControlError(
+            f"no command with the id {id!r:.80} is remembered, and nothing was done. Without --id it is a new command; "
+            f"looptap commands {run.name} lists those that were given, with --json their ids."
+        )
+    if record.get("what") != what or any(record.get(name) != value for name, value in asked.items()):
+        raise ControlError(
+            f"the command {id:.80} was another one, and nothing was done: {line_of(record)}. Write that, to be told "
+            "its outcome; without --id what you wrote is a new command."
+        )
+    return run.outcome(id, timeout=timeout)
+
+
+def _recorded(run: Run, id: str) -> dict[str, Any] | None:
+    """Return the record of a command, which may have been for one rank alone."""
+    if run.info.ranks == 1:
+        found = [run.commands]
+    else:
+        told = run.ranks.each(lambda rank: rank.commands)
+        found = [records for records in told.values() if isinstance(records, list)]
+    return next((one for records in found for one in records if one.get("id") == id), None)

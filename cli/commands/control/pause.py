@@ -1,0 +1,32 @@
+"""`looptap pause`: have a run wait."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument
+
+from looptap.cli.commands.control.give_command import give
+from looptap.cli.options import At, JsonObject, RunName, Timeout
+
+
+def main(
+    run: RunName,
+    seconds: Annotated[
+        float | None, Argument(metavar="SECONDS", help="For how long at most; by default as long as the job allows.")
+    ] = None,
+    on: At = "",
+    timeout: Timeout = 30.0,
+    as_json: JsonObject = False,
+) -> int:
+    """Pause a run at its next event, if the job allows it.
+
+    It continues after `looptap resume`, or when the time is over.
+
+    \b
+      looptap pause digits-cnn 60
+      looptap resume digits-cnn
+
+    The job has to allow it: looptap.Agent(..., may_pause=300.0).
+    """
+    return give(run, lambda job: job.pause(seconds, on=on, timeout=timeout), as_json)

@@ -1,0 +1,34 @@
+"""`looptap replay`: start a job in which recorded commands are done again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+from typer import Argument
+
+from looptap.store.replay_commands import load
+
+CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""The options after COMMAND are those of the job."""
+
+
+def main(
+    file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands --yaml` printed, or a stored run.")],
+    job: Annotated[list[str], Argument(metavar="COMMAND...", help="How to start the job, with its arguments.")],
+) -> int:
+    """Start a job in which recorded commands are done again.
+
+    They are done at the same events as in the run that they were given to.
+
+    \b
+      looptap replay commands.yaml python train.py --seed 0
+      looptap replay looptap-runs/digits-cnn-….looptap python train.py --seed 0
+
+    The same as LOOPTAP_REPLAY=commands.yaml python train.py, or looptap.Agent(..., replay="commands.yaml").
+    """
+    entries = load(file)
+    print(f"looptap: {len(entries)} commands of {file} are done again.", file=sys.stderr, flush=True)
+    environment = {**os.environ, "LOOPTAP_REPLAY": os.path.abspath(file)}
+    os.execvpe(job[0], job, environment)

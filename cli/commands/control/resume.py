@@ -1,0 +1,17 @@
+"""`looptap resume`: end the pause of a run."""
+
+from __future__ import annotations
+
+from looptap.cli.commands.control.give_command import give
+from looptap.cli.options import JsonObject, RunName, Timeout
+
+
+def main(run: RunName, timeout: Timeout = 5.0, as_json: JsonObject = False) -> int:
+    """End the pause of a run, or cancel one that has not begun.
+
+    For how many seconds the run paused is printed.
+
+    \b
+      looptap resume digits-cnn
+    """
+    return give(run, lambda job: job.resume(timeout=timeout), as_json)

@@ -1,0 +1,28 @@
+"""`looptap stop`: ask a run to stop."""
+
+from __future__ import annotations
+
+from looptap.cli.commands.control.give_command import give, report_earlier
+from looptap.cli.options import At, CheckpointFirst, CommandId, JsonObject, RunName, Timeout
+
+
+def main(
+    run: RunName,
+    on: At = "",
+    checkpoint: CheckpointFirst = False,
+    timeout: Timeout = 30.0,
+    id: CommandId = None,
+    as_json: JsonObject = False,
+) -> int:
+    """Ask a run to stop at its next event.
+
+    \b
+      looptap stop digits-cnn
+      looptap stop digits-cnn --checkpoint --on epoch
+
+    It is a request: the job ends if it reads agent.stop_requested, or was started with looptap.Agent(..., on_stop=…),
+    an exception that its agent.emit then raises.
+    """
+    if id is not None:
+        return report_earlier(run, as_json, id, timeout, "stop")
+    return give(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json)

@@ -1,0 +1,1 @@
+"""The commands that look at runs while they go on."""

@@ -1,0 +1,130 @@
+"""`looptap plot`: streams as charts, in a window or wherever they can be seen from here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from looptap.cli.formats import several
+from looptap.cli.options import (
+    RUN_HELP,
+    Budget,
+    Combine,
+    Every,
+    Follow,
+    On,
+    Ranks,
+    Wait,
+    WindowSize,
+    query_arguments,
+)  # fmt: skip
+from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.sources import source, streams_of
+from looptap.streams.stream.stream import Stream
+from looptap.visualizers.charts.chart import IncompatibleStreams
+from looptap.visualizers.plot import Plot
+
+POLL_INTERVAL_SECONDS = 0.05
+"""Seconds between two looks while values are waited for."""
+
+
+def main(
+    run: Annotated[
+        str,
+        Argument(
+            metavar="RUN",
+            show_default=False,
+            help=f"{RUN_HELP} Or the file of a stored run, or a directory of TensorBoard's.",
+        ),
+    ],
+    queries: Annotated[
+        list[str] | None,
+        Argument(metavar="QUERY", help="Queries, each in quotes, or names of streams. Without: all there are."),
+    ] = None,
+    on: On = None,
+    window: WindowSize = None,
+    every: Every = 1,
+    ranks: Ranks = None,
+    combine: Combine = None,
+    budget: Budget = None,
+    chart: Annotated[
+        str, Option(metavar="KIND", help="The kind of chart; by default the first value decides.", show_default=False)
+    ] = "",
+    x: Annotated[
+        str,
+        Option("--x", metavar="WHAT", show_default=False, help="Over step, epoch, event, time, wall, or a field."),
+    ] = "",
+    rows: Annotated[int, Option(metavar="N", help="The number of rows of charts.", show_default=False)] = 0,
+    together: Annotated[bool, Option("--together", help="Draw all on one chart.")] = False,
+    place: Annotated[
+        str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal; by default the first that works.")
+    ] = "",
+    save: Annotated[
+        str, Option(metavar="FILE", help="Open nothing; write the charts to FILE: .png, .svg, .pdf or .html.")
+    ] = "",
+    after: Annotated[float, Option(metavar="S", help="With --save: once values have come for S seconds.")] = 5.0,
+    follow: Follow = False,
+    wait: Wait = None,
+) -> int:
+    """Draw queries, or the streams of a stored run, as live charts.
+
+    They move until you close the window or press Ctrl-C; the job continues.
+
+    \b
+      looptap plot digits-cnn "step, loss" "mean(e.loss for e in events)"
+      looptap plot digits-cnn "layer_norms(model, 'grad')" --every 20
+      looptap plot digits-cnn loss lr --together
+      looptap plot digits-cnn "step, loss" --ranks all
+      looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
+      looptap plot digits-cnn loss --save loss.png --after 10
+
+    The kind of chart follows from the first value; --chart names another. Keys: space pauses the pictures, s saves
+    them here, the arrows and End step through earlier frames and Enter plays them, h resets the view after a zoom,
+    q closes.
+
+    The window is one of Tk, else of Qt; without a display it is a page in the browser, or the terminal, and a line
+    says why. A window needs matplotlib: pip install 'looptap[window]'.
+    """
+    from looptap.visualizers.surfaces.capabilities import NoPlace
+    from looptap.visualizers.surfaces.showing import show
+
+    how = query_arguments(on, window, every, budget, ranks, combine)
+    look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows}
+    with source(run, follow=follow, wait=wait) as job:
+        streams = streams_of(job, queries or [], how)
+        try:
+            charts = Plot(streams, **look) if together else Plot(*streams, **look)
+        except IncompatibleStreams as error:
+            return complain(str(error))
+        except ValueError as error:  # a kind of chart that there is not
+            complain(str(error))
+            return MISTYPED
+        if save:
+            return _save(charts, streams, save, after)
+        try:
+            show(charts, place=place, block=True, told=lambda text: print(f"looptap: {text}", file=sys.stderr))
+        except (NoPlace, ValueError) as error:
+            return complain(str(error))
+        except KeyboardInterrupt:  # enough seen
+            pass
+    return DONE
+
+
+def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float) -> int:
+    """Write what came within ``after`` seconds to a file."""
+    deadline = time.monotonic() + after
+    while charts.live and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL_SECONDS)
+    charts.pull()
+    if not any(stream.arrived for stream in streams):
+        return complain(f"No value of {streams[0].name!r} came within {after:g} s, and nothing was saved.")
+    try:
+        charts.save(path)
+    except (ValueError, ImportError) as error:
+        return complain(str(error))
+    print(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
+    return DONE

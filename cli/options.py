@@ -1,0 +1,165 @@
+"""Options and arguments that several commands share, and what their texts mean."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from looptap.streams.errors import QueryError
+from looptap.streams.operators.windows import Window, as_window, seconds, sliding
+
+RUN_HELP = (
+    "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
+    "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
+)
+STORED_HELP = "The file of a stored run, or a directory of TensorBoard's."
+
+RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+RunOrFile = Annotated[str, Argument(metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False)]
+Wait = Annotated[
+    float | None,
+    Option(
+        "--wait", metavar="S", min=0.0, show_default=False,
+        help="Wait up to S seconds for a run that has not started; inf: as long as it takes. Ctrl-C ends that.",
+    ),
+]  # fmt: skip
+Follow = Annotated[
+    bool, Option("--follow", help="Wait for a run that has not started, and after its end for the next one.")
+]
+
+# ---------------------------------------------------------------- of queries
+
+On = Annotated[
+    str | None,
+    Option(
+        "--on", metavar="EVENT", show_default=False,
+        help="The type of event of a query, as the job calls it in agent.emit; batch if not given. With it a text is "
+        "a query, even if the job has a stream of that name.",
+    ),
+]  # fmt: skip
+WindowSize = Annotated[
+    str | None,
+    Option(
+        "--window", metavar="SIZE", show_default=False,
+        help="What a reduction goes over: 100 (events), 30s (seconds), sliding:100 (a value at each event over the "
+        "last 100). Without it: a group of the job, such as the batches of an epoch.",
+    ),
+]  # fmt: skip
+Every = Annotated[int, Option("--every", metavar="N", help="Evaluate at every N-th event only.")]
+Budget = Annotated[
+    float | None,
+    Option(
+        "--budget", metavar="SHARE", show_default=False,
+        help="The share of the loop's time that each query may take: 0.2 is a fifth, inf lifts the limit. Without it "
+        "all queries together keep to what the job allows, 3 % by default.",
+    ),
+]  # fmt: skip
+Ranks = Annotated[
+    str | None,
+    Option(
+        "--ranks", metavar="RANKS", show_default=False,
+        help="Which ranks of the job: all, 0,3 or 0-3. Without it rank 0, or the lowest with an agent.",
+    ),
+]  # fmt: skip
+Combine = Annotated[
+    str | None,
+    Option(
+        "--combine", metavar="HOW", show_default=False,
+        help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, which evaluates "
+        "the query over the events of all ranks.",
+    ),
+]  # fmt: skip
+
+# ---------------------------------------------------------------- of commands
+
+Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
+At = Annotated[
+    str, Option("--on", metavar="EVENT", help="The type of event at which it is done.", show_default="where it is safe")
+]
+CommandId = Annotated[
+    str | None,
+    Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing is done."),
+]
+CheckpointFirst = Annotated[bool, Option("--checkpoint", help="First have the job make a checkpoint, if it can.")]
+OnRanks = Annotated[
+    str,
+    Option("--ranks", metavar="RANKS", help="Only on these ranks of the job: 0,3 or 0-3. All of them do it, or none."),
+]
+JsonObject = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
+
+
+# ---------------------------------------------------------------- what they mean
+
+
+def query_arguments(
+    on: str | None,
+    window: str | None,
+    every: int,
+    budget: float | None,
+    ranks: str | None = None,
+    combine: str | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `Run.stream` that these options mean. Raises QueryError."""
+    found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
+    if ranks is not None or combine is not None:
+        found |= {"ranks": ranks_of(ranks), "combine": combine}
+    return found
+
+
+def window_of(text: str | None) -> Window | None:
+    """Return the window that ``100``, ``30s`` or ``sliding:100`` means; None is the host's group. Raises QueryError.
+
+    >>> window_of("30s"), window_of("sliding:100")
+    (Seconds(size=30.0), Sliding(size=100))
+    """
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+", text):
+        return as_window(int(text))
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*s", text):
+        return seconds(float(match[1]))
+    if match := re.fullmatch(r"sliding:(\d+)", text):
+        return sliding(int(match[1]))
+    raise QueryError(
+        f"{text!r}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
+        "at each event over the last 100."
+    )
+
+
+def ranks_of(text: str | None) -> str | list[int] | None:
+    """Return the ranks that ``all``, ``0,3`` or ``0-3`` means. Raises QueryError for anything else.
+
+    >>> ranks_of("0-2,5")
+    [0, 1, 2, 5]
+    """
+    if text in (None, "all"):
+        return text
+    ranks: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.strip().partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) not in range(10_000):
+            raise QueryError(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
+        ranks += range(int(first), int(last) + 1)
+    return ranks
+
+
+def which_of(text: str) -> str | list[int]:
+    """Return the ranks that a command is for."""
+    return ranks_of(text) or "all"
+
+
+def value_of(text: str) -> Any:
+    """Return a value as it is written: a number, True, False, or else text.
+
+    >>> value_of("1e-3"), value_of("True"), value_of("cosine"), value_of("'3'")
+    (0.001, True, 'cosine', '3')
+    """
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}.get(text.lower(), text)
+    return found if isinstance(found, int | float | str) else text
