@@ -7,12 +7,15 @@ import functools
 import io
 import math
 import random
+import threading
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from waiting import soon
 
+import looptap
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.testing import pair
@@ -354,3 +357,40 @@ def test_an_array_gets_its_shape_back():
 def test_an_argument_that_is_evaluated_before_any_event_can_only_compute(query):
     with pytest.raises(QueryError, match="evaluated once, before any event"):
         compile_query(QuerySpec(query, functions={"draw": random.random}))
+
+
+class Watched(io.IOBase):
+    """Records the threads that look at it, as the guard looks at files, and those that call it."""
+
+    def __init__(self):
+        self.threads = set()
+
+    def readable(self):
+        self.threads.add(threading.get_ident())
+        return False
+
+    def call(self, value):
+        self.threads.add(threading.get_ident())
+        return value
+
+
+@pytest.mark.parametrize(
+    ("query", "lost"),
+    [("watched.readable() or loss", 0), ("call(sum(e.loss for e in events))", 1)],
+)
+def test_unknown_code_and_its_guard_run_on_the_training_thread_alone(directory, query, lost):
+    """While the loop computes, nothing of it may be put back: closing a stream or a window runs on the I/O thread."""
+    watched = Watched()
+    with looptap.Agent("guarded") as agent, looptap.attach("guarded") as run:
+        agent.expose(watched=watched, call=watched.call)
+        stream = run.stream(query, on="batch")
+        for _ in range(3):
+            agent.emit("batch", loss=torch.tensor(1.0))
+        stream.close_window()
+        agent.emit("batch", loss=torch.tensor(1.0))  # at which the window ends
+        agent.emit("batch", loss=torch.tensor(1.0))
+        stream.close()
+        soon(lambda: not agent.stats()["queries"])
+        assert stream.dropped == lost  # the window that was open, whose end would have run the code
+        assert watched.threads == {threading.get_ident()}
+        assert list(stream.values)[-1] == (4.0 if lost else 1.0)

@@ -309,10 +309,14 @@ class AttachedQuery(QueryStatus):
             self._outputs = None
             self._failed(error)
 
+    def lose_window(self, number: int, now: float) -> None:
+        """Count the open window as lost: ending it would run code that belongs on the training thread (I/O thread)."""
+        self.outbox.lose()
+
     def _close(self, number: int, now: float) -> None:
-        if self.pipeline.trusted:  # what is left to reduce are copies
+        if self.pipeline.trusted or self.pipeline.mapped:  # what is left to reduce are copies, or nothing
             self._put_closed(number, now)
-        else:
+        else:  # training thread only: the guard puts back what the loop must not be using
             guard = StateGuard(self._pipelines, self._standing)
             self._inside(guard, number, lambda: self._put_closed(number, now))
 

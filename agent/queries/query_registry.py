@@ -185,7 +185,11 @@ class QueryRegistry:
             raise QueryError(str(error)) from None
 
     def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
-        """Do ``now`` if no event is being raised at this moment, else ``later``: nobody waits for anybody."""
+        """Call ``now`` if no event is being raised at this moment, else ``later``. Does not block.
+
+        I/O thread. No event is raised meanwhile, but the loop computes: ``now`` must neither run code that looptap does
+        not know nor put back what the loop is using.
+        """
         lock = self._sources.lock
         if not lock.acquire(blocking=False):
             later()

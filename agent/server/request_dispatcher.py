@@ -277,7 +277,10 @@ class RequestDispatcher:
                 self.flush()
             case m.CloseWindow():
                 query = self.subscriptions.own(client, message.stream)
-                self.queries.between_events(query.on, query.flush, query.flush_at_next_event)
+                if query.pipeline.trusted:
+                    self.queries.between_events(query.on, query.flush, query.flush_at_next_event)
+                else:
+                    query.flush_at_next_event()
                 self._done(client, message, None)
             case m.Grant():
                 self.subscriptions.own(client, message.stream).set_grant(grant_share(message.budget))

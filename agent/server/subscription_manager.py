@@ -105,8 +105,9 @@ class SubscriptionManager:
         query = stream.query
         if stream.reader is None:
             self._queries.drop(query)
-            if query.events and query.state == "live":
-                self._queries.between_events(query.on, query.flush_partial, lambda: None)
+            if query.events and query.state == "live" and not query.pipeline.mapped:
+                end = query.flush_partial if query.pipeline.trusted else query.lose_window
+                self._queries.between_events(query.on, end, lambda: None)
         else:
             self._taps.unobserved.drain()
         stream.end(reason)
