@@ -166,10 +166,10 @@ def test_the_walk_sees_every_way_to_write_an_import(source, target):
     assert forbidden("agent", found) == (target != "agent")
 
 
-def test_the_facade_imports_eagerly_only_the_standard_library_and_streams():
+def test_the_facade_imports_eagerly_only_the_standard_library():
     found = imports((FACADE / "__init__.py").read_text(), ["looptap"])
     eager = {one.target for one in found if one.at_import} - set(sys.stdlib_module_names)
-    assert eager <= {"looptap", "streams"}
+    assert eager <= {"looptap"}  # its display in a notebook, which imports nothing
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -195,6 +195,26 @@ def test_the_names_of_the_facade_are_sorted_and_all_there():
     assert names == sorted(names, key=in_order)
     assert [name for name in names if not hasattr(looptap, name)] == []
     assert set(names) <= set(dir(looptap))
+
+
+def test_a_name_that_the_facade_does_not_have_lists_those_that_it_has():
+    with pytest.raises(AttributeError, match=r"looptap has no 'atach'; it has Agent, .*, attach, "):
+        _ = looptap.atach
+
+
+def test_the_stub_of_the_facade_has_a_line_for_each_name_and_nothing_else():
+    lines = (FACADE / "__init__.pyi").read_text().splitlines()
+    wrong = [line for line in lines[1:] if line and not re.fullmatch(r"from (\.\w+)+ import (\w+) as \2", line)]
+    assert wrong == []
+
+
+def test_a_shell_completes_the_names_of_the_facade_before_they_are_loaded():
+    code = (
+        "import rlcompleter, looptap; completer = rlcompleter.Completer({'looptap': looptap});"
+        "print(completer.complete('looptap.stream_', 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("looptap.stream_of")
 
 
 def tracked() -> list[Path]:
