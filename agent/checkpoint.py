@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from time import monotonic
 from typing import Any
 
-from looptap.agent.control.command_log import record_of
 from looptap.agent.loop.evaluation_plan import event_of
 from looptap.agent.loop.event_sources import EventSources, NullEventSources
 from looptap.agent.run.resume_lineage import seen_by
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.messages import RunInfo
-from looptap.streams.errors import LooptapError
 
 STATE_VERSION = 1
 """The version of a state."""
@@ -48,7 +45,7 @@ class AgentCheckpoint:
             "looptap": STATE_VERSION, "run": self.run.id, "lineage": list(lineage.runs), "events": counts,
             "groups": {name: self._taps.by_name[name].group_start for name in counts},
             "seen": {name: max(number, lineage.seen.get(name, 0)) for name, number in counts.items()},
-            "controls": {} if inert else self._service.commands.controls.saved(),
+            "controls": {} if inert else self._service.commands.job.controls.saved(),
             "file": "" if self._keeper is None else str(self._keeper.writer.path),
         }  # fmt: skip
 
@@ -90,22 +87,10 @@ class AgentCheckpoint:
 
     def _set_back(self, name: str, value: Any) -> None:
         """Set a control to what it was, as a command of the host. Never raises."""
-        steering = self._service.commands
-        tap = self._taps.open(steering.usual)
-        record = record_of(secrets.token_hex(16), "the host", "set", tap.source.name, name=name, value=value)
-        try:
-            knob = steering.controls.find(name)
-            if knob.value() == value:
-                return
-            work = steering.restoring(knob, value, record)
-        except Exception as error:
-            told = error if isinstance(error, LooptapError) else LooptapError(f"{type(error).__name__}: {error}")
-            steering.commands.refuse(record, told)
-        else:
-            event = event_of({}, tap.source, tap.number, monotonic(), 0.0)
-            steering.commands.accept(record, None, work)(event)
-        if record["error"]:
-            log.warning("looptap: the control %s was not set back to %r: %s", name, value, record["error"])
+        tap = self._taps.open(self._service.commands.job.default_event)
+        error = self._service.commands.restore(name, value, event_of({}, tap.source, tap.number, monotonic(), 0.0))
+        if error:
+            log.warning("looptap: the control %s was not set back to %r: %s", name, value, error)
 
 
 def _counts(state: Any, name: str) -> dict[str, int]:

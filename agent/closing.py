@@ -51,7 +51,7 @@ class Closing:
         taps = self._taps
         try:
             self._listen_to(NullEventSources())
-            self._service.commands.pause.resume()
+            self._service.commands.job.pause.resume()
             self._end_groups(deque(taps.by_name.values()))
         except Exception as error:
             self._complain(error)

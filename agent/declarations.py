@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from looptap.agent.control.command_handlers import checked_trigger
+from looptap.agent.control.job_hooks import checked_trigger
 from looptap.agent.control.replay import replay
 from looptap.agent.loop.event_sources import EventSources, NullEventSources
 from looptap.agent.server.request_dispatcher import RequestDispatcher
@@ -50,7 +50,7 @@ class ControlDeclarations:
         """
         declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
         if not isinstance(self._taps, NullEventSources):
-            self._service.commands.controls.declare(name, get, set, declaration)
+            self._service.commands.job.controls.declare(name, get, set, declaration)
 
     def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
         """Let clients ask for ``function`` to be called once in the loop, by name. Raises ControlError.
@@ -60,7 +60,7 @@ class ControlDeclarations:
         """
         trigger = checked_trigger(function, at, doc, f"the trigger {name!r}")
         if not isinstance(self._taps, NullEventSources):
-            self._service.commands.triggers[name] = trigger
+            self._service.commands.job.triggers[name] = trigger
 
     def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
         """Let clients ask for a checkpoint, alone or before a change; ``function`` makes it and may return its path.
@@ -70,7 +70,7 @@ class ControlDeclarations:
         """
         trigger = checked_trigger(function, at, "", "what makes a checkpoint")
         if not isinstance(self._taps, NullEventSources):
-            self._service.commands.checkpoint = trigger
+            self._service.commands.job.checkpoint = trigger
 
     @property
     def stop_requested(self) -> bool:
@@ -80,9 +80,9 @@ class ControlDeclarations:
         >>> looptap.Agent("doctest", enabled=False).stop_requested
         False
         """
-        steering = self._service.commands
-        steering.stop_looked_at = True
-        return steering.stop_requested
+        job = self._service.commands.job
+        job.stop_looked_at = True
+        return job.stop_requested
 
     def _allow(
         self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None,
@@ -99,7 +99,7 @@ class ControlDeclarations:
             on_stop()  # it must do without arguments
         if may_pause is not None and not 0 < may_pause < float("inf"):
             raise ValueError(f"may_pause={may_pause!r}: it is a number of seconds above 0.")
-        steering.on_stop, steering.pause.bound = on_stop, may_pause
+        steering.job.on_stop, steering.job.pause.bound = on_stop, may_pause
         path = replayed or os.environ.get("LOOPTAP_REPLAY")
         if path and not isinstance(self._taps, NullEventSources):
             try:

@@ -7,6 +7,7 @@ Every field is checked when it is decoded; unknown fields are ignored, fields ad
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -225,3 +226,43 @@ class StackReport(Reply, frozen=True):
     age: float
     """Seconds since the agent began."""
     inside: _List[LongEvaluation]
+
+
+# ---------------------------------------------------------------- commands
+
+PENDING = "pending"
+"""The outcome of a command that waits for its event."""
+
+
+class CommandRecord(Reply, frozen=True, kw_only=True):
+    """What is known of a command: what was asked, by whom, and what became of it."""
+
+    id: str
+    client: str
+    what: str
+    name: str = ""
+    value: Any = None
+    on: str = ""
+    """Type of the event that it waits for."""
+    event: str = ""
+    """Type and number of the event at which it ran; empty and 0 if it did not."""
+    number: int = 0
+    time: float = msgspec.field(default_factory=time.time)
+    """When it came, then when it ran or was refused."""
+    old: Any = None
+    new: Any = None
+    """Values of a control before and after."""
+    version: int | None = None
+    """Number of changes of the control, this one included."""
+    schedule: str = ""
+    checkpoint: bool = False
+    """True if a checkpoint is to be made before; ``saved`` is what the function that makes it returned."""
+    saved: Any = None
+    result: Any = None
+    agreed: int = 0
+    """Ranks that have to agree on it, and seconds that this one has waited for the decision."""
+    waited: float = 0.0
+    outcome: str = PENDING
+    error: str = ""
+    traceback: str = ""
+    note: str = ""

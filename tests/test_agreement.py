@@ -12,7 +12,7 @@ from agreeing import ended, job, visit
 from waiting import soon
 
 import looptap
-from looptap.agent.control import command_handlers, rank_consensus
+from looptap.agent.control import command_kinds, job_hooks, rank_consensus
 from looptap.agent.control.process_group import ProcessGroup
 from looptap.cli.commands.control.give_command import outcome_of
 from looptap.protocol import messages as m
@@ -102,8 +102,8 @@ class Ranks:
 
     def __init__(self, monkeypatch, patience=0.3):
         self.store, self.broken = dist.HashStore(), None
-        monkeypatch.setattr(rank_consensus, "group", lambda: ProcessGroup(0, 2, 60.0))
-        monkeypatch.setattr(command_handlers, "group", lambda: ProcessGroup(0, 2, 60.0))
+        for module in (command_kinds, job_hooks, rank_consensus):
+            monkeypatch.setattr(module, "group", lambda: ProcessGroup(0, 2, 60.0))
         limits = looptap.Limits(agreement=patience)
         self.agents, self.runs = zip(*(pair(limits=limits, may_pause=300) for _ in range(2)), strict=True)
         self.values = [{"a": 0}, {"a": 0}]

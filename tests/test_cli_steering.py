@@ -36,7 +36,7 @@ def job(tmp_path, monkeypatch):
         thread.start()
         yield agent
         over.set()
-        agent._service.commands.pause.resume()
+        agent._service.commands.job.pause.resume()
         thread.join(60)
 
 
@@ -102,7 +102,7 @@ def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
     code, _, err = here("set", "small", "settings['rate']", "4", "--on", "nosuchevent", "--timeout", "0.05")
     assert code == 1
     assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err
-    id = job._service.commands.commands.records[-1]["id"]
+    id = job._service.commands.commands.records[-1].id
     assert f"To ask for its outcome, give the same command with --id {id}: it never runs twice." in err
     assert here("call", "small", "1", "--on", "never", "--timeout", "0.05")[2].count("--id") == 1
     assert here("pause", "small", "15")[0] == 0

@@ -12,13 +12,13 @@ from interrupts import interrupted
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.control.command_log import CommandResult, record_of
-from looptap.agent.control.rank_consensus import EventSchedule
+from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.control.replay import replay
 from looptap.agent.handoff.value_queue import ValueQueue
 from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
 from looptap.protocol import messages as m
+from looptap.protocol.replies import CommandRecord
 from looptap.testing import pair
 
 BEFORE, AFTER = 3, 5
@@ -395,10 +395,13 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
         service = job.agent._service
         commands, ran = service.commands.commands, []
         due = EventSchedule(service.queries, "batch")
-        records = [record_of(f"id{n}", "a client", "trigger", "batch") for n in range(3)]
-        for n, record in enumerate(records):
-            command = commands.accept(record, None, lambda event, n=n: CommandResult(ran.append(n)))
-            due.add(2 + n // 2, record["id"], command)
+        scheduled = []
+        for n in range(3):
+            job.agent.trigger(f"run{n}", lambda n=n: ran.append(n))
+            record = CommandRecord(id=f"id{n}", client="a client", what="trigger", name=f"run{n}", on="batch")
+            scheduled.append(commands.accept(service.commands.command_of(record)))
+            scheduled[n].validate()
+            due.add(2 + n // 2, record.id, scheduled[n])
         job.emit()
         told = job.asleep(at)
         job.whole()
@@ -406,9 +409,9 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
         job.emit()
         assert not due.pending
         assert len(set(ran)) == len(ran)
-        for n, record in enumerate(records):
-            assert record["outcome"] in ("done", "failed"), record
-            assert n in ran or "nothing is done" in record["error"] or "has begun" in record["error"], record
+        for n, record in enumerate(command.record for command in scheduled):
+            assert record.outcome in ("done", "failed"), record
+            assert n in ran or "nothing is done" in record.error or "has begun" in record.error, record
         job.agent.close()
         return told
 

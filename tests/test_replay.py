@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 
+import msgspec
 import pytest
 import torch
 import warm
@@ -88,21 +89,22 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatc
     client.join(60)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
-    command_file.save(path, agent._service.commands.commands.records, "steered")
+    records = agent._service.commands.commands.records
+    command_file.save(path, map(msgspec.structs.asdict, records), "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
     assert "value: 1.0e-05" in text
 
     bare, _ = train(looptap.Agent("bare"), steps=steps)
     again = looptap.Agent("again", replay=path)
-    records = again._service.commands.commands.records
     replayed, taken = train(again, steps=5000)
+    records = again._service.commands.commands.records
     assert (replayed, taken) == (steered, steps)
     assert bare != steered
-    assert [r["outcome"] for r in records] == ["done"] * 9
-    assert len({(r["event"], r["number"]) for r in records}) > 5
+    assert [r.outcome for r in records] == ["done"] * 9
+    assert len({(r.event, r.number) for r in records}) > 5
     done = command_file.load(path)
-    assert [(r["event"], r["number"], r["what"], r["new"]) for r in sorted(records, key=lambda r: r["time"])] == [
+    assert [(r.event, r.number, r.what, r.new) for r in sorted(records, key=lambda r: r.time)] == [
         (e["event"], e["number"], e["what"], e.get("new")) for e in done
     ]
 
@@ -161,7 +163,7 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
     again.control("count", lambda: 0, held.setdefault, type=int)
     for _ in range(replay_commands.load(path)[-1]["number"]):
         again.emit("batch", step=1)
-    assert [record["what"] for record in again._service.commands.commands.records] == ["set", "set", "call"]
+    assert [record.what for record in again._service.commands.commands.records] == ["set", "set", "call"]
     again.close()
     (directory / "text.looptap").write_text("SQLite format 3")
     with pytest.raises(ControlError, match=r"text\.looptap"):

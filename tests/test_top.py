@@ -64,7 +64,7 @@ def job(directory):
         thread.start()
         yield agent
         over.set()
-        agent._service.commands.pause.resume()
+        agent._service.commands.job.pause.resume()
         thread.join(60)
 
 

@@ -23,8 +23,6 @@ class Pause:
         self.bound: float | None = None
         self.total = 0.0
         """Seconds that the loop has paused so far, the open pause not counted."""
-        self.last = 0.0
-        """Seconds of the last pause that is over."""
         self.resumes = 0
         self._began = self._ends = 0.0
         # Not a Condition: the locks of those stay taken when Ctrl-C comes at the wrong moment.
@@ -86,5 +84,5 @@ class Pause:
         finally:
             self._began = 0.0
             lasted = time.monotonic() - began
-            self.total, self.last = self.total + lasted, lasted
+            self.total += lasted
         return lasted

@@ -8,17 +8,15 @@ and who gives up waiting, decide by one atomic compare-and-set, so that all find
 
 from __future__ import annotations
 
-import threading
-from bisect import insort
-from collections.abc import Callable
-from operator import itemgetter
 from queue import Empty
 from time import monotonic
 from typing import Any, NamedTuple
 
-from looptap.agent.control.command_log import CommandLog, CommandResult, CommandState, Requester, Then, Work
+from looptap.agent.control.command import LoopCommand, Requester
+from looptap.agent.control.command_log import CommandLog
+from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.control.process_group import COMMIT, LATE, OFF, Ballots, group
-from looptap.agent.loop.event_sources import DeferredActions, EventSources
+from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
@@ -37,43 +35,48 @@ _INTERRUPT_CHECK_SECONDS = (
 
 
 class Prepared(NamedTuple):
-    """A command that is checked, and waits for its event to be named."""
+    """A command that is validated, and waits for its event to be named."""
 
-    record: dict[str, Any]
-    work: Work
-    on: str
-    source: str
+    command: LoopCommand
     peer: bytes
     until: float
+
+
+class VoteAtEvent(NamedTuple):
+    """The decision of all ranks on one command, which they take at event ``number``."""
+
+    consensus: RankConsensus
+    on: str
+    number: int
+
+    def await_decision(self, command: LoopCommand, event: Event) -> None:
+        """See `RankConsensus.await_decision`."""
+        self.consensus.await_decision(command, self.on, self.number, event)
 
 
 class RankConsensus:
     """The commands of this rank that other ranks do, too."""
 
-    def __init__(
-        self,
-        commands: CommandLog,
-        queries: QueryRegistry,
-        taps: EventSources,
-        patience: float,
-        answer: Callable[[CommandState], None],
-    ) -> None:
-        self._commands, self._queries, self._taps, self._answer = commands, queries, taps, answer
-        self._patience = patience
+    def __init__(self, commands: CommandLog, queries: QueryRegistry, taps: EventSources, patience: float) -> None:
+        self._commands, self._queries, self._taps, self._patience = commands, queries, taps, patience
         self._ballots = Ballots()
         self._prepared: dict[str, Prepared] = {}
         self._due: dict[str, EventSchedule] = {}
 
-    def prepare(self, record: dict[str, Any], asker: Requester, work: Work, on: str, source: str = "") -> None:
-        """Keep a command until its event is named. Raises ControlError where ranks cannot agree, LimitReached."""
+    def prepare(self, command: LoopCommand, asker: Requester) -> dict[str, Any]:
+        """Keep a command until its event is named; return how far this rank is.
+
+        Raises ControlError where ranks cannot agree, LimitReached.
+        """
+        record = command.record
         world = group()
         if world is None:
             raise ControlError(
                 "the ranks of this job cannot agree: torch.distributed is not initialized in it, and they do so by the "
                 "store of its process group. A command for one rank alone is asked for with ranks=0."
             )
-        if record["agreed"] > world.size:
-            raise ControlError(f"{record['agreed']} ranks are to agree, and the process group has {world.size}.")
+        if record.agreed > world.size:
+            raise ControlError(f"{record.agreed} ranks are to agree, and the process group has {world.size}.")
         since = self._ballots.since
         if since is not None and monotonic() - since > self._patience + STORE_GRACE_SECONDS:
             raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
@@ -81,38 +84,39 @@ class RankConsensus:
         if len(self._prepared) + sum(len(due.pending) for due in self._due.values()) >= MAX_PREPARED_COMMANDS:
             raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands wait for the agreement of the ranks, the bound.")
         self._ballots.connect(self._patience)
-        self._prepared[record["id"]] = Prepared(
-            record, work, on, source, asker[0], monotonic() + PREPARED_LIFETIME_SECONDS
-        )
-        self._tell(on, asker)
+        self._prepared[record.id] = Prepared(command, asker.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
+        return self._position(record.on)
 
-    def agree(self, message: m.Agree, asker: Requester) -> None:
-        """Name the event of a prepared command, or let go of it, or tell how far this rank is. Raises ControlError."""
+    def agree(self, message: m.Agree, asker: Requester) -> dict[str, Any] | None:
+        """Name the event of a prepared command: None, the outcome follows. Or drop it, or return how far this rank is.
+
+        Raises ControlError.
+        """
         self._expire()
         prepared = self._prepared.get(message.id)
         if prepared is None:
             if message.number > 0 and self._commands.known(message.id, asker):
-                return
+                return None
             if message.number > 0:
                 self._ballots.refuse(_key(message.id, message.number))
             raise NotAgreed(
                 f"this command is not prepared, or no longer: it is forgotten after {PREPARED_LIFETIME_SECONDS:g} s."
             )
+        command, on = prepared.command, prepared.command.record.on
         if message.number <= 0:
             if message.number < 0:
                 del self._prepared[message.id]
-            self._tell(prepared.on, asker)
-            return
+            return self._position(on)
         del self._prepared[message.id]
-        work = self._agreed(prepared, message.number)
-        command = self._commands.accept(prepared.record, asker, work, prepared.source)
-        due = self._due.setdefault(prepared.on, EventSchedule(self._queries, prepared.on))
-        due.add(message.number, message.id, command)
+        command.vote = VoteAtEvent(self, on, message.number)
+        due = self._due.setdefault(on, EventSchedule(self._queries, on))
+        due.add(message.number, message.id, self._commands.accept(command))
+        command.report(asker)
         # A rank that has passed the event may be in a collective by now, and come to no further event while others wait
-        # for it at theirs: so that is told here, not by its training thread.
-        if self._taps.counts().get(prepared.on, 0) >= message.number and due.drop(message.id):
-            passed = self._passed(_key(message.id, message.number), prepared.on, message.number)
-            self._commands.give_up(message.id, passed)
+        # for it at theirs: so the I/O thread refuses, not its loop thread.
+        if self._taps.counts().get(on, 0) >= message.number and due.drop(message.id):
+            command.give_up(self._passed(_key(message.id, message.number), on, message.number))
+        return None
 
     def forget(self, peer: bytes) -> None:
         """The client is gone: what it has prepared is not done."""
@@ -127,7 +131,7 @@ class RankConsensus:
         """
         prepared = self._prepared.pop(id, None)
         if prepared is not None:
-            self._commands.refuse(prepared.record, error)
+            self._commands.refuse(prepared.command, error)
             return True
         for due in self._due.values():
             if number := due.drop(id):
@@ -147,40 +151,38 @@ class RankConsensus:
         for id in [id for id, one in self._prepared.items() if one.until < now]:
             del self._prepared[id]
 
-    def _tell(self, on: str, asker: Requester) -> None:
-        told = {"prepared": on, "number": self._taps.counts().get(on, 0)}
-        self._answer(CommandState(told, [asker], over=True, on_record=True))
+    def _position(self, on: str) -> dict[str, Any]:
+        return {"prepared": on, "number": self._taps.counts().get(on, 0)}
 
-    def _agreed(self, prepared: Prepared, number: int) -> Work:
-        """The work, once all ranks are at event ``number``. It raises NotAgreed and InDoubt."""
-        key, record = _key(prepared.record["id"], number), prepared.record
-        event_named = f"{prepared.on} {number:,}"
+    def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
+        """Count this rank in for a command, and wait for the decision of all. Loop thread.
 
-        def work(event: Event) -> CommandResult:
-            if event._number > number:
-                raise self._passed(key, prepared.on, number)
-            began = monotonic()
-            try:
-                decision = self._decision(key, record["agreed"])
-            except KeyboardInterrupt as pressed:
-                self._ballots.refuse(key)
-                pressed.add_note("The ranks were about to agree on it: if they have, the others do it.")
-                raise
-            finally:
-                record["waited"] = waited = monotonic() - began
-                self._ballots.forget_later(key)
-                self._taps.exclude_pause(waited)
-            if decision == COMMIT:
-                return prepared.work(event)
-            if decision == OFF:
-                raise CommandCancelled("this command was called off on another rank: nothing is done.")
-            if decision == LATE:
-                raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
+        Returns if it is to be done. Raises NotAgreed, EventPassed, CommandCancelled and InDoubt.
+        """
+        key, ranks = _key(command.record.id, number), command.record.agreed
+        event_named = f"{on} {number:,}"
+        if event._number > number:
+            raise self._passed(key, on, number)
+        began = monotonic()
+        try:
+            decision = self._decision(key, ranks)
+        except KeyboardInterrupt as pressed:
+            self._ballots.refuse(key)
+            pressed.add_note("The ranks were about to agree on it: if they have, the others do it.")
+            raise
+        finally:
+            waited = monotonic() - began
+            command.note(waited=waited)
+            self._ballots.forget_later(key)
+            self._taps.exclude_pause(waited)
+        if decision == OFF:
+            raise CommandCancelled("this command was called off on another rank: nothing is done.")
+        if decision == LATE:
+            raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
+        if decision != COMMIT:
             raise NotAgreed(
-                f"not all of {record['agreed']} ranks came to {event_named} in {waited:.1f} s: nothing is done on any."
+                f"not all of {ranks} ranks came to {event_named} in {waited:.1f} s: nothing is done on any."
             )
-
-        return work
 
     def _passed(self, key: str, on: str, number: int) -> EventPassed:
         """Have nothing done on any rank, since this one cannot."""
@@ -208,54 +210,6 @@ class RankConsensus:
             raise InDoubt(
                 f"in doubt: the store of the process group {why}. It is not done on this rank; others may have done it."
             ) from None
-
-
-class EventSchedule:
-    """The commands of one type of events that wait for theirs, in the same order on every rank."""
-
-    def __init__(self, queries: QueryRegistry, on: str) -> None:
-        self._queries, self._on = queries, on
-        self.pending: list[tuple[int, str, Callable[[Event], Then | None]]] = []
-        """In the order of their events, and of their ids."""
-        self._running: Callable[[Event], Then | None] | None = None  # done, or left by Ctrl-C
-        self._lock = threading.Lock()
-        self._waits = False
-
-    def add(self, number: int, id: str, command: Callable[[Event], Then | None]) -> None:
-        """Have ``command`` called at event ``number``, or at the next one if that was passed."""
-        with self._lock:
-            insort(self.pending, (number, id, command), key=itemgetter(0, 1))
-            if self._waits:
-                return
-            self._waits = True
-        self._queries.at_next(self._on, self)
-
-    def drop(self, id: str) -> int:
-        """Take a command back; the number of its event, 0 if the training thread has taken it."""
-        with self._lock:
-            number = next((number for number, known, _ in self.pending if known == id), 0)
-            self.pending = [one for one in self.pending if one[1] != id]
-            return number
-
-    def __call__(self, event: Event) -> Then | None:
-        """Do what is due, and come back at the next event if there is more."""
-        thens = []
-        while (command := self._running or self._next(event._number)) is not None:
-            if (then := command(event)) is not None:
-                thens.append(then)
-            self._running = None
-        with self._lock:
-            self._waits = again = len(self.pending) > 0
-        if again:  # after Ctrl-C it is called at the next event anyway
-            self._queries.at_next(self._on, self)
-        return DeferredActions(thens).run if thens else None
-
-    def _next(self, number: int) -> Callable[[Event], Then | None] | None:
-        with self._lock:
-            if self.pending and self.pending[0][0] <= number:
-                self._running = self.pending[0][2]
-                del self.pending[0]
-            return self._running
 
 
 def _key(id: str, number: int) -> str:

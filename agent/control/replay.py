@@ -4,79 +4,75 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import deque
 from typing import Any
 
+from looptap.agent.control.command import LoopCommand, Then
 from looptap.agent.control.command_handlers import CommandService
-from looptap.agent.control.command_log import Then, record_of
-from looptap.agent.loop.event_sources import DeferredActions
+from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.messages import Code
+from looptap.protocol.replies import CommandRecord
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 
 log = logging.getLogger("looptap")
 
 
-class Replay:
-    """The commands of one type of events that are still to come; it is called at each of these events."""
+class ReplayedCommand:
+    """One recorded command, which becomes a command of this run at its event: what it changes may not exist before."""
 
-    def __init__(self, steering: CommandService, queries: QueryRegistry, source: str, on: str) -> None:
-        self._steering, self._queries, self._source, self._on = steering, queries, source, on
-        self.due: deque[dict[str, Any]] = deque()
+    def __init__(self, service: CommandService, source: str, entry: dict[str, Any]) -> None:
+        self._service, self._source, self._entry = service, source, entry
+        self._begun = False
+        self._command: LoopCommand | None = None
 
-    def __call__(self, event: Event) -> Then | None:
-        """Do what was done at this event, and come back at the next one if there is more."""
-        thens = []
-        while self.due and self.due[0]["number"] <= event._number:
-            if (then := self._do(event)) is not None:
-                thens.append(then)
-        if self.due:  # after Ctrl-C it is called at the next event anyway
-            self._queries.at_next(self._on, self)
-        return DeferredActions(thens).run if thens else None
-
-    def _do(self, event: Event) -> Then | None:
-        entry, record = self.due[0], None
-        del self.due[0]
+    def run(self, event: Event) -> Then | None:
+        """Do what was done at this event. Loop thread. Ctrl-C comes out of it, and then it is not tried again."""
+        if self._begun:
+            return None
         try:
-            record = record_of(secrets.token_hex(16), self._source, entry["what"], self._on, value=entry.get("value"))
-            return self._done(entry, record, event)
+            self._begun = True
+            return self._run(event)
         except KeyboardInterrupt:
-            if record is not None:
-                self._steering.commands.not_begun(record)
-            what, number = entry["what"], entry["number"]
-            log.warning("looptap: %s: Ctrl-C came into %s at %s %d.", self._source, what, self._on, number)
+            if self._command is not None:
+                self._service.commands.not_begun(self._command)
+            self._warn("Ctrl-C came into it.")
             raise
 
-    def _done(self, entry: dict[str, Any], record: dict[str, Any], event: Event) -> Then | None:
-        steering, what = self._steering, entry["what"]
-        record.update({name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry})
-        text = ""
+    def _run(self, event: Event) -> Then | None:
+        entry, service = self._entry, self._service
+        more = {name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry}
+        record = CommandRecord(
+            id=secrets.token_hex(16), client=self._source, what=entry["what"], on=entry["event"],
+            value=entry.get("value"), **more,
+        )  # fmt: skip
+        code = Code(record.value) if record.what == "call" else None
         try:
-            if what == "call":
-                work, text = steering.calling(Code(record["value"]), record)
-            else:
-                work, _ = steering.prepared(record)
+            command = self._command = service.command_of(record, code=code)
+            command.validate()
         except LooptapError as error:
-            steering.commands.refuse(record, error)
             then = None
+            if self._command is not None:
+                service.commands.refuse(self._command, error)
+            self._warn(str(error))
         else:
-            then = steering.commands.accept(record, None, work, text)(event)
-        if record["error"]:
-            number = entry["number"]
-            log.warning("looptap: %s: %s at %s %d: %s", self._source, what, self._on, number, record["error"])
+            then = service.commands.accept(command).run(event)
+            if command.record.error:
+                self._warn(command.record.error)
         return then
+
+    def _warn(self, why: str) -> None:
+        entry = self._entry
+        log.warning("looptap: %s: %s at %s %d: %s", self._source, entry["what"], entry["event"], entry["number"], why)
 
 
 def replay(
-    entries: list[dict[str, Any]], source: str, steering: CommandService, queries: QueryRegistry
-) -> dict[str, Replay]:
-    """Have these commands done at their events; they are in order within each type."""
-    found: dict[str, Replay] = {}
-    for entry in entries:
+    entries: list[dict[str, Any]], source: str, service: CommandService, queries: QueryRegistry
+) -> dict[str, EventSchedule]:
+    """Schedule these commands at their events; those of one event run in the order of ``entries``."""
+    found: dict[str, EventSchedule] = {}
+    for place, entry in enumerate(entries):
         on = entry["event"]
-        found.setdefault(on, Replay(steering, queries, source, on)).due.append(entry)
-    for on, one in found.items():
-        one.due = deque(sorted(one.due, key=lambda entry: entry["number"]))
-        queries.at_next(on, one)
+        schedule = found.setdefault(on, EventSchedule(queries, on))
+        schedule.add(entry["number"], f"{place:09d}", ReplayedCommand(service, source, entry))
     return found

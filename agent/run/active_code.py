@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
-from looptap.agent.control.command_log import CommandLog, CommandState
+from looptap.agent.control.command import LoopCommand
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.protocol.replies import LongEvaluation
 
 _QUERIES = AttachedQuery.evaluate.__code__.co_filename
-_COMMANDS = CommandLog.accept.__code__.co_filename
+_COMMANDS = LoopCommand.run.__code__.co_filename
 
 
 class Inside(NamedTuple):
     """A query or a command that a thread is inside of; ``turn`` tells one evaluation from the next."""
 
-    subject: AttachedQuery | CommandState
+    subject: AttachedQuery | LoopCommand
     turn: int
     thread: int
     seconds: float = 0.0
@@ -36,10 +36,9 @@ class Inside(NamedTuple):
 
     def as_info(self) -> LongEvaluation:
         """Describe it for a client."""
-        if isinstance(self.subject, CommandState):
+        if isinstance(self.subject, LoopCommand):
             record = self.subject.record
-            kind, name = f"command {record['what']}", record["name"]
-            on, client = record["event"], record["client"]
+            kind, name, on, client = f"command {record.what}", record.name, record.event, record.client
         else:
             kind, name, on, client = "query", self.subject.name, self.subject.on, self.client
         asked = f"{kind} {name!r:.200}" if name else kind
@@ -55,19 +54,18 @@ def evaluations() -> Iterator[Inside]:
     own = threading.get_ident()
     for thread, frame in sys._current_frames().items():
         found = None if thread == own else _innermost(frame)
-        if isinstance(found, CommandState):
+        if isinstance(found, LoopCommand):
             yield Inside(found, 0, thread)
         elif found is not None:
             yield Inside(found, found.events, thread)
 
 
-def _innermost(frame: FrameType | None) -> AttachedQuery | CommandState | None:
+def _innermost(frame: FrameType | None) -> AttachedQuery | LoopCommand | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file in (_QUERIES, _COMMANDS):  # of no other frame the variables are looked at: they may be anything
             held = frame.f_locals
-            for name, kind in (("self", AttachedQuery), ("outcome", CommandState)):
-                if isinstance(found := held.get(name), kind):
-                    return found
+            if isinstance(found := held.get("self"), AttachedQuery | LoopCommand):
+                return found
         frame = frame.f_back
     return None

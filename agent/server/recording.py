@@ -21,7 +21,7 @@ from looptap.agent.server.subscription import finished
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.replies import RecordedStreamStats, RecordingStats
+from looptap.protocol.replies import CommandRecord, RecordedStreamStats, RecordingStats
 from looptap.store.layout.run_path import store_path
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
@@ -149,15 +149,14 @@ class RunRecorder:
         return RecordingStats(file=str(self.writer.path), streams=streams, **self.writer.counters())
 
 
-def command_of(record: dict[str, Any]) -> QueuedCommand:
+def command_of(record: CommandRecord) -> QueuedCommand:
     """A command on record as it is kept, and as a value of the stream of all commands."""
-    error = record["error"]
-    new = record["new"] if record["result"] is None else record["result"]
+    new = record.new if record.result is None else record.result
     return QueuedCommand(
-        record["id"], record["time"] + time.monotonic() - time.time(), record["time"], record["event"],
-        record["number"], record["client"], f"{record['what']} {record['name']}".rstrip(), record["old"], new,
-        f"{record['outcome']}: {error}" if error else record["outcome"],
-        {name: record[name] for name in ("value", "schedule", "checkpoint")},
+        record.id, record.time + time.monotonic() - time.time(), record.time, record.event, record.number,
+        record.client, f"{record.what} {record.name}".rstrip(), record.old, new,
+        f"{record.outcome}: {record.error}" if record.error else record.outcome,
+        {"value": record.value, "schedule": record.schedule, "checkpoint": record.checkpoint},
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from looptap.agent.control.command import LoopCommand
 from looptap.agent.control.command_handlers import CommandService
-from looptap.agent.control.command_log import CommandState
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.loop.event_sources import EventSources
@@ -69,7 +69,7 @@ class RequestDispatcher:
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, post, self.sessions, limits, self._send, run.rank, self.history)
         self.liveness = LoopLiveness(taps, self._owner)
-        self._outcomes: deque[CommandState] = deque()
+        self._finished_commands: deque[LoopCommand] = deque()
         self.commands = CommandService(self.queries, taps, groups, limits, self._finished)
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect)
         self.subscriptions = SubscriptionManager(
@@ -134,8 +134,8 @@ class RequestDispatcher:
         self.io_seconds = time.thread_time()
         self.sources.backlog.catch_up()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
-        while self._outcomes:
-            self._report(self._outcomes.popleft())
+        while self._finished_commands:
+            self._report(self._finished_commands.popleft())
         sinks = self.queues.collect()
         self.exporter.heard(sinks)
         if self.recorder is not None:
@@ -149,7 +149,7 @@ class RequestDispatcher:
     def is_idle(self) -> bool:
         """Have what comes next ring the bell; False if something is there to be sent already."""
         self.queues.wakeup_pending = False
-        waits = self.queues.ready or self.sources.backlog.waits() or self._outcomes
+        waits = self.queues.ready or self.sources.backlog.waits() or self._finished_commands
         self.queues.wakeup_pending = bool(waits or self.exporter.news())
         return not self.queues.wakeup_pending
 
@@ -295,7 +295,8 @@ class RequestDispatcher:
                 self._done(client, message, self.access_grants.revoke(message.share))
                 self._tidy()
             case m.Call() | m.Command() | m.Agree():
-                self.commands.handle(client.name, message, client.peer)
+                if (answer := self.commands.handle(client.name, message, client.peer)) is not None:
+                    self._done(client, message, answer)
             case m.Got():
                 held = client.is_stalled(time.monotonic(), self.exporter.window()(client))
                 client.got_bytes = min(message.total, client.sent_bytes)
@@ -306,9 +307,9 @@ class RequestDispatcher:
             case m.GetStacks():
                 self._done(client, message, self.statistics.stacks())
             case m.GetControls():
-                self._done(client, message, self.commands.describe())
+                self._done(client, message, self.commands.job.describe())
             case m.GetCommands():
-                self._done(client, message, list(self.commands.commands.records))
+                self._done(client, message, self.commands.commands.records)
             case m.GetShares():
                 self._done(client, message, self.access_grants.describe(self.sessions))
             case m.GetClock():
@@ -321,20 +322,20 @@ class RequestDispatcher:
             case _:  # a Beat needs no answer
                 pass
 
-    def _finished(self, outcome: CommandState) -> None:
-        self._outcomes.append(outcome)
+    def _finished(self, command: LoopCommand) -> None:
+        self._finished_commands.append(command)
         self.queues.wake_now()
 
-    def _report(self, outcome: CommandState) -> None:
-        if not outcome.on_record:
-            outcome.on_record = True
-            command = command_of(outcome.record)
-            self.declared_streams.command(command)
+    def _report(self, command: LoopCommand) -> None:
+        if not command.reported:
+            command.reported = True
+            kept = command_of(command.record)
+            self.declared_streams.command(kept)
             if self.recorder is not None:
-                self.recorder.writer.command(command)
-        asked, outcome.asked_by = outcome.asked_by, []
-        for asker in asked:
-            self._reply(asker.peer, outcome.reply(asker))
+                self.recorder.writer.command(kept)
+        requesters, command.requesters = command.requesters, []
+        for requester in requesters:
+            self._reply(requester.peer, command.reply(requester))
 
     def _tidy(self) -> None:
         self.queues.changed = False  # before the look: a query that changes from now on is looked at the next time

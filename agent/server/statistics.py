@@ -22,7 +22,7 @@ class StatisticsReporter:
 
     def stacks(self) -> StackReport:
         """Report where each thread of the job is, and whether its loop moves."""
-        liveness, pause = self._service.liveness, self._service.commands.pause
+        liveness, pause = self._service.liveness, self._service.commands.job.pause
         return StackReport(stacks(), liveness.report(), pause.seconds(), liveness.age(), liveness.as_info())
 
     def events(self, client: ClientSession) -> dict[str, int]:
@@ -41,7 +41,7 @@ class StatisticsReporter:
         idle = pulse.idle()
         ages = {name: age for name, age in pulse.ages().items() if name in events}
         inside = "" if client.viewer or not pulse.inside else str(pulse.inside[0])
-        return m.Beat(events, idle, self._service.commands.pause.seconds(), confirm, ages, inside)
+        return m.Beat(events, idle, self._service.commands.job.pause.seconds(), confirm, ages, inside)
 
     def stats(self) -> AgentStats:
         """Collect all counters of the agent."""
@@ -66,8 +66,8 @@ class StatisticsReporter:
             withheld=sum(s.query.withheld for s in streams if s.reader is None),
             refused_messages=service.refused,
             events_in_cuda_graphs=torch_state.captured,
-            paused=service.commands.pause.seconds(),
-            paused_before=service.commands.pause.total,
+            paused=service.commands.job.pause.seconds(),
+            paused_before=service.commands.job.pause.total,
             store=None if service.recorder is None else service.recorder.stats(),
             io_seconds=service.io_seconds,
             io_share=service.budget.io,

@@ -32,6 +32,7 @@ ALLOWED = Path(__file__).with_name("allowed.txt")
 TESTS = {
     "agent/control/rank_consensus.py": "test_agreement.py test_cancelling.py",
     "agent/loop/overhead_budget.py": "test_budget.py",
+    "agent/control/command.py": "test_controls.py test_cancelling.py test_agreement.py test_interrupts.py",
     "agent/control/command_log.py": "test_controls.py test_cancelling.py test_agreement.py",
     "agent/server/exporter.py": "test_back_off.py test_stream.py test_queries.py test_standing.py test_sharing.py",
     "agent/handoff/value_queue.py": "test_queries.py test_standing.py test_stream.py",

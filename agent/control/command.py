@@ -1,0 +1,262 @@
+"""A command: what a client wants done once, on the loop thread, at an event of a named type.
+
+It is validated on the I/O thread and applied on the loop thread; its record is immutable and replaced as a whole, so
+that either thread reads one that is consistent. Which thread decides what becomes of a command is settled by `claim`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from looptap.agent.control.job_hooks import JobHooks, short
+from looptap.agent.loop.guard.torch_state import TorchStateGuard
+from looptap.protocol import messages as m
+from looptap.protocol.codec import pack
+from looptap.protocol.errors import LimitReached
+from looptap.protocol.replies import PENDING, CommandRecord
+from looptap.streams.errors import CommandCancelled, ControlError, InDoubt, LooptapError
+from looptap.streams.events import Event
+from looptap.streams.expressions import format_error
+from looptap.streams.values.snapshots import Pending, snapshot
+
+MAX_TEXT_CHARACTERS = 4000
+"""Characters of a traceback, an error or a text that a record keeps."""
+CALL = "call"
+DONE, FAILED, REFUSED = "done", "failed", "refused"
+DOUBTFUL, CANCELLED = "in doubt", "cancelled"
+"""Outcomes of a record beside `PENDING`: it ran, it raised, it was not allowed to run, it did not run here but
+may have run on other ranks, it was cancelled."""
+NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is done."
+INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
+
+Then: TypeAlias = Callable[[], None]
+"""What the loop thread has to do when the event is over: wait, or raise."""
+
+
+class Requester(NamedTuple):
+    """Who wants to know what came of a command."""
+
+    peer: bytes
+    request: int
+    whole: bool = True
+    """True for the record, False for the result alone."""
+    anyhow: bool = False
+    """True for the record of a command that failed, too; else its error is the answer."""
+
+
+class CommandResult(NamedTuple):
+    """What a command returned, and what is to be done when its event is over."""
+
+    value: Any = None
+    then: Then | None = None
+
+
+class Vote(Protocol):
+    """The decision of several ranks on one command."""
+
+    def await_decision(self, command: LoopCommand, event: Event) -> None:
+        """Wait until the ranks have decided, and return if it is to be done. Raises LooptapError otherwise."""
+
+
+class LoopCommand:
+    """Base of all commands. A kind of command says how it is checked and what it does."""
+
+    randomness = True
+    """Whether the state of random number generators is restored afterwards."""
+
+    def __init__(self, job: JobHooks, record: CommandRecord, finished: Callable[[LoopCommand], None]) -> None:
+        self.job, self.record = job, record
+        self.requesters: list[Requester] = []
+        """Who waits for the outcome."""
+        self.source = ""
+        """Text of the code that it runs, for tracebacks."""
+        self.vote: Vote | None = None
+        """What has to be decided before it is applied; None for a command of one rank."""
+        self.waits = False
+        """True while it waits for its event."""
+        self.over = self.reported = False
+        """Whether something has become of it, and whether that was handed to the store and the stream of commands."""
+        self.overdue = 0.0
+        """Seconds that it has run, once they are many."""
+        self.kind = CALL
+        """Name of the error class that a client raises for `error`."""
+        self.value: Any = None
+        self.size = 0
+        """Bytes of the value."""
+        self.error = self._traceback = ""
+        self._finished = finished
+        self._begun = False
+        self._claims: list[object] = []
+
+    # ------------------------------------------------------------ what a kind of command defines
+
+    def check(self) -> tuple[str, ...]:
+        """Check the request, completing the record. Return the events at which it is safe; empty: any. I/O thread.
+
+        Raises LooptapError.
+        """
+        raise NotImplementedError
+
+    def apply(self, event: Event) -> CommandResult:
+        """Do it. Loop thread, inside `emit`, its torch state preserved. What it raises is the outcome."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let go of everything that only `apply` needs: records outlive what they tell of."""
+
+    # ------------------------------------------------------------ the life of a command
+
+    def validate(self) -> None:
+        """Check it and settle its event. I/O thread, or the loop thread for a command of the host. Raises LooptapError.
+
+        After that it can be applied at any event of type ``record.on``.
+        """
+        safe, wanted = self.check(), self.record.on
+        if wanted and safe and wanted not in safe:
+            allowed = " or ".join(map(repr, safe))
+            name = self.record.name or self.record.what
+            raise ControlError(f"{name} may be done at {allowed} events only, not at {wanted!r:.80}.")
+        self.note(on=wanted or (safe[0] if safe else self.job.default_event))
+        if self.record.checkpoint:
+            self.job.saving()
+
+    def note(self, **changes: Any) -> None:
+        """Replace the record by one with these ``changes``."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+
+    def claim(self, by: object) -> bool:
+        """Return whether ``by`` decides what becomes of it: True for the first, from whichever thread.
+
+        `append` is atomic under the GIL, and the first entry never changes: so the I/O thread, which may cancel a
+        command, and the loop thread, which is about to run it, need no lock to agree, and Ctrl-C can leave none taken.
+        """
+        self.waits = False
+        self._claims.append(by)
+        return self._claims[0] is by
+
+    def run(self, event: Event) -> Then | None:
+        """Apply it unless it was claimed already, and report the outcome. Loop thread. Raises nothing but Ctrl-C."""
+        me = object()
+        try:
+            return self._run(event) if self.claim(me) else None
+        except KeyboardInterrupt:
+            # Without an entry of ours Ctrl-C came before the claim: the command is still due, at the next event.
+            if self._claims and self._claims[0] is me:
+                self._interrupted()
+            raise
+
+    def settle(self, value: Any) -> None:
+        """Report it as done where it was accepted. I/O thread."""
+        self.claim(self)
+        self.value, self.over = value, True
+        self.note(outcome=DONE, result=value)
+        self._finished(self)
+
+    def give_up(self, error: LooptapError) -> None:
+        """Report that it will not run, because of ``error``; no effect if it has begun, or is over. Any thread."""
+        if not self.claim(self):
+            return
+        self.error, self.kind, self.over = str(error), type(error).__name__, True
+        self.note(outcome=_refusal(self.kind), error=self.error[:MAX_TEXT_CHARACTERS], time=time.time())
+        self.release()
+        self._finished(self)
+
+    def report(self, requester: Requester) -> None:
+        """Have the outcome sent to one more ``requester``, at once if there is one. I/O thread."""
+        self.requesters.append(requester)
+        if self.over:  # else the loop thread reports; if it has just begun to, both do, and the client ignores one
+            self._finished(self)
+
+    def forget(self, kept_bytes: int) -> None:
+        """Let go of the value, of which there are more than ``kept_bytes``; remember that it has run."""
+        self.value, self.size, self.kind = None, 0, LimitReached.__name__
+        self.error = f"This command has run; of all results {kept_bytes:,} bytes are kept, and this is older."
+
+    def reply(self, requester: Requester) -> m.Message:
+        """Build the answer to ``requester``."""
+        if self.error and not requester.anyhow:
+            return m.Failed(requester.request, self.kind, self.error, self._traceback)
+        try:
+            value = self.value.resolve() if type(self.value) is Pending else self.value
+            told = msgspec.structs.replace(self.record, result=value) if requester.whole else value
+            return m.Done(requester.request, msgspec.Raw(pack(told)))
+        except Exception as error:
+            return m.Failed(requester.request, type(error).__name__, str(error))
+
+    # ------------------------------------------------------------ inside
+
+    def _run(self, event: Event) -> Then | None:
+        then = None
+        self.note(event=event._source.name, number=event._number, time=time.time())
+        state = TorchStateGuard(randomness=self.randomness)
+        try:
+            with state:
+                self._begun = True
+                value, then = self._decide_and_apply(event)
+                self.value, self.size = snapshot(value)
+                self.job.observers.current().on_command()
+            self.note(outcome=DONE, result=None if self.record.what == CALL else self.value)
+        except KeyboardInterrupt as error:
+            state.restore()  # Ctrl-C may have come before the `with` has done that
+            self.error = _with_notes(INTERRUPTED, error)
+            raise
+        except LooptapError as error:
+            self.error = _with_notes(str(error), error)
+            self.kind = type(error).__name__ if isinstance(error, ControlError) else CALL
+        except BaseException as error:
+            self.error = _with_notes(f"{type(error).__name__}: {error}", error)
+            self._traceback = format_error(error, self.source)
+        self._conclude()
+        return then
+
+    def _decide_and_apply(self, event: Event) -> CommandResult:
+        if self.vote is not None:
+            self.vote.await_decision(self, event)
+        if self.record.checkpoint:
+            self._save(self.job.saving().function)
+        return self.apply(event)
+
+    def _save(self, function: Callable[[], Any]) -> None:
+        """Have the host make the checkpoint that was asked for; if it fails, nothing is changed."""
+        state = TorchStateGuard()
+        try:
+            with state:
+                self.note(saved=short(function()))
+        except BaseException as error:
+            state.restore()  # as above
+            error.add_note("This was the checkpoint before the change, which was not made.")
+            raise
+
+    def _interrupted(self) -> None:
+        """Report what has become of a command into which Ctrl-C came."""
+        if not self._begun:
+            self.error = NOT_BEGUN
+        elif not self.error and self.record.outcome == PENDING:
+            self.error = INTERRUPTED
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Put on record what has become of it, and report that. A second call changes nothing."""
+        if self.error:
+            became = FAILED if self.kind == CALL else _refusal(self.kind)
+            self.note(
+                outcome=became, error=self.error[:MAX_TEXT_CHARACTERS],
+                traceback=self._traceback[-MAX_TEXT_CHARACTERS:],
+            )  # fmt: skip
+        self.vote = None
+        self.release()
+        self.over = True
+        self._finished(self)
+
+
+def _refusal(kind: str) -> str:
+    """The outcome of a command that was not done, by the class of the error that says why."""
+    return {InDoubt.__name__: DOUBTFUL, CommandCancelled.__name__: CANCELLED}.get(kind, REFUSED)
+
+
+def _with_notes(text: str, error: BaseException) -> str:
+    return " ".join([text, *getattr(error, "__notes__", ())])

@@ -1,0 +1,233 @@
+"""The kinds of commands: set a control, call a trigger, save a checkpoint, stop, pause, run code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from looptap.agent.control.command import CommandResult, LoopCommand
+from looptap.agent.control.controls import BoundControl
+from looptap.agent.control.job_hooks import JobHooks, Trigger, short
+from looptap.agent.control.optimizer_controls import FREEZE, SCALE
+from looptap.agent.control.process_group import group
+from looptap.agent.queries.code_loading import code_of
+from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.protocol import messages as m
+from looptap.protocol.replies import CommandRecord
+from looptap.streams.errors import ControlConflict, ControlError, QueryError
+from looptap.streams.events import Event
+from looptap.streams.expressions import nearest
+from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.operators.pipeline import Mapped
+
+
+class SetControl(LoopCommand):
+    """Set a control to a value, if nobody has changed it since the client saw its version ``expected``."""
+
+    expected: int | None = None
+
+    def check(self) -> tuple[str, ...]:
+        """Check the value against the control's declaration, and the version. Raises ControlError."""
+        control = self.job.controls.find(self.record.name)
+        self.note(value=control.control.checked(self.record.value, self.record.name))
+        _check_schedule(control, self.record.schedule)
+        self._check_version()
+        return control.control.at
+
+    def apply(self, event: Event) -> CommandResult:
+        """Set it; both checks are repeated, since the exposed object may be another one by now."""
+        self._check_version()
+        control = self.job.controls.find(self.record.name)
+        return self._set(control, control.control.checked(self.record.value, self.record.name))
+
+    def _check_version(self) -> None:
+        if conflict := self.job.controls.changes.conflict(self.record.name, self.expected):
+            raise ControlConflict(conflict)
+
+    def _set(self, control: BoundControl, value: Any) -> CommandResult:
+        old = control.value()
+        self.note(old=old)
+        try:
+            control.set(value, self.record.schedule)
+            new = control.value()
+            if isinstance(value, str) and not isinstance(new, str):
+                new = value  # a word such as "auto" says more than the number that it stands for
+        except BaseException as error:
+            error.add_note(_put_back(control, old))
+            raise
+        self.note(new=new, version=self.job.controls.changes.note(control.name, self.record.client, new))
+        return CommandResult()
+
+
+class RestoreControl(SetControl):
+    """Set a control back to a value that it had when the job was saved; what a schedule does is in its own state."""
+
+    def check(self) -> tuple[str, ...]:
+        """Check the value alone: the host itself asks, at the event of its choice. Raises ControlError."""
+        control = self.job.controls.find(self.record.name)
+        self.note(value=control.control.checked(self.record.value, self.record.name))
+        return ()
+
+    def apply(self, event: Event) -> CommandResult:
+        """Set it."""
+        return self._set(self.job.controls.find(self.record.name), self.record.value)
+
+
+class CallTrigger(LoopCommand):
+    """Call a function of the host, which has a name."""
+
+    _trigger: Trigger | None = None
+
+    def check(self) -> tuple[str, ...]:
+        """Find the function. Raises ControlError."""
+        name, triggers = self.record.name, self.job.triggers
+        self._trigger = triggers.get(name)
+        if self._trigger is None:
+            near = nearest(name, triggers)
+            raise ControlError(
+                f"this job has no trigger {name!r:.80}; there are: {', '.join(triggers) or 'none'}."
+                f"{' ' * bool(near)}{near}"
+            )
+        return self._trigger.at
+
+    def apply(self, event: Event) -> CommandResult:
+        """Call it."""
+        assert self._trigger is not None
+        return CommandResult(short(self._trigger.function()))
+
+    def release(self) -> None:
+        """Let go of the function."""
+        self._trigger = None
+
+
+class SaveCheckpoint(CallTrigger):
+    """Have the host make a checkpoint."""
+
+    def check(self) -> tuple[str, ...]:
+        """Find the function that makes it. Raises ControlError."""
+        self._trigger = self.job.saving()
+        self.note(checkpoint=False)  # it is one itself
+        return self._trigger.at
+
+
+class StopLoop(LoopCommand):
+    """Ask the loop to end: by ``on_stop``, raised out of `emit`, and by `Agent.stop_requested`."""
+
+    def check(self) -> tuple[str, ...]:
+        """Note on record if the loop may not notice."""
+        if self.job.on_stop is None and not self.job.stop_looked_at:
+            self.note(
+                note="asked; the job ends only if its loop reads agent.stop_requested, which it has not done so far "
+                "(it has given no on_stop=)"
+            )
+        return ()
+
+    def apply(self, event: Event) -> CommandResult:
+        """Note that it was asked for, and have ``on_stop`` raised when the event is over."""
+        self.job.stop_requested = True
+        return CommandResult(None, None if self.job.on_stop is None else self._leave)
+
+    def _leave(self) -> None:
+        assert self.job.on_stop is not None
+        raise self.job.on_stop()
+
+
+class PauseLoop(LoopCommand):
+    """Have the loop wait inside `emit` when the event is over, for ``value`` seconds or until it is resumed."""
+
+    _observer = LoopObserver()
+
+    def check(self) -> tuple[str, ...]:
+        """Settle for how long. Raises ControlError where the host does not allow it."""
+        self.note(value=self.job.pause.allowed(self.record.value, group(), self.record.agreed))
+        self._resumes = self.job.pause.resumes
+        return ()
+
+    def apply(self, event: Event) -> CommandResult:
+        """Have the loop wait once the event is over."""
+        self._observer = self.job.observers.current()  # whoever closes the agent meanwhile lets go of what is exposed
+        return CommandResult(self.record.value, self._wait)
+
+    def _wait(self) -> None:
+        pause, before = self.job.pause, self.job.pause.total
+        try:
+            pause.wait(self.record.value, self._resumes)
+        finally:  # after Ctrl-C, too
+            self.job.exclude_pause(pause.total - before)
+            self._observer.on_pause(pause.total - before)
+            self._observer = LoopObserver()
+
+
+class RunCode(LoopCommand):
+    """Run code of a client at one event."""
+
+    randomness = False
+
+    def __init__(
+        self, job: JobHooks, record: CommandRecord, finished: Callable[[LoopCommand], None], code: m.Code,
+        queries: QueryRegistry,
+    ) -> None:  # fmt: skip
+        super().__init__(job, record, finished)
+        self._queries = queries
+        self._code: m.Code | None = code
+        self._pipeline: Mapped | None = None
+
+    def check(self) -> tuple[str, ...]:
+        """Compile it. Raises QueryError."""
+        assert self._code is not None
+        pipeline = self._queries.compiled(code_of(self._code))
+        if not isinstance(pipeline, Mapped):
+            raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
+        self._pipeline, self.source = pipeline, pipeline.text
+        self.note(name=pipeline.text[:200], value=self._code.text or None)
+        self._code = None
+        return ()
+
+    def apply(self, event: Event) -> CommandResult:
+        """Evaluate it."""
+        assert self._pipeline is not None
+        outputs = self._pipeline.push(event, event.event_number, event.event_time)
+        return CommandResult(outputs[-1][1] if outputs else None)
+
+    def release(self) -> None:
+        """Let go of the code."""
+        self._code = self._pipeline = None
+
+
+class UnknownCommand(LoopCommand):
+    """A command of a name that this version does not know."""
+
+    def check(self) -> tuple[str, ...]:
+        """Raise ControlError."""
+        raise ControlError(f"there is no command {self.record.what!r:.80}; there are: {', '.join(BY_NAME)}.")
+
+
+BY_NAME: dict[str, type[LoopCommand]] = {
+    "set": SetControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop, "pause": PauseLoop,
+}  # fmt: skip
+"""The kinds that a client asks for by a word; code comes in a message of its own."""
+
+
+def _check_schedule(control: BoundControl, schedule: str) -> None:
+    if control.refusal:
+        raise ControlError(f"{control.name}: {control.refusal}")
+    if schedule and (control.schedules is None or schedule not in (SCALE, FREEZE)):
+        drives = "no schedule drives it" if control.schedules is None else f"it is {SCALE!r} or {FREEZE!r}"
+        raise ControlError(f"{control.name}: schedule={schedule!r:.80}, but {drives}.")
+    if control.schedules and not schedule:
+        raise ControlError(
+            f"{control.name} is driven by {control.schedules}. Say what is to become of the schedule: {SCALE!r}, it "
+            f"continues from the new value, scaled by the same factor to its end; {FREEZE!r}, the new value stays."
+        )
+
+
+def _put_back(control: BoundControl, old: Any) -> str:
+    """Undo a change that failed halfway, where that is possible; return a sentence on the value now."""
+    try:
+        if control.value() != old:
+            control.set(old, FREEZE if control.schedules else "")
+        if control.value() == old:
+            return f"The value is as it was: {old!r:.80}."
+        return f"The value was {old!r:.80} and is {control.value()!r:.80} now."
+    except Exception as error:
+        return f"The value was {old!r:.80}; whether it still is cannot be told ({type(error).__name__}: {error})."

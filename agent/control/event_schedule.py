@@ -1,0 +1,68 @@
+"""A schedule of what is to be done at which event number, for one type of events."""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from operator import itemgetter
+from typing import Protocol
+
+from looptap.agent.control.command import Then
+from looptap.agent.loop.event_sources import DeferredActions
+from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.streams.events import Event
+
+
+class Scheduled(Protocol):
+    """What can be put on a schedule, such as a command."""
+
+    def run(self, event: Event) -> Then | None:
+        """Do it; called again at a later event if Ctrl-C came into it, and then does nothing that it has begun."""
+
+
+class EventSchedule:
+    """What waits for events of the type ``on``, in the order of their numbers: the same order on every rank."""
+
+    def __init__(self, queries: QueryRegistry, on: str) -> None:
+        self._queries, self._on = queries, on
+        self.pending: list[tuple[int, str, Scheduled]] = []
+        """In the order of their events, and of their ids."""
+        self._running: Scheduled | None = None  # done, or left by Ctrl-C
+        self._lock = threading.Lock()
+        self._waits = False
+
+    def add(self, number: int, id: str, scheduled: Scheduled) -> None:
+        """Have ``scheduled`` run at event ``number``, or at the next one if that was passed. Any thread."""
+        with self._lock:
+            insort(self.pending, (number, id, scheduled), key=itemgetter(0, 1))
+            if self._waits:
+                return
+            self._waits = True
+        self._queries.at_next(self._on, self.run)
+
+    def drop(self, id: str) -> int:
+        """Take one off the schedule; return the number of its event, 0 if the loop thread has taken it. I/O thread."""
+        with self._lock:
+            number = next((number for number, known, _ in self.pending if known == id), 0)
+            self.pending = [one for one in self.pending if one[1] != id]
+            return number
+
+    def run(self, event: Event) -> Then | None:
+        """Run what is due, and come back at the next event if there is more. Loop thread."""
+        thens = []
+        while (scheduled := self._running or self._next(event._number)) is not None:
+            if (then := scheduled.run(event)) is not None:
+                thens.append(then)
+            self._running = None
+        with self._lock:
+            self._waits = again = len(self.pending) > 0
+        if again:  # after Ctrl-C it is called at the next event anyway
+            self._queries.at_next(self._on, self.run)
+        return DeferredActions(thens).run if thens else None
+
+    def _next(self, number: int) -> Scheduled | None:
+        with self._lock:
+            if self.pending and self.pending[0][0] <= number:
+                self._running = self.pending[0][2]
+                del self.pending[0]
+            return self._running

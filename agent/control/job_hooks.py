@@ -1,0 +1,117 @@
+"""What a job lets clients do: its controls, triggers, checkpoint function, pause, stop; and whom it tells of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from looptap.agent.control.controls import BoundControls
+from looptap.agent.control.pause import Pause
+from looptap.agent.control.process_group import group
+from looptap.agent.loop.event_sources import EventSources
+from looptap.streams.control import Control
+from looptap.streams.errors import ControlError, LooptapError
+from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.values.snapshots import snapshot
+
+MAX_RESULT_BYTES = 10_000
+"""Bytes of what a host's function returns that are kept on record."""
+
+log = logging.getLogger("looptap")
+
+
+class Trigger(NamedTuple):
+    """A function of the host that clients can have called."""
+
+    function: Callable[[], Any]
+    at: tuple[str, ...]
+    doc: str
+
+
+class JobHooks:
+    """What the host declares for clients, and the objects of it that are told of commands and pauses."""
+
+    def __init__(self, sources: EventSources, default_event: str) -> None:
+        self.default_event = default_event
+        """The event type of a command that names none and is safe at any."""
+        self.controls = BoundControls(lambda: sources.exposed)
+        self.triggers: dict[str, Trigger] = {}
+        self.checkpoint: Trigger | None = None
+        self.pause = Pause()
+        self.on_stop: Callable[[], BaseException] | None = None
+        self.stop_requested = False
+        self.stop_looked_at = False
+        """Whether the host has ever read `Agent.stop_requested`."""
+        self.observers = ExposedObservers(sources.exposed)
+        self.exclude_pause = sources.exclude_pause
+
+    def saving(self) -> Trigger:
+        """Return what makes a checkpoint. Raises ControlError if the host has not said."""
+        if self.checkpoint is None:
+            raise ControlError("this job has not said how to make a checkpoint: agent.checkpoint(function).")
+        return self.checkpoint
+
+    def describe(self) -> dict[str, Any]:
+        """What can be done in this job, as plain data."""
+        return {
+            "controls": self.controls.describe(),
+            "triggers": {name: trigger.doc for name, trigger in self.triggers.items()},
+            "checkpoint": self.checkpoint is not None,
+            "may_pause": self.pause.most(group()),
+        }
+
+    def close(self) -> None:
+        """Let go of what is the host's, and end a pause."""
+        self.pause.resume()
+        self.triggers.clear()
+        self.controls = BoundControls(dict)
+        self.checkpoint = None
+
+
+class ExposedObservers:
+    """The `LoopObserver`s among what one agent exposes. Loop thread only."""
+
+    def __init__(self, exposed: Mapping[str, Any]) -> None:
+        self._exposed = exposed
+
+    def current(self) -> LoopObserver:
+        """Return one observer that stands for all that are exposed now."""
+        found = {id(one): one for one in list(self._exposed.values()) if issubclass(type(one), LoopObserver)}
+        return _EachOf(tuple(found.values()))
+
+
+class _EachOf(LoopObserver):
+    """Several observers as one. What one of them raises is logged, and the others are called nevertheless."""
+
+    def __init__(self, observers: tuple[LoopObserver, ...]) -> None:
+        self._observers = observers
+
+    def on_command(self) -> None:
+        self._call(lambda observer: observer.on_command())
+
+    def on_pause(self, seconds: float) -> None:
+        self._call(lambda observer: observer.on_pause(seconds))
+
+    def _call(self, method: Callable[[LoopObserver], None]) -> None:
+        for observer in self._observers:
+            try:
+                method(observer)
+            except Exception as error:
+                log.warning("looptap: %s of an exposed object raised %r.", type(observer).__name__, error)
+
+
+def short(value: Any) -> Any:
+    """Return what a function of the host returned, as plain data if that is possible and small; else its repr."""
+    try:
+        return snapshot(value, MAX_RESULT_BYTES)[0]
+    except LooptapError:
+        return f"{value!r:.200}"
+
+
+def checked_trigger(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
+    """Return a function of the host as a trigger. Raises ControlError."""
+    if not callable(function):
+        raise ControlError(f"{what} is a function without arguments, not {function!r:.80}.")
+    doc = doc or (getattr(function, "__doc__", None) or "").strip().split("\n")[0]
+    return Trigger(function, Control(at=at).at, doc)
