@@ -48,7 +48,7 @@ def main(
     for rank, found in answers.items():
         if not (as_json or isinstance(found, LooptapError)):
             print(f"{'' if rank == min(answers) else chr(10)}rank {rank}")
-            _show(answer, run)
+            _show(found, run)
     return complain("; ".join(f"rank {rank}: {error}" for rank, error in silent.items())) if silent else DONE
 
 
