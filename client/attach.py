@@ -16,6 +16,7 @@ from looptap.client.directory.ranks_of_job import group_by_job
 from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.rank_numbers import numbered
+from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
 from looptap.client.transport.failover import FailoverTransport
@@ -35,6 +36,8 @@ from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.messages import RunInfo
 from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
+
+_RELAY_START_TIMEOUT_SECONDS = 20.0  # seconds more for a relay to start
 
 logger = logging.getLogger("looptap")
 
@@ -168,16 +171,16 @@ def _listed(found: Found) -> RunListing:
 # ---------------------------------------------------------------- attaching
 
 
-def _attach(listed: RunListing, timeout: float, follow: bool) -> Run:
+def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] | None = None) -> Run:
     file = listed.usable()
     link = _link(listed, follow)
     transport = (
         FailoverTransport(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
     )
     try:
-        run = Run(transport, run=file.run, timeout=timeout, follow=follow)
-        run._ranks = Ranks(run, _FileRankDirectory(listed))
-        return run
+        return Run(
+            transport, run=file.run, timeout=timeout, follow=follow, siblings=_FileRankDirectory(listed), ranks=ranks
+        )
     except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
 
@@ -207,8 +210,11 @@ class _FileRankDirectory:
             return dict.fromkeys(range(run.ranks), self._listed.route.name)
         return {rank: each.host for rank, each in self._members(run).items()}
 
-    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
-        """The command that starts a relay for ``ranks`` on their host. Raises NoSuchRun."""
+    def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Run:
+        """Start a relay for ``ranks`` on their host, and attach to it. Raises NoSuchRun, NoAnswer."""
+        return Run(MergeRelayTransport(self._relay(run, ranks)), timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
+
+    def _relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
         asked = ",".join(map(str, ranks))
         if self._listed.route is not None:
             return relay_of(self._listed.route.name, run.id, asked)
@@ -218,17 +224,17 @@ class _FileRankDirectory:
             [lowest.host], words
         )  # fmt: skip
 
-    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
-        """The run of another rank. Raises what `attach` raises, NoSuchRun where there is no such rank."""
+    def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Run]) -> Run:
+        """Attach to another of the ``ranks``. Raises what `attach` raises, NoSuchRun where there is no such rank."""
         route = self._listed.route
         if route is not None:
             self._behind[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
-            return _attach(self._behind[rank], timeout, follow)
+            return _attach(self._behind[rank], timeout, ranks.follow, ranks)
         members = self._members(run)
         if rank not in members:
             there = numbered(members)
             raise NoSuchRun(f"The run {run.id} has no agent on rank {rank}; there is one on: {there}.")
-        return _attach(members[rank], timeout, follow)
+        return _attach(members[rank], timeout, ranks.follow, ranks)
 
     def _members(self, run: RunInfo) -> Mapping[int, RunListing]:
         """The ranks as their files tell at this moment."""

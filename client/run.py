@@ -1,26 +1,33 @@
-"""`Run`: a running job as its client sees it: streams of answers, commands, signs of life."""
+"""`Run`: a running job as its client sees it.
+
+A run owns its parts and shows them to users: the `Session` with the agent, the `Ranks` of the job, and what changes
+the job (`ControlClient`) or shows it to others (`SharingClient`). The parts never hold the run, so that a run that
+nobody uses is closed at once.
+"""
 
 from __future__ import annotations
 
-import os
-import weakref
+import functools
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Never
+from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 import msgspec
 
-from looptap.client.control.commands import RankReports, Which
-from looptap.client.control.grants import SharingClient
+from looptap.client.control.commands import ControlClient
+from looptap.client.control.controls import Controls, Records
+from looptap.client.control.grants import Share, SharingClient
 from looptap.client.ranks.over_ranks import over_ranks, skew
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, RankStream
-from looptap.client.ranks.ranks import ALL, NoRankDirectory, Ranks
-from looptap.client.session.session import OPEN
+from looptap.client.ranks.ranks import ALL, NoRankDirectory, RankDirectory, Ranks
+from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
-from looptap.client.streams.code import code_of, name_of
+from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.live import LiveStream
+from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
-from looptap.protocol.errors import LimitReached, NotAllowed
+from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import AgentStats, StackReport, StreamInfo
 from looptap.streams.errors import QueryError
@@ -28,10 +35,22 @@ from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 
-_HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Run(SharingClient):
+def _forward(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method of a part a method of the run, with its signature and docstring."""
+
+    @functools.wraps(method)
+    def forward(run: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(getattr(run, part), *args, **kwargs)
+
+    forward.__qualname__ = f"Run.{method.__name__}"
+    return forward
+
+
+class Run:
     """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
@@ -43,16 +62,32 @@ class Run(SharingClient):
     `stream(name)`), and anything else raises NotAllowed.
     """
 
-    _ranks: Ranks | None = None
+    def __init__(
+        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False,
+        siblings: RankDirectory[Run] | None = None, ranks: Ranks[Run] | None = None,
+    ) -> None:  # fmt: skip
+        self.session = Session(transport, run=run, timeout=timeout, follow=follow)
+        """The conversation with the agent, for the parts of looptap itself."""
+        self._ranks = Ranks(self, siblings or NoRankDirectory()) if ranks is None else ranks
+        self._control = ControlClient(self.session, self._ranks)
+        self._sharing = SharingClient(self.session)
 
     # ------------------------------------------------------------ what is known
 
     @property
-    def ranks(self) -> Ranks:
+    def ranks(self) -> Ranks[Run]:
         """The ranks of the job by number, each a `Run` of its own that is reached when it is first asked for."""
-        if self._ranks is None:
-            self._ranks = Ranks(self, NoRankDirectory())
         return self._ranks
+
+    @property
+    def info(self) -> m.RunInfo:
+        """What the run says of itself: id, name, host, pid, rank, versions."""
+        return self.session.info
+
+    @property
+    def role(self) -> str:
+        """The role of this client: operator or viewer."""
+        return self.session.role
 
     @property
     def name(self) -> str:
@@ -63,6 +98,39 @@ class Run(SharingClient):
     def id(self) -> str:
         """The name, the start time and a random part: no two runs share it."""
         return self.info.id
+
+    @property
+    def state(self) -> str:
+        """live, lost, silent, ended or failed."""
+        return self.session.state
+
+    @property
+    def reason(self) -> str:
+        """Why the run is in its state; empty while it is live."""
+        return self.session.reason
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the loop's last event, by the agent's own clock, to about a second.
+
+        Before the first event: since the agent began.
+        """
+        return self.session.vitals.idle
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the agent gave a sign of life; it gives one each second, also while the loop stands still."""
+        return self.session.vitals.silence
+
+    @property
+    def losses(self) -> int:
+        """How often the link was lost."""
+        return self.session.losses
+
+    @property
+    def refused_messages(self) -> int:
+        """Messages of the agent that were malformed, or belong to no stream."""
+        return self.session.refused_messages
 
     @property
     def alive(self) -> bool:
@@ -81,30 +149,30 @@ class Run(SharingClient):
         >>> [(stream.name, stream.query, stream.unit) for stream in run.streams]
         [('loss', 'step, loss', 'nats')]
         """
-        return self._inquire(m.GetStreams, "The question for the declared streams", 5.0)
+        return self.session.inquire(m.GetStreams, "The question for the declared streams", 5.0)
 
     @property
     def attached(self) -> list[LiveStream]:
         """The live streams of this client."""
-        return [stream for _, stream in self._living()]
+        return [stream for _, stream in self.session.streams.living() if isinstance(stream, LiveStream)]
 
     @property
     def paused(self) -> float:
         """For how many seconds the loop has paused, as the newest beat of the agent tells; 0 if it does not."""
-        return self._vitals.paused
+        return self.session.vitals.paused
 
     @property
     def inside(self) -> str:
         """The query or command that the loop has been inside of for more than 5 s, with its client; else empty."""
-        return self._vitals.inside
+        return self.session.vitals.inside
 
     def events(self) -> dict[str, int]:
         """How many events of each type there were, as the newest beat of the agent tells: to about a second."""
-        return dict(self._vitals.events)
+        return dict(self.session.vitals.events)
 
     def ages(self) -> dict[str, float]:
         """Seconds since the last event of each type, by the agent's own clock, to about a second."""
-        return self._vitals.ages()
+        return self.session.vitals.ages()
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
@@ -113,7 +181,7 @@ class Run(SharingClient):
 
     def agent_stats(self, timeout: float = 5.0) -> AgentStats:
         """The same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s."""
-        return self._inquire(m.GetStats, "The question for the agent's counters", timeout)
+        return self.session.inquire(m.GetStats, "The question for the agent's counters", timeout)
 
     def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
         """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
@@ -133,10 +201,10 @@ class Run(SharingClient):
 
     def stack_report(self, timeout: float = 5.0) -> StackReport:
         """The same as `stacks` of one rank, as a struct. Raises NoAnswer after ``timeout`` s."""
-        return self._inquire(m.GetStacks, "The question for the stacks of the job", timeout)
+        return self.session.inquire(m.GetStacks, "The question for the stacks of the job", timeout)
 
     def __repr__(self) -> str:
-        facts = [f"{self.state}: {self.reason}" if self.reason else self.state, self._vitals.moving()]
+        facts = [f"{self.state}: {self.reason}" if self.reason else self.state, self.session.vitals.moving()]
         if self.paused:
             facts.append(f"paused for {self.paused:.0f} s")
         elif self.inside:
@@ -196,13 +264,13 @@ class Run(SharingClient):
         `looptap.client.ranks.rank_stream.RankStream`.
         Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
         """
-        _all_named("stream(query", unnamed)
+        all_named("stream(query", unnamed)
         if latency not in ("normal", "low"):
             raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
         plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
         attach = m.Attach(
-            self._requests.number(),
-            next(self._numbers),
+            self.session.requests.number(),
+            self.session.streams.number(),
             code_of(query),
             "batch" if on is None else on,
             window=_window(window),
@@ -229,23 +297,8 @@ class Run(SharingClient):
                 buffer_bytes=buffer_bytes, relay=relay,
             )  # fmt: skip
         stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
-        self._begin(stream, timeout)
+        self.session.begin(stream, timeout)
         return stream
-
-    def _begin(self, stream: LiveStream, timeout: float) -> None:
-        """Have the agent attach the query of a stream."""
-        attach = stream._attach
-        self._streams[attach.stream] = weakref.ref(stream)
-        self._vitals.asked(stream.text)
-        try:
-            answer = self._requests.send(self._in_my_role(attach), lasting=True, first=stream._attached)
-            self._requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
-            stream._have_history(min(timeout, _HISTORY_TIMEOUT_SECONDS))
-        except BaseException as error:
-            self._forget(attach.stream)
-            if not isinstance(error, QueryError | LimitReached):
-                self._detach(attach.stream)
-            raise
 
     def skew(
         self,
@@ -265,38 +318,60 @@ class Run(SharingClient):
         """
         return skew(self, on, ranks, every, patience=patience, timeout=timeout, buffer=buffer)
 
-    def call(
-        self,
-        function: str | Callable[..., Any],
-        *unnamed: Never,
-        on: str = "batch",
-        checkpoint: bool = False,
-        timeout: float = 30.0,
-        id: str | None = None,
-        ranks: Which = ALL,
-    ) -> Any:
-        """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
+    # ------------------------------------------------------------ what changes the job, or shows it to others
 
-        With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
-        Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
-        Asking again with that error's ``id`` returns the outcome and never runs the function twice.
-        On a run of several ranks it runs on all at one event, and returns a dict with the result of each; with
-        ``ranks=0`` there alone: what waits for the other ranks, a collective, would hang the job then.
+    @property
+    def controls(self) -> Controls:
+        """What can be set in the job, by name: value, bounds, unit, meaning, version.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> settings = {"lr": 0.1}
+        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), maximum=1, doc="the rate")
+        >>> run.controls["lr"].value
+        0.1
+        >>> list(run.controls)
+        ['lr']
         """
-        _all_named("call(function", unnamed)
-        id, code = id or os.urandom(16).hex(), code_of(function)
-        self._vitals.asked(name_of(function))
+        return self._control.controls
 
-        def message(run: Run, count: int) -> m.Call:
-            return m.Call(run._requests.number(), id, code, on, checkpoint, count)
+    @property
+    def commands(self) -> Records:
+        """The newest 1,000 commands of all clients, on record: when, where, by whom, what, old, new, outcome.
 
-        found = self._have_done(message, id, timeout, on, "code", ranks)
-        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, RankReports) else found
+        ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
+        """
+        return self._control.commands()
+
+    def commands_soon(self) -> Future[Any]:
+        """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
+        return self._control.commands_soon()
+
+    @property
+    def shares(self) -> list[Share]:
+        """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
+        return self._sharing.shares()
+
+    set = _forward("_control", ControlClient.set)
+    call = _forward("_control", ControlClient.call)
+    trigger = _forward("_control", ControlClient.trigger)
+    checkpoint = _forward("_control", ControlClient.checkpoint)
+    stop = _forward("_control", ControlClient.stop)
+    pause = _forward("_control", ControlClient.pause)
+    resume = _forward("_control", ControlClient.resume)
+    outcome = _forward("_control", ControlClient.outcome)
+    cancel = _forward("_control", ControlClient.cancel)
+    export = _forward("_sharing", SharingClient.export)
+    keep = _forward("_sharing", SharingClient.keep)
+    share = _forward("_sharing", SharingClient.share)
+    revoke = _forward("_sharing", SharingClient.revoke)
+
+    # ------------------------------------------------------------ the end
 
     def close(self) -> None:
         """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""
-        super().close()
-        if self._ranks is not None and self._ranks.belong_to(self):
+        self.session.close()
+        if self._ranks.belong_to(self):
             self._ranks.close()
 
     def __enter__(self) -> Run:
@@ -304,14 +379,6 @@ class Run(SharingClient):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _all_named(call: str, unnamed: tuple[Any, ...]) -> None:
-    if unnamed:
-        raise TypeError(
-            f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "
-            f"run.{call}, on={unnamed[0]!r:.80})."
-        )
 
 
 def _window(window: object) -> m.Window:

@@ -45,7 +45,9 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         with pytest.raises(ControlError, match="from 0 to 1"):
             run.set("lr", 7)
         with pytest.raises(ControlError, match="a pause of 1 of 2 ranks"):
-            run.ranks[1]._requests.send(m.Command(run.ranks[1]._requests.number(), "alone", "pause")).result(5)
+            run.ranks[1].session.requests.send(
+                m.Command(run.ranks[1].session.requests.number(), "alone", "pause")
+            ).result(5)
         with pytest.raises(ControlError, match="up to 10 s"):  # a quarter of the group's 40
             run.pause(11)
         pause = run.pause(10)
@@ -120,13 +122,15 @@ class Ranks:
         """Have "a" prepared on both; the newest event of each."""
         raw, asked = m.msgspec.Raw(bytes([value])), []
         for run in self.runs:
-            asked.append(run._requests.send(m.Command(run._requests.number(), id, "set", "a", raw, ranks=2)))
+            asked.append(
+                run.session.requests.send(m.Command(run.session.requests.number(), id, "set", "a", raw, ranks=2))
+            )
         return [one.result(5)["number"] for one in asked]
 
     def agree(self, id, number, ranks=(0, 1)):
         """Name the event; the futures of what comes of it."""
         chosen = [self.runs[rank] for rank in ranks]
-        return [run._requests.send(m.Agree(run._requests.number(), id, number)) for run in chosen]
+        return [run.session.requests.send(m.Agree(run.session.requests.number(), id, number)) for run in chosen]
 
     def emit(self, *counts):
         """Raise so many events on each rank, both at the same time."""
@@ -193,7 +197,7 @@ def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
             one.result(5)
     assert both.values == [{"a": 0}, {"a": 0}]
     for run in both.runs:
-        run._transport.send(m_leave())
+        run.session.transport.send(m_leave())
     assert [len(agent._service.commands.agreement._prepared) for agent in both.agents] == [0, 0]
 
 
@@ -302,9 +306,9 @@ def test_an_event_looks_at_nothing_of_this_once_no_command_waits(both):
 def test_a_job_without_a_process_group_is_told_so():
     agent, run = pair()
     agent.control("a", lambda: 0, lambda x: None)
-    command = m.Command(run._requests.number(), "x", "set", "a", m.msgspec.Raw(b"\x01"), ranks=2)
+    command = m.Command(run.session.requests.number(), "x", "set", "a", m.msgspec.Raw(b"\x01"), ranks=2)
     with pytest.raises(ControlError, match=r"torch.distributed is not initialized.*ranks=0"):
-        run._requests.send(command).result(5)
+        run.session.requests.send(command).result(5)
 
 
 # ---------------------------------------------------------------- called off

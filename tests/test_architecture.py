@@ -218,19 +218,7 @@ def test_no_module_imports_itself_by_way_of_others():
     assert not found, "\n".join(["", *found])
 
 
-NOT_YET = {
-    "client": "Run is known by the parts it is made of",
-}
-"""Rooms whose packages still know each other in a circle."""
-
-
-@pytest.mark.parametrize(
-    "room",
-    [
-        pytest.param(room, marks=[pytest.mark.xfail(strict=True, reason=NOT_YET[room])] if room in NOT_YET else [])
-        for room in ROOMS
-    ],
-)
+@pytest.mark.parametrize("room", ROOMS)
 def test_arrows_between_the_packages_of_a_room_run_one_way(room):
     graph: dict[str, set[str]] = defaultdict(set)
     where: dict[tuple[str, str], list[str]] = defaultdict(list)

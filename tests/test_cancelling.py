@@ -33,7 +33,9 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     agent.trigger("evaluate", lambda: calls.append(1))
     told = run.stream("commands")
     id = waiting(run.trigger, "evaluate", on="epoch")
-    other = run._requests.send(m.Command(run._requests.number(), id, "outcome"))  # somebody else waits for it
+    other = run.session.requests.send(
+        m.Command(run.session.requests.number(), id, "outcome")
+    )  # somebody else waits for it
     outcome = run.cancel(id)
     assert (outcome.outcome, outcome.what, outcome.name, outcome.id) == ("cancelled", "trigger", "evaluate", id)
     assert "called off by" in outcome.error

@@ -347,7 +347,7 @@ def test_closing_a_run_ends_its_streams_and_its_threads(job):
     run.close()
     run.close()
     assert (run.state, stream.state) == ("ended", "ended")
-    assert not run._transport._thread.is_alive()
+    assert not run.session.transport._thread.is_alive()
     with pytest.raises(RunEnded, match="closed on this side"):
         run.call("1")
     soon(lambda: not job.agent.stats()["clients"])
@@ -498,7 +498,7 @@ def test_while_the_link_is_down_the_run_says_so_and_a_command_waits_for_it(far_j
     results = []
     asking = threading.Thread(target=lambda: results.append(run.call("step")))
     asking.start()
-    soon(lambda: run._requests._waiting)
+    soon(lambda: run.session.requests)
     proxy.shut = True
     proxy.cut()
     soon(lambda: run.state == "lost")

@@ -501,6 +501,7 @@ def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
 def test_a_set_of_a_living_run_is_done_within_a_few_steps(loop):
     agent, run = loop
     took = []
+    soon(lambda: agent.stats()["events"])
     for n in range(20):
         asked = agent.stats()["events"].get("batch", 0)
         took.append(run.set("echo.factor", 1 + n % 16).number - asked)
@@ -582,8 +583,8 @@ def test_a_lost_answer_is_not_a_second_change(job):
     agent, run = job
     seen = []
     agent.control("knob", lambda: len(seen), seen.append, type=int)
-    send, frames = run._transport.send, []
-    run._transport.send = lambda frame: (frames.append(frame), send(frame))
+    send, frames = run.session.transport.send, []
+    run.session.transport.send = lambda frame: (frames.append(frame), send(frame))
     with pytest.raises(CommandPending):
         run.set("knob", 1, timeout=0)
     send(frames[-1])

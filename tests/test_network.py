@@ -191,7 +191,7 @@ def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_ti
                 ask(0.05)
         with ThreadPoolExecutor(len(asked)) as pool:
             waiting = [pool.submit(ask, 60.0) for ask in asked.values()]
-            soon(lambda: len(run._requests._waiting) == len(asked))
+            soon(lambda: len(run.session.requests) == len(asked))
             assert not any(answer.done() for answer in waiting)
             proxy.shut = False
             for answer in waiting:
@@ -238,7 +238,7 @@ def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_
             proxy.cut()
             soon(lambda: run.state == "lost" and not guests.clients)
             (reached,) = guests._reached.values()
-            last = reached[window._attach.stream]
+            last = reached[window.attach.stream]
             assert job.agent.stats()["queries"] == []  # nobody pays for who is not there
             proxy.shut = False
             before = window.arrived, mapped.arrived
@@ -284,7 +284,7 @@ def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(dire
 def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(directory, monkeypatch):
     for name, seconds in (
         ("session.vitals.STILL_SECONDS", 0.8),
-        ("session.session.QUIET_SECONDS", 0.6),
+        ("session.vitals.QUIET_SECONDS", 0.6),
         ("run.QUIET_SECONDS", 0.6),
     ):
         monkeypatch.setattr(f"looptap.client.{name}", seconds)
@@ -534,7 +534,7 @@ def test_a_command_is_not_carried_over_to_the_next_run(directory):
 
         asking = threading.Thread(target=ask)
         asking.start()
-        soon(lambda: run._requests._waiting)
+        soon(lambda: run.session.requests)
         job.kill()
         asking.join(60)
     assert len(failures) == 1

@@ -208,7 +208,7 @@ def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
     total = run.stream("sum(1 / e.zero for e in events)", on="batch", window=2)
     one = run.stream("1 / zero", on="batch")
     batches(agent, 7, zero=0)
-    run._transport.link.service.on_heartbeat_timer()
+    run.session.transport.link.service.on_heartbeat_timer()
     assert len(total.errors) == total.error_count == 3
     assert one.error_count == 7
     with pytest.raises(looptap.LooptapError, match=r"failed 3 times: ZeroDivisionError"):

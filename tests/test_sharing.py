@@ -178,7 +178,7 @@ def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
         highest = loss.query("max(v.loss for v in values)", window=3)
         agent.emit("batch", step=6, loss=0.0)
         assert highest.wait(2) == [0.5, 2.0]
-        assert share.viewers == [viewer._client]
+        assert share.viewers == [viewer.session.client]
         for name in ("secret", "private", "los", "step"):
             with pytest.raises(QueryError, match=r"no exported stream .*; there are: 'loss'\.") as error:
                 viewer.stream(name)
@@ -246,7 +246,7 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
         assert said[-1] == m.Goodbye("the operator of the run has ended this share", dismissed=True)
         values = sum(len(message.times) // 8 for message in said if isinstance(message, m.Values))
         assert values <= 5
-        assert other.viewers == [friend._client]
+        assert other.viewers == [friend.session.client]
         with pytest.raises(looptap.RefusedKey, match="has been ended"):
             looptap.attach(mine.path, timeout=5)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
 
 import msgspec
 
 from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
 from looptap.client.control.two_phase import agreed, judged, meant
-from looptap.client.ranks.ranks import ALL
+from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
+from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import NoAnswer
@@ -36,53 +38,38 @@ class RankReports(dict[int, Any]):
     """What each of several ranks tells of a command."""
 
 
-class ControlClient(Session):
-    """The part of a `Run` that changes the job. Every command is recorded, runs once, and has an id.
+class ControlClient:
+    """Changes the job of a session. Every command is recorded, runs once, and has an id.
 
     A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
     ``ranks=0`` or a list is for these alone. Raised beside what each command raises: NoSuchRun if a rank cannot be
     reached, NotAgreed if they did not all come to the event in time, InDoubt if nobody knows what the others did.
     """
 
-    _controls: Controls | None = None
-    ranks: Any
+    def __init__(self, session: Session, ranks: Ranks[Any]) -> None:
+        self._session, self._ranks = session, ranks
+        self._controls: Controls | None = None
 
     @property
     def controls(self) -> Controls:
-        """What can be set in the job, by name: value, bounds, unit, meaning, version.
-
-        >>> from looptap.testing import pair
-        >>> agent, run = pair("doctest")
-        >>> settings = {"lr": 0.1}
-        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), maximum=1, doc="the rate")
-        >>> run.controls["lr"].value
-        0.1
-        >>> list(run.controls)
-        ['lr']
-        """
-        if self._controls is None or self._controls.run != self.info.id:  # the next run has versions of its own
-            self._controls = Controls(self._told_controls, self.info.id)
+        """What can be set in the job, by name."""
+        job = self._session.info.id
+        if self._controls is None or self._controls.run != job:  # the next run has versions of its own
+            ask = functools.partial(self._session.inquire, m.GetControls, "The question for the controls", 5.0)
+            self._controls = Controls(ask, job)
         return self._controls
 
-    def _told_controls(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._inquire(m.GetControls, "The question for the controls", 5.0)
-        return found
-
-    @property
     def commands(self) -> Records:
-        """The newest 1,000 commands of all clients, on record: when, where, by whom, what, old, new, outcome.
-
-        ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
-        """
-        return self._records(self._inquire(m.GetCommands, "The question for the commands", 5.0))
+        """The newest 1,000 commands of all clients. Raises NoAnswer after 5 s."""
+        return self._records(self._session.inquire(m.GetCommands, "The question for the commands", 5.0))
 
     def commands_soon(self) -> Future[Any]:
         """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
-        return self._requests.send(m.GetCommands(self._requests.number()))
+        return self._session.requests.send(m.GetCommands(self._session.requests.number()))
 
     def _records(self, found: list[Any]) -> Records:
         records = Records(record for record in found if isinstance(record, dict))
-        records.run = self.info.id
+        records.run = self._session.info.id
         return records
 
     def set(
@@ -171,6 +158,34 @@ class ControlClient(Session):
         """End a pause, or call off one that has not begun; ``result`` is for how many seconds the loop had paused."""
         return self._everywhere("resume", timeout, None)
 
+    def call(
+        self,
+        function: str | Callable[..., Any],
+        *unnamed: Never,
+        on: str = "batch",
+        checkpoint: bool = False,
+        timeout: float = 30.0,
+        id: str | None = None,
+        ranks: Which = ALL,
+    ) -> Any:
+        """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
+
+        With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
+        Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
+        Asking again with that error's ``id`` returns the outcome and never runs the function twice.
+        On a run of several ranks it runs on all at one event, and returns a dict with the result of each; with
+        ``ranks=0`` there alone: what waits for the other ranks, a collective, would hang the job then.
+        """
+        all_named("call(function", unnamed)
+        id, code = id or os.urandom(16).hex(), code_of(function)
+        self._session.vitals.asked(name_of(function))
+
+        def message(session: Session, count: int) -> m.Call:
+            return m.Call(session.requests.number(), id, code, on, checkpoint, count)
+
+        found = self._have_done(message, id, timeout, on, "code", ranks)
+        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, RankReports) else found
+
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
         """What came of an earlier command, which does not run again; raises what that raised.
 
@@ -202,14 +217,14 @@ class ControlClient(Session):
         ranks: Which = ALL, **how: Any,
     ) -> Outcome:  # fmt: skip
         id = id or os.urandom(16).hex()
-        self._vitals.asked(f"{what} {name}".strip())
+        self._session.vitals.asked(f"{what} {name}".strip())
         try:
             packed = msgspec.Raw(pack(_plain(value)))
         except SnapshotError:
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
 
-        def message(run: ControlClient, count: int) -> m.Command:
-            return m.Command(run._requests.number(), id, what, name, packed, on, ranks=count, **how)
+        def message(session: Session, count: int) -> m.Command:
+            return m.Command(session.requests.number(), id, what, name, packed, on, ranks=count, **how)
 
         told = self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks)
         return self._seen(told)
@@ -226,30 +241,30 @@ class ControlClient(Session):
         self, message: Callable[[Any, int], Any], id: str, timeout: float, on: str, what: str, ranks: Which
     ) -> Any:
         """What came of a command on the one rank that it is for, or of each of several, as `RankReports`."""
-        runs = meant(self, ranks)  # type: ignore[arg-type]  # a run is the only kind of it that there is
+        sessions = meant(self._session, self._ranks, ranks)
         try:
-            if len(runs) == 1:
-                (run,) = runs.values()
-                return run._awaited(run._requests.send(message(run, 0)), timeout, on, id, what)
-            found = agreed(runs, message, id, timeout)
+            if len(sessions) == 1:
+                (session,) = sessions.values()
+                return _awaited(session, session.requests.send(message(session, 0)), timeout, on, id, what)
+            found = agreed(sessions, message, id, timeout)
         except KeyboardInterrupt as pressed:
             pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_ways_out(id, what)}")
             raise
         if all(type(told) is NoAnswer for told in found.values()):
-            raise self._pending(timeout, on, id, what) from None
+            raise _pending(self._session, timeout, on, id, what) from None
         return RankReports(judged(found))
 
     def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
         """Have something done, or told, by each rank for itself, without waiting for the loop."""
         id = id or os.urandom(16).hex()
 
-        def one(run: ControlClient) -> Any:
-            answer = run._requests.send(m.Command(run._requests.number(), id, what))
-            return run._awaited(answer, timeout, "", id, what)
+        def one(session: Session) -> Any:
+            answer = session.requests.send(m.Command(session.requests.number(), id, what))
+            return _awaited(session, answer, timeout, "", id, what)
 
-        if self.info.ranks == 1:
-            return self._seen(one(self))
-        found = self.ranks.each(one)
+        if self._session.info.ranks == 1:
+            return self._seen(one(self._session))
+        found = self._ranks.each(lambda run: one(run.session))
         known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
         off = {r: told for r, told in known.items() if isinstance(told, dict) and told.get("outcome") == "cancelled"}
         if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
@@ -259,30 +274,29 @@ class ControlClient(Session):
             raise pending[0]
         return self._seen(RankReports(judged(known or found)))
 
-    def _awaited(self, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
-        """The answer to a command. Raises CommandPending."""
-        try:
-            return self._requests.wait(answer, timeout, "The command")
-        except NoAnswer as late:
-            if late.unsent:
-                raise
-            raise self._pending(timeout, on, id, what) from None
 
-    def _pending(self, timeout: float, on: str, id: str, what: str) -> CommandPending:
-        if what == "cancel":
-            return CommandPending(
-                f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To "
-                f"ask for its outcome, run.outcome({id!r}): it never runs twice.",
-                id,
-            )
+def _awaited(session: Session, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
+    """The answer to a command. Raises CommandPending."""
+    try:
+        return session.requests.wait(answer, timeout, "The command")
+    except NoAnswer as late:
+        if late.unsent:
+            raise
+        raise _pending(session, timeout, on, id, what) from None
+
+
+def _pending(session: Session, timeout: float, on: str, id: str, what: str) -> CommandPending:
+    if what == "cancel":
         return CommandPending(
-            f"The command ({what}) was not answered within {timeout:g} s.{self._outlook(on)} It may still run, at "
-            f"{_at(on)}. {_ways_out(id, what)}",
+            f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To "
+            f"ask for its outcome, run.outcome({id!r}): it never runs twice.",
             id,
         )
-
-    def _inquire(self, question: Callable[[int], m.Request[m.R]], shown: str, timeout: float) -> m.R:
-        return self._requests.wait(self._requests.send(question(self._requests.number())), timeout, shown)
+    return CommandPending(
+        f"The command ({what}) was not answered within {timeout:g} s.{session.outlook(on)} It may still run, at "
+        f"{_at(on)}. {_ways_out(id, what)}",
+        id,
+    )
 
 
 def _at(on: str) -> str:

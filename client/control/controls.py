@@ -123,13 +123,14 @@ class Controls(Mapping[str, ControlInfo]):
     """
 
     def __init__(self, told: Callable[[], dict[str, Any]], run: str) -> None:
-        self._told, self.run = told, run
+        self.told, self.run = told, run
+        """``told`` asks the agent for all that can be changed."""
         self.seen: dict[str, int] = {}
         """The version in which each control was looked at last."""
 
     def look(self, name: str | None = None) -> dict[str, ControlInfo]:
         """All controls as they are now; those that are shown (``name``: that one) count as looked at."""
-        listed = self._told().get("controls")
+        listed = self.told().get("controls")
         if not isinstance(listed, list):
             raise MessageError("The agent told of its controls in a way that is not understood.")
         infos = [ControlInfo(**known) for one in listed if "name" in (known := _known(ControlInfo, one))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
 from collections.abc import Iterable
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from looptap.client.control.commands import ControlClient
+from looptap.client.session.session import Session
 from looptap.client.streams.live import LiveStream
+from looptap.client.transport.connect_errors import is_loopback
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting
@@ -25,7 +25,7 @@ SECONDS_PER_HOUR = 3600.0
 class Share:
     """A key for viewers, made by `Run.share`; who holds its file sees its streams until it ends."""
 
-    def __init__(self, run: SharingClient, told: dict[str, Any], path: Path | None = None) -> None:
+    def __init__(self, client: SharingClient, told: dict[str, Any], path: Path | None = None) -> None:
         try:
             self.id = str(told["share"])[:100]
             self.expires = float(told["expires"])
@@ -37,7 +37,7 @@ class Share:
             """What it shows, as of when it was told of; None: whatever is exported."""
         except (KeyError, TypeError, ValueError):
             raise MessageError("A share that is told of with something else than its facts.") from None
-        self._run = run
+        self._client = client
         self.path = path
         """Where the viewer's file is, to be sent to whom it is for; None for a share that was made elsewhere."""
 
@@ -49,7 +49,7 @@ class Share:
     @property
     def viewers(self) -> list[str]:
         """Who is attached by it now: user, host and process, as they say themselves."""
-        self.who = next((share.who for share in self._run.shares if share.id == self.id), [])
+        self.who = next((share.who for share in self._client.shares() if share.id == self.id), [])
         return self.who
 
     @property
@@ -59,25 +59,33 @@ class Share:
 
     def reach_by(self, wider: str) -> str:
         """`reach`, where ``wider`` is what one writes, with a place for ``{host}``, to let others in."""
-        host = self._run.info.host
+        host = self._client.host
         hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
         if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
             return f"Only by processes of your own user on {host}; for others: {wider.format(host=host)}."
-        if all(map(_is_loopback, hosts)):
+        if all(map(is_loopback, hosts)):
             return f"By every user of {host}, and through ssh to it."
-        return f"From wherever {', '.join(sorted(host for host in hosts if not _is_loopback(host)))} can be reached."
+        return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
 
     def revoke(self, timeout: float = 5.0) -> None:
         """End it at once: who is there is sent nothing more. Raises NoAnswer."""
-        self._run.revoke(self.id, timeout=timeout)
+        self._client.revoke(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
         where = f" {self.path}" if self.path else ""
         return f"<Share {self.id}{where} at {', '.join(self.endpoints)}, ends in {self.left / 60:.0f} min>"
 
 
-class SharingClient(ControlClient):
-    """The part of a `Run` that shows it to others and keeps its streams."""
+class SharingClient:
+    """Shows the run of a session to others, and keeps its streams."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def host(self) -> str:
+        """The host of the job."""
+        return self._session.info.host
 
     def export(
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
@@ -131,7 +139,7 @@ class SharingClient(ControlClient):
         NoAnswer.
         """
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
-        ask = m.CreateShare(self._requests.number(), float(expires), endpoint or "", only is not None)
+        ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None)
         told = self._done(ask, timeout)
         share = Share(self, told)
         try:
@@ -146,35 +154,27 @@ class SharingClient(ControlClient):
             raise
         return share
 
-    @property
     def shares(self) -> list[Share]:
         """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
-        found = self._inquire(m.GetShares, "The question for the shares", 5.0)
+        found = self._session.inquire(m.GetShares, "The question for the shares", 5.0)
         return [Share(self, told) for told in found if isinstance(told, dict)]
 
     def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
         """End the share ``id``, or all, at once; returns the ids of those that were. Raises QueryError, NoAnswer."""
-        ended = self._requests.send(m.Revoke(self._requests.number(), id))
-        return [str(one) for one in self._requests.wait(ended, timeout, "The end of the share")]
+        ended = self._session.requests.send(m.Revoke(self._session.requests.number(), id))
+        return [str(one) for one in self._session.requests.wait(ended, timeout, "The end of the share")]
 
     def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):
-            return self._done(m.Stand(self._requests.number(), 0, stream, **wanted), timeout)
-        if not isinstance(stream, LiveStream) or stream.run is not self:
+            return self._done(m.Stand(self._session.requests.number(), 0, stream, **wanted), timeout)
+        if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
             raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a standing one.")
-        number = stream._attach.stream
-        found = self._done(m.Stand(self._requests.number(), number, name or stream.name, **wanted), timeout)
+        number = stream.attach.stream
+        found = self._done(m.Stand(self._session.requests.number(), number, name or stream.name, **wanted), timeout)
         if stream.standing is None:
-            stream._stands(found)
+            stream.stand_as(found)
         return found
 
     def _done(self, request: m.Request[m.R], timeout: float) -> m.R:
         what = f"The request ({request.__struct_config__.tag})"
-        return self._requests.wait(self._requests.send(request, again=False), timeout, what)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return self._session.requests.wait(self._session.requests.send(request, again=False), timeout, what)

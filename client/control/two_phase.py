@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from looptap.client.rank_numbers import numbered
-from looptap.client.ranks.ranks import ALL
+from looptap.client.ranks.ranks import ALL, Ranks
+from looptap.client.session.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, NoSuchRun, RemoteError
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from looptap.client.run import Run
 
 MAX_ATTEMPTS = 8
 """Events that are named, each further ahead, before it is given up: a loop may be faster than we are."""
@@ -26,26 +22,26 @@ _REPLY_TIMEOUT_SECONDS = 5.0  # seconds in which an agent answers what it need n
 Told: TypeAlias = dict[str, Any]
 
 
-def meant(run: Run, ranks: str | int | Iterable[int]) -> dict[int, Run]:
+def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int]) -> dict[int, Session]:
     """The ranks that a command is for, all of them reached. Raises NoSuchRun if one cannot be, QueryError."""
-    if run.info.ranks == 1 and ranks in (ALL, 0):
-        return {0: run}
-    chosen = run.ranks.select(ranks)
-    if ranks == ALL and len(chosen) < run.info.ranks:
+    if session.info.ranks == 1 and which in (ALL, 0):
+        return {0: session}
+    chosen, job = ranks.select(which), session.info.id
+    if which == ALL and len(chosen) < session.info.ranks:
         raise NoSuchRun(
-            f"{numbered(run.ranks.missing)} of {run.id} cannot be reached, and a command for all ranks is done on all "
+            f"{numbered(ranks.missing)} of {job} cannot be reached, and a command for all ranks is done on all "
             f"or on none: nothing is done. For those that are there: ranks={list(chosen)}."
         )
-    found: dict[int, Run] = {}
-    for rank, sibling in run.ranks.each(lambda one: one, chosen).items():
+    found: dict[int, Session] = {}
+    for rank, sibling in ranks.each(lambda run: run.session, chosen).items():
         if isinstance(sibling, LooptapError):
-            raise NoSuchRun(f"Rank {rank} of {run.id} cannot be reached, so nothing is done: {sibling}") from sibling
+            raise NoSuchRun(f"Rank {rank} of {job} cannot be reached, so nothing is done: {sibling}") from sibling
         found[rank] = sibling
     return found
 
 
 def agreed(
-    runs: Mapping[int, Run], prepare: Callable[[Run, int], m.Call | m.Command], id: str, timeout: float
+    sessions: Mapping[int, Session], prepare: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float
 ) -> dict[int, Told | LooptapError]:
     """What came of the command ``id`` on each rank: its record, or the error.
 
@@ -54,21 +50,26 @@ def agreed(
     """
     deadline = monotonic() + timeout
     for attempt in range(MAX_ATTEMPTS):
-        first = _all(runs, lambda run: prepare(run, len(runs)), min(_REPLY_TIMEOUT_SECONDS, timeout), id)
+        first = _all(
+            sessions, lambda session: prepare(session, len(sessions)), min(_REPLY_TIMEOUT_SECONDS, timeout), id
+        )
         if any("prepared" not in told for told in first.values()):  # it was done before: whoever asks again is told
-            _let_go(runs, id)
+            _let_go(sessions, id)
             never = InDoubt("this rank does not know the command.")
             return {rank: never if "prepared" in told else told for rank, told in first.items()}
         if len(events := {str(told["prepared"]) for told in first.values()}) > 1:
-            _let_go(runs, id)
+            _let_go(sessions, id)
             named = ", ".join(sorted(events))
             raise NotAgreed(f"the ranks would do it at different events ({named}): name one with on=.")
         second = _all(
-            runs, lambda run: m.Agree(run._requests.number(), id, 0), min(_REPLY_TIMEOUT_SECONDS, timeout), id
+            sessions,
+            lambda session: m.Agree(session.requests.number(), id, 0),
+            min(_REPLY_TIMEOUT_SECONDS, timeout),
+            id,
         )
-        moved = max(_number(second[rank]) - _number(first[rank]) for rank in runs)
+        moved = max(_number(second[rank]) - _number(first[rank]) for rank in sessions)
         ahead = max(map(_number, second.values())) + 2 * moved + 2**attempt
-        found = _each(runs, lambda run: m.Agree(run._requests.number(), id, ahead), deadline)  # noqa: B023 used at once
+        found = _each(sessions, lambda session: m.Agree(session.requests.number(), id, ahead), deadline)  # noqa: B023 used at once
         passed = [error for error in found.values() if isinstance(error, EventPassed)]
         if not passed or not all(isinstance(told, NotAgreed) for told in found.values()) or monotonic() > deadline:
             break
@@ -101,41 +102,45 @@ def _doubtful(error: LooptapError) -> bool:
     return isinstance(error, InDoubt | LinkError) and not isinstance(error, RemoteError)
 
 
-def _all(runs: Mapping[int, Run], request: Callable[[Run], m.Message], timeout: float, id: str) -> dict[int, Told]:
+def _all(
+    sessions: Mapping[int, Session], request: Callable[[Session], m.Message], timeout: float, id: str
+) -> dict[int, Told]:
     """What every rank answers; if one fails, the command is let go of everywhere and nothing is done."""
-    found = _each(runs, request, monotonic() + timeout)
+    found = _each(sessions, request, monotonic() + timeout)
     for rank, told in found.items():
         if isinstance(told, LooptapError):
-            _let_go(runs, id)
+            _let_go(sessions, id)
             if not isinstance(told, LinkError) or isinstance(told, RemoteError | LimitReached):
                 raise told
             raise NoAnswer(f"Rank {rank}: {told} Nothing is done on any rank.") from told
     return {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
 
 
-def _each(runs: Mapping[int, Run], request: Callable[[Run], Any], deadline: float) -> dict[int, Told | LooptapError]:
+def _each(
+    sessions: Mapping[int, Session], request: Callable[[Session], Any], deadline: float
+) -> dict[int, Told | LooptapError]:
     """The answer of each rank, or why there is none."""
     asked: dict[int, Future[Any]] = {}
     found: dict[int, Told | LooptapError] = {}
-    for rank, run in runs.items():
+    for rank, session in sessions.items():
         try:
-            asked[rank] = run._requests.send(request(run))
+            asked[rank] = session.requests.send(request(session))
         except LooptapError as error:
             found[rank] = error
     for rank, answer in asked.items():
         try:
-            told = runs[rank]._requests.wait(answer, max(0.0, deadline - monotonic()), "The command")
+            told = sessions[rank].requests.wait(answer, max(0.0, deadline - monotonic()), "The command")
             found[rank] = told if isinstance(told, dict) else MessageError("it was answered with something else.")
         except LooptapError as error:
             found[rank] = error
     return dict(sorted(found.items()))
 
 
-def _let_go(runs: Mapping[int, Run], id: str) -> None:
+def _let_go(sessions: Mapping[int, Session], id: str) -> None:
     """Tell every rank that nothing will come of it; what is not told so forgets it by itself."""
-    for run in runs.values():
+    for session in sessions.values():
         with contextlib.suppress(LooptapError):
-            run._requests.forget(run._requests.send(m.Agree(run._requests.number(), id, -1)))
+            session.requests.forget(session.requests.send(m.Agree(session.requests.number(), id, -1)))
 
 
 def _number(told: Told) -> int:

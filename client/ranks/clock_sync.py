@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from looptap.client.session.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
-
-if TYPE_CHECKING:
-    from looptap.client.run import Run
 
 _SAMPLES = 8
 
@@ -21,7 +19,7 @@ class Offset(NamedTuple):
     error: float
 
 
-def ahead(run: Run, timeout: float = 5.0) -> Offset:
+def ahead(session: Session, timeout: float = 5.0) -> Offset:
     """How far the monotonic clock of the run's host is ahead of this one's, from the quickest of eight questions.
 
     The answer was given at some moment between the question and its arrival: half of that time is the error.
@@ -29,7 +27,7 @@ def ahead(run: Run, timeout: float = 5.0) -> Offset:
     best = Offset(0.0, float("inf"))
     for _ in range(_SAMPLES):
         asked = time.monotonic()
-        told = run._inquire(m.GetClock, "The question for the clock", timeout)
+        told = session.inquire(m.GetClock, "The question for the clock", timeout)
         came = time.monotonic()
         if not abs(told) < 1e12:
             raise MessageError(f"The clock of the run shows {told!r}.")
@@ -37,7 +35,7 @@ def ahead(run: Run, timeout: float = 5.0) -> Offset:
     return best
 
 
-def between(first: Run, second: Run, boots: tuple[str, str]) -> Offset:
+def between(first: Session, second: Session, boots: tuple[str, str]) -> Offset:
     """How far the clock of the host of ``second`` is ahead of that of ``first``; of one boot, it is the same clock."""
     if first is second or (boots[0] and boots[0] == boots[1]):
         return Offset(0.0, 0.0)

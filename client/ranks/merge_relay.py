@@ -16,11 +16,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
 from looptap.client.rank_numbers import numbered
+from looptap.client.ranks.over_ranks import joined
+from looptap.client.ranks.ranks import RankHandle
 from looptap.client.transport.base import Receiver
 from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, hear
 from looptap.protocol import messages as m
@@ -29,9 +31,6 @@ from looptap.protocol.errors import LinkError, MessageError, NoAnswer
 from looptap.protocol.limits import Limits
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.buffer import Batch
-
-if TYPE_CHECKING:
-    from looptap.client.run import Run
 
 MAX_FRAME_BYTES = (Limits().outbound_message + 65_536) * 4 // 3
 """Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
@@ -62,7 +61,7 @@ def write_frame(sink: IO[bytes], frame: bytes) -> None:
 class MergeRelay:
     """Answers a client in the place of the agents of ``ranks``; ``send`` takes its frames."""
 
-    def __init__(self, run: Run, ranks: Sequence[int], send: Callable[[bytes], None]) -> None:
+    def __init__(self, run: RankHandle, ranks: Sequence[int], send: Callable[[bytes], None]) -> None:
         self._run, self._ranks, self._send = run, tuple(ranks), send
         self._streams: dict[int, Any] = {}
 
@@ -110,8 +109,6 @@ class MergeRelay:
             ))  # fmt: skip
 
     def _attach(self, attach: m.Attach) -> dict[str, Any]:
-        from looptap.client.ranks.over_ranks import joined  # which imports this module
-
         if attach.align != m.STATES:
             raise QueryError("a relay merges: combine='merge'.")
         number = attach.stream
@@ -134,7 +131,7 @@ class MergeRelay:
         self._send(encode(message))
 
 
-def relay(run: Run, ranks: Sequence[int]) -> int:
+def relay(run: RankHandle, ranks: Sequence[int]) -> int:
     """Carry what a client on stdin and stdout asks of ``ranks``, until it leaves; returns the exit code."""
     source = open(0, "rb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     sink = open(1, "wb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close

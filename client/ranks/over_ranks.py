@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankPart, RankStream
-from looptap.client.ranks.ranks import ALL
+from looptap.client.ranks.ranks import ALL, RankHandle
 from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
@@ -22,9 +22,6 @@ from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES
 from looptap.streams.values.rows import rows
-
-if TYPE_CHECKING:
-    from looptap.client.run import Run
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
@@ -37,8 +34,9 @@ _MAX_KEPT_VALUES_PER_RANK = 64  # values of one rank that its part keeps, which 
 
 
 def over_ranks(
-    run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, combine: str | Callable[..., Any] | None,
-    *, patience: float, timeout: float, text: str, buffer: int, buffer_bytes: int, relay: bool = False,
+    run: RankHandle, attach: m.Attach, ranks: str | int | Iterable[int] | None,
+    combine: str | Callable[..., Any] | None, *, patience: float, timeout: float, text: str, buffer: int,
+    buffer_bytes: int, relay: bool = False,
 ) -> RankStream:  # fmt: skip
     """The stream of a query on several ranks. Raises what `Run.stream` raises."""
     f = None if combine is None or combine == MERGE else combination(combine)
@@ -50,7 +48,7 @@ def over_ranks(
         attach = msgspec.structs.replace(attach, align=m.VALUES)
     if relay and combine != MERGE:
         raise QueryError(f"relay=True merges on the way: combine='merge', not {combine!r}.", text)
-    if relay and run._follow:
+    if relay and run.session.follow:
         hint = "attach without follow=True, or ask without relay=True."
         raise QueryError("a relay ends with its run, and follows no other.", text, hint=hint)
     stream = _asked(
@@ -91,7 +89,7 @@ class _Joined(RankStream):
 
 
 def joined(
-    run: Run, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
+    run: RankHandle, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
 ) -> tuple[RankStream, dict[str, Any]]:
     """The stream of what ``ranks`` come to together, to be merged further, and what an agent tells at an attach."""
     stream = _asked(
@@ -109,8 +107,9 @@ def joined(
 
 
 def skew(
-    run: Run, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float, buffer: int
-) -> RankStream:
+    run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
+    buffer: int,
+) -> RankStream:  # fmt: skip
     """The stream of how far the ranks are apart at each event. Raises what `Run.stream` raises."""
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
     stream = _asked(
@@ -125,7 +124,7 @@ def skew(
 
 
 def _asked(
-    run: Run, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
+    run: RankHandle, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
     text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
 ) -> RankStream:  # fmt: skip
     """The stream, attached to each rank; its values are not brought together yet."""
@@ -140,19 +139,19 @@ def _asked(
     stream.asked = asked
     seconds = attach.align and attach.window.kind == m.SECONDS
 
-    def begin(rank: Run) -> RankPart:
+    def begin(rank: RankHandle) -> RankPart:
         origin = attach.origin + (_offset(run, chosen[0], rank).seconds if seconds else 0.0)
         own = msgspec.structs.replace(
-            attach, request=rank._requests.number(), stream=next(rank._numbers), origin=origin
+            attach, request=rank.session.requests.number(), stream=rank.session.streams.number(), origin=origin
         )
         part = RankPart(
             rank, own, name=attach.name, text=text, buffer=_MAX_KEPT_VALUES_PER_RANK, buffer_bytes=buffer_bytes
         )
         part.feed.rank, part.feed.gathering = rank.info.rank, stream._gathering
-        rank._begin(part, timeout)
+        rank.session.begin(part, timeout)
         return part
 
-    def begin_there(rank: Run) -> RankPart:
+    def begin_there(rank: RankHandle) -> RankPart:
         ranks = nodes.get(rank.info.rank, ())
         return begin(run.ranks.relay(ranks, timeout) if len(ranks) > 1 else rank)
 
@@ -189,16 +188,16 @@ def _merged(text: str, functions: Iterable[str]) -> Combined:
     return lambda whole: merger.value(_values(whole))
 
 
-def _offset(run: Run, first: int, rank: Run) -> Offset:
+def _offset(run: RankHandle, first: int, rank: RankHandle) -> Offset:
     """How far the clock of ``rank`` is ahead of that of the rank ``first``."""
     lead = run.ranks.reach(first)
-    return between(lead, rank, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
+    return between(lead.session, rank.session, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
 
 
 class _Spread:
     """Makes of the times of one event on several ranks how far they are apart."""
 
-    def __init__(self, run: Run, ranks: tuple[int, ...]) -> None:
+    def __init__(self, run: RankHandle, ranks: tuple[int, ...]) -> None:
         self._ranks, self._run = ranks, run
         self._boots = {rank: run.ranks.boot(rank) for rank in ranks}
         self._offsets = dict.fromkeys(ranks, Offset(0.0, 0.0))
@@ -224,7 +223,7 @@ class _Spread:
         if self._one or len(self._ranks) == 1:
             return
 
-        def offset(rank: Run) -> Offset:
+        def offset(rank: RankHandle) -> Offset:
             return _offset(self._run, self._ranks[0], rank)
 
         found = self._run.ranks.each(offset, self._ranks, timeout)

@@ -8,10 +8,11 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
+from looptap.client.session.run_handle import RunHandle
 from looptap.client.streams.live import LiveFeed, LiveStream
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
@@ -19,9 +20,6 @@ from looptap.streams.expressions import format_error
 from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, RunSeam
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.stream.stream import Cost
-
-if TYPE_CHECKING:
-    from looptap.client.run import Run
 
 DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
 """Seconds that a value waits for the ranks that have not come to it, unless ``patience=`` says otherwise."""
@@ -53,7 +51,7 @@ class RankStream(LiveStream):
     """
 
     def __init__(
-        self, run: Run, attach: m.Attach, ranks: Sequence[int], *, text: str, buffer: int, buffer_bytes: int,
+        self, run: RunHandle, attach: m.Attach, ranks: Sequence[int], *, text: str, buffer: int, buffer_bytes: int,
         patience: float,
     ) -> None:  # fmt: skip
         super().__init__(run, attach, name=attach.name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
@@ -124,7 +122,7 @@ class RankStream(LiveStream):
         for part in self.parts.values():
             if part.state == LIVE:
                 part._closing = True
-                part.run._detach(part._attach.stream)
+                part.run.session.detach(part.attach.stream)
         for part in self.parts.values():
             part.close(max(0.0, deadline - time.monotonic()))
         self._gathering.hasten()
@@ -279,14 +277,16 @@ class RankPart(LiveStream):
         """The names of the elements of rows."""
         return self.feed.names
 
-    def _attached(self, reply: Any) -> None:
-        super()._attached(reply)
+    def attached(self, reply: Any) -> None:
+        """Take in the reply to the attach, with the functions that the merge needs."""
+        super().attached(reply)
         functions = reply.get("functions") if isinstance(reply, dict) else None
         if isinstance(functions, list | tuple) and all(isinstance(name, str) for name in functions):
             self.functions = tuple(functions[:1000])
 
-    def _again(self, request: int, moved: tuple[str, str] | None) -> Any:
-        again = super()._again(request, moved)
+    def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
+        """Return the request that attaches the query once more, and post the move to another run."""
+        again = super().reattach(request, moved)
         if moved is not None:
             self.feed.gathering.post(self.feed.rank, RunSeam(0, *moved))
         return again

@@ -6,26 +6,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Generic, Never, Protocol, TypeVar
 
 from looptap.client.rank_numbers import numbered
-from looptap.client.ranks.merge_relay import MergeRelayTransport
+from looptap.client.session.run_handle import RunHandle
 from looptap.client.session.session import OPEN
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError, QueryError
 
-if TYPE_CHECKING:
-    from looptap.client.run import Run
-
 ALL = "all"
 """All ranks that have an agent."""
 _MAX_PARALLEL_ATTACHES = 32  # ranks that are reached at the same time
-_RELAY_START_TIMEOUT_SECONDS = 20.0  # seconds more for a relay to start
 T = TypeVar("T")
+R = TypeVar("R", bound=RunHandle)
 
 
-class RankDirectory(Protocol):
+class RankDirectory(Protocol[R]):
     """Where the ranks of a job are found."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
@@ -37,11 +34,11 @@ class RankDirectory(Protocol):
     def hosts(self, run: RunInfo) -> dict[int, str]:
         """The names of the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
 
-    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
-        """The command that starts a relay for ``ranks`` on their host. Raises LinkError."""
+    def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> R:
+        """Start a relay for ``ranks`` on their host, and attach to it. Raises LinkError."""
 
-    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
-        """The run of another rank. Raises LinkError."""
+    def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[R]) -> R:
+        """Attach to another of the ``ranks``. Raises LinkError."""
 
 
 class NoRankDirectory:
@@ -59,16 +56,16 @@ class NoRankDirectory:
         """Its own."""
         return {run.rank: run.host}
 
-    def relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
+    def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Never:
         """Raise NoSuchRun: where they are is not known."""
         raise NoSuchRun(f"Where {numbered(ranks)} of {run.id} are is not known: attach by a name.")
 
-    def attach(self, run: RunInfo, rank: int, timeout: float, follow: bool) -> Run:
+    def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Any]) -> Never:
         """Raise NoSuchRun: where it would be is not known."""
         raise NoSuchRun(f"Where rank {rank} of {run.id} is, is not known: attach by a name or a connection file.")
 
 
-class Ranks(Mapping[int, "Run"]):
+class Ranks(Mapping[int, R], Generic[R]):
     """The ranks of a job by number: each a `Run` of its own, reached when it is first asked for.
 
     Its length and its iteration are those that have an agent and are not known to be dead; `size` is that of the job.
@@ -82,15 +79,16 @@ class Ranks(Mapping[int, "Run"]):
     True
     """
 
-    def __init__(self, owner: Run, siblings: RankDirectory) -> None:
+    def __init__(self, owner: R, siblings: RankDirectory[R]) -> None:
         self._owner = weakref.ref(owner)
         self._siblings = siblings
-        self._rank, self._follow = owner.info.rank, owner._follow
-        self._reached: dict[int, Run] = {}
+        self._rank, self.follow = owner.info.rank, owner.session.follow
+        """``follow``: whether each rank goes on with the next run of the same name."""
+        self._reached: dict[int, R] = {}
         self._lock = threading.Lock()
         self._opening: dict[int, threading.Lock] = {}
         self._closed = False
-        self._relays: dict[tuple[int, ...], Run] = {}
+        self._relays: dict[tuple[int, ...], R] = {}
         weakref.finalize(owner, _close, self._reached).atexit = False
         weakref.finalize(owner, _close, self._relays).atexit = False
 
@@ -105,7 +103,7 @@ class Ranks(Mapping[int, "Run"]):
         known = self._known()
         return tuple(rank for rank in range(self.size) if known.get(rank, False) is False)
 
-    def reach(self, rank: int, timeout: float = 5.0) -> Run:
+    def reach(self, rank: int, timeout: float = 5.0) -> R:
         """The run of ``rank``. Raises NoSuchRun where there is no agent, and what `looptap.attach` raises."""
         run = self._run()
         if rank == self._rank:
@@ -117,8 +115,7 @@ class Ranks(Mapping[int, "Run"]):
             if sibling is None or sibling.state in ("ended", "failed"):
                 if not 0 <= rank < run.info.ranks:
                     raise NoSuchRun(f"There is no rank {rank!r}: the run {run.id} has {numbered(range(self.size))}.")
-                sibling = self._siblings.attach(run.info, rank, timeout, self._follow)
-                sibling._ranks = self
+                sibling = self._siblings.attach(run.info, rank, timeout, self)
                 with self._lock:
                     self._reached[rank] = sibling
                     closed = self._closed
@@ -127,7 +124,7 @@ class Ranks(Mapping[int, "Run"]):
             return sibling
 
     def each(
-        self, do: Callable[[Run], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
+        self, do: Callable[[R], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
     ) -> dict[int, T | LooptapError]:
         """What ``do`` returns for the run of each of ``ranks``, all at once; the error where one raises a LooptapError.
 
@@ -179,7 +176,7 @@ class Ranks(Mapping[int, "Run"]):
             hosts.setdefault(found.get(rank, f"of rank {rank}"), []).append(rank)
         return {together[0]: tuple(together) for together in hosts.values()}
 
-    def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> Run:
+    def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> R:
         """A relay on the host of ``ranks``, which answers for all of them; reached once. Raises LinkError."""
         run = self._run()
         with self._lock:
@@ -187,9 +184,7 @@ class Ranks(Mapping[int, "Run"]):
         with opening:
             reached = self._relays.get(ranks)
             if reached is None or reached.state != "live":
-                link = MergeRelayTransport(self._siblings.relay(run.info, ranks))
-                reached = type(run)(link, timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
-                self._relays[ranks] = reached
+                reached = self._relays[ranks] = self._siblings.relay(run.info, ranks, timeout)
             return reached
 
     def close(self) -> None:
@@ -199,11 +194,11 @@ class Ranks(Mapping[int, "Run"]):
         _close(self._relays)
         _close(self._reached)
 
-    def belong_to(self, run: Run) -> bool:
+    def belong_to(self, run: RunHandle) -> bool:
         """Whether it is this run that they are closed with."""
         return self._owner() is run
 
-    def __getitem__(self, rank: int) -> Run:
+    def __getitem__(self, rank: int) -> R:
         return self.reach(rank)
 
     def __contains__(self, rank: object) -> bool:
@@ -231,13 +226,21 @@ class Ranks(Mapping[int, "Run"]):
                 known[rank] = False
         return known
 
-    def _run(self) -> Run:
+    def _run(self) -> R:
         run = self._owner()
         if run is None:
             raise NoSuchRun("The run that these are ranks of was dropped; attach again.")
         return run
 
 
-def _close(reached: Mapping[Any, Run]) -> None:
+def _close(reached: Mapping[Any, RunHandle]) -> None:
     for sibling in list(reached.values()):
         sibling.close()
+
+
+class RankHandle(RunHandle, Protocol):
+    """A run as the streams over its ranks see it."""
+
+    @property
+    def ranks(self) -> Ranks[Any]:
+        """The ranks of its job."""

@@ -74,6 +74,9 @@ class PendingRequests:
         self._lock = threading.RLock()  # over a link within the process the answer is here before `send` returns
         self._closed: LinkError | None = None
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def number(self) -> int:
         """A number for a new request."""
         return next(self._numbers)

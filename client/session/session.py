@@ -1,26 +1,28 @@
-"""What is under a `Run`: the conversation with its agent, over a link that may be lost and restored.
+"""The conversation of a `Run` with its agent, over a link that may be lost and restored.
 
-Everything that starts with ``_on_`` runs on the transport's thread; the rest may be called from any.
+Everything that starts with ``on_`` or ``_on_`` runs on the transport's thread; the rest may be called from any.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import logging
 import secrets
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import Any
 
 from looptap.client.session.callback_thread import CallbackThread
 from looptap.client.session.requests import PendingRequests
-from looptap.client.session.vitals import QUIET_SECONDS, Vitals
+from looptap.client.session.stream_table import StreamSink, StreamTable
+from looptap.client.session.vitals import Vitals
 from looptap.client.session.weak_receiver import WeakReceiver
 from looptap.client.transport.base import Transport
+from looptap.client.transport.connect_errors import version_mismatch
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
@@ -29,7 +31,6 @@ from looptap.protocol.errors import (
     MessageError,
     NoAnswer,
     RunEnded,
-    VersionMismatch,
     WrongServer,
 )
 from looptap.protocol.keys import VIEWER
@@ -37,10 +38,8 @@ from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 
-if TYPE_CHECKING:
-    from looptap.client.streams.live import LiveStream
-
 _ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which the agent is told that they were taken in
+_HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
 _BEAT = encode(m.Beat())
 _MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
 
@@ -55,7 +54,10 @@ OPEN = (LIVE, LOST, SILENT)
 
 
 class Session:
-    """One client's conversation with one agent; a run is a `Session` with the interface that users see."""
+    """One client's conversation with one agent; a `Run` shows it to users.
+
+    It is the receiver of its transport, and tells each stream (`StreamSink`) what the agent says of it.
+    """
 
     def __init__(
         self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
@@ -69,16 +71,15 @@ class Session:
         self.role = ""
         self.info: m.RunInfo
         """What the run says of itself: id, name, host, pid, rank, versions."""
-        self._expected, self._follow = run, follow
-        self._vitals = Vitals()
-        self._transport = transport
-        self._requests = PendingRequests(self._send, lambda: self._outlook(""))
-        self._callbacks = CallbackThread()
-        self._streams: dict[int, weakref.ref[LiveStream]] = {}
-        self._dropped: deque[int] = deque()  # streams that nobody holds any more
-        self._early: list[weakref.ref[LiveStream]] = []  # those that the next run has not declared yet
-        self._numbers = itertools.count(1)
-        self._client, self._token = named_process(), secrets.token_hex(16)
+        self._expected, self.follow = run, follow
+        """``follow``: whether the session goes on with the next run of the same name."""
+        self.vitals = Vitals()
+        self.transport = transport
+        self.requests = PendingRequests(self._send, lambda: self.outlook(""))
+        self.callbacks = CallbackThread()
+        self.streams = StreamTable()
+        self._early: list[weakref.ref[StreamSink]] = []  # those that the next run has not declared yet
+        self.client, self._token = named_process(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
@@ -86,8 +87,8 @@ class Session:
             m.Values: self._on_values,
             m.Bundle: self._on_bundle,
             m.Status: self._on_status,
-            m.Done: self._requests.done,
-            m.Failed: self._requests.failed,
+            m.Done: self.requests.done,
+            m.Failed: self.requests.failed,
             m.Beat: self._on_beat,
             m.Welcome: self._on_welcome,
             m.Refused: self._on_refused,
@@ -95,7 +96,7 @@ class Session:
         }
         deadline = time.monotonic() + timeout
         transport.start(WeakReceiver(self), timeout)
-        self._finalizer = weakref.finalize(self, _hang_up, transport, self._callbacks)
+        self._finalizer = weakref.finalize(self, _hang_up, transport, self.callbacks)
         try:
             self._greet(deadline, timeout)
         except BaseException:
@@ -115,26 +116,13 @@ class Session:
 
     def _say_hello(self) -> None:
         run = self._expected
-        streams = tuple(n for n, s in self._living() if s.standing is None and not s.opening)
-        self._transport.send(encode(m.Hello(m.VERSION, self._client, run.id if run else "", self._token, streams)))
-
-    @property
-    def idle(self) -> float:
-        """Seconds since the loop's last event, by the agent's own clock, to about a second.
-
-        Before the first event: since the agent began.
-        """
-        return self._vitals.idle
-
-    @property
-    def silence(self) -> float:
-        """Seconds since the agent gave a sign of life; it gives one each second, also while the loop stands still."""
-        return self._vitals.silence
+        streams = tuple(n for n, s in self.streams.living() if s.standing is None and not s.opening)
+        self.transport.send(encode(m.Hello(m.VERSION, self.client, run.id if run else "", self._token, streams)))
 
     @property
     def state(self) -> str:
         """live, lost, silent, ended or failed."""
-        return SILENT if self._state == LIVE and self._vitals.silent else self._state
+        return SILENT if self._state == LIVE and self.vitals.silent else self._state
 
     @property
     def reason(self) -> str:
@@ -144,78 +132,95 @@ class Session:
     def close(self) -> None:
         """Detach all streams and hang up; the job goes on."""
         if self._finalizer.detach() is not None:
-            _take_leave(self._transport)
-            self._transport.close()
+            _take_leave(self.transport)
+            self.transport.close()
         self._over(ENDED, RunEnded("This run was closed on this side; attach again."), "closed", whole=True)
 
-    # ------------------------------------------------------------ for its streams
+    # ------------------------------------------------------------ for the parts of its run
 
     def _send(self, frame: bytes) -> bool:
         """Send a frame; False while the link is lost: nothing may overtake the hello over the next one."""
         if self._state == LOST:
             return False
         self._sweep()
-        self._transport.send(frame)
+        self.transport.send(frame)
         return True
 
     def _sweep(self) -> None:
         """Detach the queries of streams that nobody holds any more."""
-        while self._dropped:
-            self._detach(self._dropped.popleft())
+        for number in self.streams.dropped():
+            self.detach(number)
 
-    def _ask(self, request: Callable[[int], m.Request[None]], timeout: float) -> None:
-        answer = self._requests.send(request(self._requests.number()), again=False)
-        self._requests.wait(answer, timeout, "The request")
+    def begin(self, stream: StreamSink, timeout: float) -> None:
+        """Have the agent attach the query of a stream. Raises what `Run.stream` raises."""
+        attach = stream.attach
+        self.streams.add(stream)
+        self.vitals.asked(stream.text)
+        try:
+            answer = self.requests.send(self.in_my_role(attach), lasting=True, first=stream.attached)
+            self.requests.wait(answer, timeout, f"The query {stream.text[:60]!r}")
+            stream.await_history(min(timeout, _HISTORY_TIMEOUT_SECONDS))
+        except BaseException as error:
+            self.streams.forget(attach.stream)
+            if not isinstance(error, QueryError | LimitReached):
+                self.detach(attach.stream)
+            raise
 
-    def _detach(self, stream: int) -> None:
-        """Tell the agent that nobody wants the stream."""
+    def ask(self, request: Callable[[int], m.Request[None]], timeout: float) -> None:
+        """Ask for something that is done once and has no answer. Raises what it failed with, NoAnswer."""
+        answer = self.requests.send(request(self.requests.number()), again=False)
+        self.requests.wait(answer, timeout, "The request")
+
+    def inquire(self, question: Callable[[int], m.Request[m.R]], shown: str, timeout: float) -> m.R:
+        """The reply to a ``question``, which ``shown`` names in errors. Raises NoAnswer."""
+        return self.requests.wait(self.requests.send(question(self.requests.number())), timeout, shown)
+
+    def detach(self, stream: int) -> None:
+        """Tell the agent that the stream with this number is not needed any more."""
         if self._state == LIVE:
-            self._transport.send(encode(m.Detach(self._requests.number(), stream)))
+            self.transport.send(encode(m.Detach(self.requests.number(), stream)))
 
-    def _in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
+    def in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
         """``attach``, or in place of it what a viewer may send, which has no code."""
         if self.role != VIEWER:
             return attach
         return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
 
-    def _forget(self, stream: int) -> None:
-        self._streams.pop(stream, None)
-
-    def _living(self) -> list[tuple[int, LiveStream]]:
-        found = ((number, reference()) for number, reference in list(self._streams.items()))
-        return [(number, stream) for number, stream in found if stream is not None]
-
-    def _outlook(self, on: str) -> str:
+    def outlook(self, on: str) -> str:
+        """What is known of why no value of a query on the event ``on`` comes, as sentences."""
         if self._state == LOST:
             return f" {self._reason}"
         if self.state == SILENT:
             return f" {self._no_answer()}"
-        return f" {_silent(self.silence)}" if self.silence > QUIET_SECONDS else self._vitals.outlook(on)
+        return f" {quiet}" if (quiet := self.vitals.quiet()) else self.vitals.outlook(on)
 
     def _no_answer(self) -> str:
-        own = sorted((s for _, s in self._living() if s.standing is None), key=lambda s: s.cost.share, reverse=True)
-        return self._vitals.no_answer([stream.text for stream in own])
+        own = sorted(
+            (s for _, s in self.streams.living() if s.standing is None), key=lambda s: s.cost.share, reverse=True
+        )
+        return self.vitals.no_answer([stream.text for stream in own])
 
     # ------------------------------------------------------------ on the transport's thread
 
-    def _on_tick(self) -> None:
-        """A second has passed: give a sign of life, and see whether the agent has given one."""
+    def on_tick(self) -> None:
+        """Send a heartbeat, as each second, and see whether the agent has sent one."""
         if self._state == LIVE:
-            self._transport.send(_BEAT)
+            self.transport.send(_BEAT)
             self._sweep()
-            if self._vitals.tick():
+            if self.vitals.tick():
                 log.warning("looptap: %s: %s", self.info.id, self.reason)
 
-    def _on_frame(self, frame: bytes) -> None:
+    def on_frame(self, frame: bytes) -> None:
+        """Take in a frame of the agent."""
         message = None
         try:
             message = decode_from_agent(frame)
             self._handlers[type(message)](message)
-            self._vitals.hear()
+            self.vitals.hear()
         except MessageError:
             self.refused_messages += 1
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
-                self._refuse(_mismatch(version))
+                self._refuse(version_mismatch(version))
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._told >= _ACKNOWLEDGE_EVERY_BYTES:
@@ -223,7 +228,7 @@ class Session:
 
     def _confirm(self) -> None:
         self._told = self._got
-        self._transport.send(encode(m.Got(self._got)))
+        self.transport.send(encode(m.Got(self._got)))
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
@@ -236,21 +241,19 @@ class Session:
                 self.refused_messages += 1
 
     def _on_values(self, message: m.Values) -> None:
-        reference = self._streams.get(message.stream)
-        stream = None if reference is None else reference()
+        stream = self.streams.get(message.stream)
         if stream is None:
             self.refused_messages += 1  # most likely of a stream that was just closed
         else:
-            stream._receive(message)
+            stream.receive(message)
 
     def _on_status(self, message: m.Status) -> None:
-        reference = self._streams.get(message.stream)
-        stream = None if reference is None else reference()
+        stream = self.streams.get(message.stream)
         if stream is not None:
-            stream._status(message)
+            stream.receive_status(message)
 
     def _on_beat(self, message: m.Beat) -> None:
-        self._vitals.beat(message)
+        self.vitals.beat(message)
         early, self._early = self._early, []
         for stream in early:
             if (living := stream()) is not None:
@@ -260,7 +263,7 @@ class Session:
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:
-            self._refuse(_mismatch(message.version))
+            self._refuse(version_mismatch(message.version))
             return
         if max(map(len, (message.run.id, message.run.name, message.run.host))) > _MAX_NAME_CHARACTERS:
             raise MessageError("A run with a name too long to be one.")
@@ -273,19 +276,19 @@ class Session:
         before = self.info if self._welcomed.is_set() else None
         self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
-        self._vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
+        self.vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
         self._welcomed.set()
         if before is not None:
             self._resume(message.streams, None if before.id == message.run.id else (before.id, message.run.id))
 
     def _on_refused(self, message: m.Refused) -> None:
         if message.version[0] != m.VERSION[0]:
-            self._refuse(_mismatch(message.version))
+            self._refuse(version_mismatch(message.version))
         elif not message.stranger:
             self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
         elif self._greeted:  # it has forgotten us; what it says of further messages from before the hello is no news
-            self._on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
-            self._on_back()
+            self.on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
+            self.on_back()
 
     def _refuse(self, error: LinkError) -> None:
         if self._welcomed.is_set():
@@ -298,39 +301,60 @@ class Session:
         """The link is new: attach anew, perhaps to another run, what the agent has not ``served`` on; ask again."""
         self._reason, self._state = "", LIVE
         self._early.clear()
-        living = {number: stream for number, stream in self._living() if not stream.opening}  # those ask again
+        living = {number: stream for number, stream in self.streams.living() if not stream.opening}  # those ask again
         for number in served:
             if number not in living:
-                self._detach(number)
+                self.detach(number)
         for number, stream in living.items():
             if number not in served:
                 self._attach_again(stream, moved)
-        self._requests.repeat()
+        self.requests.repeat()
 
-    def _attach_again(self, stream: LiveStream, moved: tuple[str, str] | None = None) -> None:
-        again = self._in_my_role(stream._again(self._requests.number(), moved))
-        answer = self._requests.send(again, again=False)
-        answer.add_done_callback(_Verdict(stream))
+    def _attach_again(self, stream: StreamSink, moved: tuple[str, str] | None = None) -> None:
+        again = self.in_my_role(stream.reattach(self.requests.number(), moved))
+        answer = self.requests.send(again, again=False)
+        answer.add_done_callback(functools.partial(self._on_attached_again, weakref.ref(stream)))
 
-    def _on_lost(self, error: LinkError) -> None:
+    def _on_attached_again(self, reference: weakref.ref[StreamSink], answer: Future[Any]) -> None:
+        """Hand a stream the reply to its second attach; it may be dropped meanwhile."""
+        stream, error = reference(), answer.exception()
+        if stream is None or isinstance(error, LinkError):  # lost once more
+            return
+        if error is None:
+            stream.reattached(answer.result())
+        elif stream.standing is None or not isinstance(error, QueryError):
+            stream.end(FAILED, str(error))
+        elif stream.take_back():  # the job does not declare it any more, and it was this client's own
+            self._attach_again(stream)
+        else:
+            self._early.append(reference)
+
+    def on_lost(self, error: LinkError) -> None:
+        """Note that the link is down."""
         if self._state in (LIVE, LOST):
             self.losses += self._state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
-            silent = f"{_silent(self.silence)} " if self.silence > QUIET_SECONDS and not over else ""
-            self._reason, self._state = silent + str(error), LOST
-            self._requests.interrupt(error, everything=over)
+            quiet = "" if over else self.vitals.quiet()
+            self._reason, self._state = f"{quiet} {error}".lstrip(), LOST
+            self.requests.interrupt(error, everything=over)
 
-    def _on_back(self) -> None:
+    def on_back(self) -> None:
+        """Say hello over a new link."""
         self._greeted = False
         self._got = self._told = 0
         self._say_hello()
 
-    def _on_next(self, run: m.RunInfo) -> None:
+    def on_end(self, error: LinkError) -> None:
+        """Fail: there will be no further link."""
+        self._over(FAILED, error)
+
+    def on_next(self, run: m.RunInfo) -> None:
+        """Go on with the next run."""
         self._expected = run
-        self._on_back()
+        self.on_back()
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
-        if goodbye.dismissed or not self._follow:  # else the transport sees the end, and looks for the next run
+        if goodbye.dismissed or not self.follow:  # else the transport sees the end, and looks for the next run
             self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
 
     def _over(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
@@ -341,38 +365,14 @@ class Session:
         if self._state not in (LIVE, LOST):
             return
         self._reason, self._state = reason or str(error), state
-        for number, stream in self._living():
-            if not whole:
-                stream._break_off()
-            stream.feed.finish(state, self._reason)
-            self._forget(number)
+        for number, stream in self.streams.living():
+            stream.end(state, self._reason, cut=not whole)
+            self.streams.forget(number)
         if not self._welcomed.is_set():
             self._refuse(error)
-        self._requests.close(error)
-        self._transport.close(0.0)
-        self._callbacks.close()
-
-
-class _Verdict:
-    """What the agent says to a stream that is attached anew; the stream may be dropped meanwhile."""
-
-    def __init__(self, stream: LiveStream) -> None:
-        self._stream = weakref.ref(stream)
-
-    def __call__(self, answer: Any) -> None:
-        stream, error = self._stream(), answer.exception()
-        if stream is None or isinstance(error, LinkError):  # lost once more
-            return
-        if error is None:
-            stream._attached_again(answer.result())
-            return
-        if stream.standing is not None and isinstance(error, QueryError):
-            if stream._taken_back():  # it stands there no more, and was this client's own
-                stream.run._attach_again(stream)
-            else:
-                stream.run._early.append(self._stream)
-        else:
-            stream.feed.finish(FAILED, str(error))
+        self.requests.close(error)
+        self.transport.close(0.0)
+        self.callbacks.close()
 
 
 def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
@@ -385,14 +385,3 @@ def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
 def _take_leave(transport: Transport) -> None:
     with contextlib.suppress(LinkError):  # in a forked child, or too much waits
         transport.send(encode(m.Leave()))
-
-
-def _silent(seconds: float) -> str:
-    return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
-
-
-def _mismatch(theirs: tuple[int, int]) -> VersionMismatch:
-    ours, version = ".".join(map(str, m.VERSION)), ".".join(map(str, theirs))
-    return VersionMismatch(
-        f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
-    )

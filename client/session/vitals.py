@@ -78,6 +78,13 @@ class Vitals:
         """How far the loop is, in words."""
         return moving(self.events, self.ages(), self.idle)
 
+    def quiet(self) -> str:
+        """That there is no sign of life, as a sentence; empty if there is."""
+        seconds = self.silence
+        if seconds <= QUIET_SECONDS:
+            return ""
+        return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
+
     def outlook(self, on: str) -> str:
         """What is known of why no value of a query on ``on`` comes, as sentences; empty if nothing is."""
         if self.paused:

@@ -218,3 +218,12 @@ def _inside(
 def _essence(code: types.CodeType) -> tuple[Any, ...]:
     constants = [_essence(c) if isinstance(c, types.CodeType) else (type(c), c) for c in code.co_consts]
     return code.co_names, code.co_varnames, tuple(constants)
+
+
+def all_named(call: str, unnamed: tuple[Any, ...]) -> None:
+    """Raise TypeError for arguments of `Run.stream` or `Run.call` that must have a name."""
+    if unnamed:
+        raise TypeError(
+            f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "
+            f"run.{call}, on={unnamed[0]!r:.80})."
+        )

@@ -7,10 +7,11 @@ import re
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import msgspec
 
+from looptap.client.session.run_handle import RunHandle
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
@@ -19,9 +20,6 @@ from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
 from looptap.streams.values.sizing import size_of
-
-if TYPE_CHECKING:
-    from looptap.client.run import Run
 
 _MAX_VALUE_NUMBER = 1 << 62  # of a number or of an event's number: what is above comes from no loop
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
@@ -69,8 +67,10 @@ class LiveStream(Stream):
 
     feed_type: type[LiveFeed] = LiveFeed
 
-    def __init__(self, run: Run, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int) -> None:
-        feed = self.feed_type(buffer, buffer_bytes, run._callbacks.schedule)
+    def __init__(
+        self, run: RunHandle, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int
+    ) -> None:
+        feed = self.feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
         self.run = run
         self.mapped = False
@@ -87,7 +87,8 @@ class LiveStream(Stream):
         """Values that ``throttle`` held back."""
         self.broken_off = False
         """Whether the run went without a word on how far the query had come."""
-        self._attach = attach
+        self.attach = attach
+        """The request that attaches the query."""
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._told_dropped = self._told_errors = self._earlier_errors = 0
@@ -97,7 +98,7 @@ class LiveStream(Stream):
         self._offset = 0
         self._relinked = self._settled = self._closing = self._accounted = False
         self._warned = False
-        release = weakref.finalize(self, _release, weakref.ref(run), attach.stream)
+        release = weakref.finalize(self, run.session.streams.drop, attach.stream)
         release.atexit = False
 
     @property
@@ -119,47 +120,47 @@ class LiveStream(Stream):
 
         Raises NoAnswer after ``timeout`` seconds.
         """
-        self.run._ask(lambda request: m.CloseWindow(request, self._attach.stream), timeout)
+        self.run.session.ask(lambda request: m.CloseWindow(request, self.attach.stream), timeout)
 
     def grant(self, budget: float | None, timeout: float = 5.0) -> None:
         """Let the query take the fraction ``budget`` of the loop's time: `math.inf` lifts the limit, None restores it.
 
         Raises QueryError for another budget, NoAnswer after ``timeout`` seconds.
         """
-        self.run._ask(lambda request: m.Grant(request, self._attach.stream, budget), timeout)
+        self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
     def close(self, timeout: float = 2.0) -> None:
         """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
         self._closing = True
         if self.state == LIVE:
-            self.run._detach(self._attach.stream)
+            self.run.session.detach(self.attach.stream)
             if self.run.state == LIVE:
                 self.feed.wait_for_end(timeout)
         self.feed.finish(ENDED, "closed")
-        self.run._forget(self._attach.stream)
+        self.run.session.streams.forget(self.attach.stream)
 
-    # ------------------------------------------------------------ on the client's thread
+    # ------------------------------------------------------------ for its session, on the transport's thread
 
-    def _attached(self, reply: Any) -> None:
+    def attached(self, reply: Any) -> None:
         """The agent has attached the query and says how it understands it."""
         self.opening = False
         told = reply if isinstance(reply, dict) else {}
         self.mapped = told.get("mapped") is True
         standing, after = told.get("standing"), told.get("after")
         if (
-            self._attach.named
+            self.attach.named
             and isinstance(standing, dict)
             and isinstance(after, int)
             and 0 <= after <= _MAX_VALUE_NUMBER
         ):
-            self.standing, self.on = self._attach.code.text, _text(standing.get("on"))
+            self.standing, self.on = self.attach.code.text, _text(standing.get("on"))
             self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
             self.begins = after + 1
             self.feed.begin_after(after)
             upto = told.get("upto")
             self._upto = upto if isinstance(upto, int) and 0 <= upto <= _MAX_VALUE_NUMBER else 0
         else:
-            self._attach = msgspec.structs.replace(self._attach, named=False)
+            self.attach = msgspec.structs.replace(self.attach, named=False)
         self._explanation = _text(told.get("explain"))
         fields = told.get("fields")
         if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
@@ -167,24 +168,24 @@ class LiveStream(Stream):
         notes = told.get("notes")
         self._note(notes if isinstance(notes, list | tuple) else ())
 
-    def _have_history(self, timeout: float) -> None:
+    def await_history(self, timeout: float) -> None:
         """Wait, no longer than ``timeout`` seconds, until what was held at the attach is here."""
         self.feed.wait_for_number(self._upto, timeout)
 
-    def _stands(self, found: StreamInfo) -> None:
+    def stand_as(self, found: StreamInfo) -> None:
         """The query has become a standing stream of the job, which this one reads from now on."""
-        self._own, self.standing = self._attach, found.name
-        self._attach = msgspec.structs.replace(self._attach, code=m.Code(found.name), named=True)
+        self._own, self.standing = self.attach, found.name
+        self.attach = msgspec.structs.replace(self.attach, code=m.Code(found.name), named=True)
 
-    def _taken_back(self) -> bool:
+    def take_back(self) -> bool:
         """Make the query this client's own again, if it was; whether it was."""
         own, self._own = self._own, None
         if own is None:
             return False
-        self._attach, self.standing, self._relinked = own, None, True
+        self.attach, self.standing, self._relinked = own, None, True
         return True
 
-    def _receive(self, message: m.Values) -> None:
+    def receive(self, message: m.Values) -> None:
         """Take in a message of values. Raises MessageError if it is inconsistent."""
         batch = _batch(message)
         if self._relinked:  # what was known at the attach may be off by the event of that moment
@@ -196,10 +197,10 @@ class LiveStream(Stream):
             self._first_place = (batch.first, batch.events[0])
         self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
 
-    def _again(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
+    def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
         if moved is not None:
-            self._taken_back()
+            self.take_back()
         self._settled = False
         if self.standing is None:
             self._earlier_errors = self.error_count
@@ -215,16 +216,17 @@ class LiveStream(Stream):
             if self.standing is not None:  # the next run numbers its values from 1
                 self._offset = self.newest
         above = min(max(0, self.newest - self._offset), _MAX_VALUE_NUMBER)
-        on = self._attach.on if self.standing is None else ""
-        return msgspec.structs.replace(self._attach, request=request, above=above, on=on)
+        on = self.attach.on if self.standing is None else ""
+        return msgspec.structs.replace(self.attach, request=request, above=above, on=on)
 
-    def _break_off(self) -> None:
-        """Note that the agent has gone without a word on how far the query had come."""
-        if self.state == LIVE:
+    def end(self, state: str, reason: str, *, cut: bool = False) -> None:
+        """End the stream; ``cut`` if the agent never said how far the query had come."""
+        if cut and self.state == LIVE:
             self.broken_off = True
             self.feed.skip_to(0, unknown=True)
+        self.feed.finish(state, reason)
 
-    def _attached_again(self, reply: Any) -> None:
+    def reattached(self, reply: Any) -> None:
         """The agent has attached the query once more: it says at which event, and what number came before.
 
         So what is missing is known now, whether or not a further value comes.
@@ -232,7 +234,7 @@ class LiveStream(Stream):
         told = reply if isinstance(reply, dict) else {}
         event, base = told.get("event"), told.get("base")
         if self._relinked and _is_number(event) and _is_number(base):
-            every = self._attach.every
+            every = self.attach.every
             self._bridge(base + 1, event - event % every + every)
             self._settled = True
 
@@ -249,14 +251,14 @@ class LiveStream(Stream):
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """How many values belong to the events between two; None unless each event has yielded one so far."""
-        every, plain = self._attach.every, not self._attach.throttle and self._attach.when is None
+        every, plain = self.attach.every, not self.attach.throttle and self.attach.when is None
         assert self._first_place is not None
         number, event = self._first_place
         values, events = self._last_place[0] - number, self._last_place[1] - event
         steps, rest = divmod(now - before, every)
         return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
 
-    def _status(self, status: m.Status) -> None:
+    def receive_status(self, status: m.Status) -> None:
         """Take in what the agent says of the stream."""
         self.cost = Cost(status.nanoseconds, status.share)
         self._told_dropped, self.skipped = status.dropped, status.skipped
@@ -273,12 +275,12 @@ class LiveStream(Stream):
             if self._relinked and not self._settled:  # and it has yielded nothing since
                 self.feed.skip_to(0, unknown=True)
             last = min(status.last, _MAX_VALUE_NUMBER) + self._offset if status.last else 0
-            if status.state == ENDED and self.run._follow and not self._closing:
+            if status.state == ENDED and self.run.session.follow and not self._closing:
                 self.feed.skip_to(last, unknown=False)
                 self._accounted = True
                 return
             self.feed.finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
-            self.run._forget(self._attach.stream)
+            self.run.session.streams.forget(self.attach.stream)
 
     def _note(self, notes: Any) -> None:
         for note in notes:
@@ -294,19 +296,11 @@ class LiveStream(Stream):
         self.thinned = self.thinned or any(map(_THINNED.match, self.limits))
 
     def _outlook(self) -> str:
-        return self._failures() + self._limitations() + (self.run._outlook(self.on) if self.on else "")
+        return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "")
 
     def _limitations(self) -> str:
         """How the budget limits the query now, as sentences; empty if it does not."""
         return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
-
-
-def _release(run: weakref.ref[Run], stream: int) -> None:
-    """Nobody holds the stream any more: detach its query."""
-    living = run()
-    if living is not None and stream in living._streams:
-        living._forget(stream)
-        living._dropped.append(stream)  # not detached here: who knows which locks this thread holds
 
 
 def _is_number(number: Any) -> TypeGuard[int]:

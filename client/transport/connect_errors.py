@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey, RunEnded, WrongServer
+from looptap.protocol.errors import LinkError, NoAnswer, NotLooptap, RefusedKey, RunEnded, VersionMismatch, WrongServer
 from looptap.protocol.files.connection import IPC, ConnectionFile
+from looptap.protocol.messages import VERSION
 
 # The beginning of every ZMTP 3 connection: signature, version 3.1, mechanism, and the side (RFC 23).
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -97,11 +98,14 @@ def dialled(endpoint: str) -> socket.socket:
 
 def is_local(endpoint: str) -> bool:
     """Whether only processes of the same machine can connect to it."""
-    if endpoint.startswith(IPC):
-        return True
+    return endpoint.startswith(IPC) or is_loopback(urlsplit(endpoint).hostname or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is a loopback address; a name is none."""
     try:
-        return ipaddress.ip_address(urlsplit(endpoint).hostname or "").is_loopback
-    except ValueError:  # a name
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
         return False
 
 
@@ -116,4 +120,12 @@ def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError
     return NoAnswer(
         f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
         f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
+    )
+
+
+def version_mismatch(theirs: tuple[int, int]) -> VersionMismatch:
+    """That the agent speaks another version of the protocol."""
+    ours, version = ".".join(map(str, VERSION)), ".".join(map(str, theirs))
+    return VersionMismatch(
+        f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
     )

@@ -45,7 +45,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     told = {"now": time.monotonic(), "state": run.state, "reason": run.reason, "latest": mapped.latest}
     for s in (mapped, window, group):
-        told[s.name] = [s._attach.stream, s.arrived, s.dropped, [g.missing for g in s.gaps]]
+        told[s.name] = [s.attach.stream, s.arrived, s.dropped, [g.missing for g in s.gaps]]
     records = mapped.records
     told["even"] = all(b.event - a.event == b.number - a.number for a, b in zip(records, records[1:]))
     print(json.dumps(told), flush=True)

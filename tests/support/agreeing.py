@@ -61,11 +61,12 @@ CLIENT = """
     run = looptap.attach("agreeing")
     for kind in range(3):
         id = f"killed-{sys.argv[1]}-{kind}"
-        prepare = lambda one: one._requests.send(m.Call(one._requests.number(), id, m.Code("1"), "batch", False, 2))
-        answers = [prepare(run.ranks[rank]).result(5) for rank in (0, 1)]
+        prepare = lambda asks: asks.send(m.Call(asks.number(), id, m.Code("1"), "batch", False, 2))
+        answers = [prepare(run.ranks[rank].session.requests).result(5) for rank in (0, 1)]
         if kind:  # it is named to one rank only, or to none
             number = max(answer["number"] for answer in answers) + 1
-            run.ranks[kind - 1]._requests.send(m.Agree(run.ranks[kind - 1]._requests.number(), id, number))
+            requests = run.ranks[kind - 1].session.requests
+            requests.send(m.Agree(requests.number(), id, number))
     print("now", flush=True)
     time.sleep(60)
 """

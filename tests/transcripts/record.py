@@ -58,8 +58,8 @@ def converse(run, happen, sent):
         run.call("step", on="never", timeout=0, id="waits")
     results.append(run.cancel("waits").outcome)
     happen("beat")
-    run._transport.send(encode(m.Beat()))
-    run._transport.send(encode(m.Got(1)))
+    run.session.transport.send(encode(m.Beat()))
+    run.session.transport.send(encode(m.Got(1)))
     assert [stream.name for stream in run.streams] == ["curve", "commands"]
     reader = run.stream("curve")
     run.export(reader, False)

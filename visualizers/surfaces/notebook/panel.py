@@ -79,7 +79,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         try:
             if run.role != _OPERATOR:
                 reason = "You are a viewer of this run: only an operator can change it."
-            told = run._told_controls() if run.alive and not reason else {}
+            told = run.controls.told() if run.alive and not reason else {}
             infos = run.controls.look() if told else {}
         except (LooptapError, TimeoutError) as error:
             told, infos, reason = {}, {}, str(error)
