@@ -757,7 +757,7 @@ def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
     assert re.search(r"double .*kept, handed over by", said.replace("\n", " "))
     soon(lambda: agent.stats()["store"]["kept"] == 1)
     code, said = looptap_says(capsys, "keep", "shared", "double", "--end")
-    assert (code, "no more" in said) == (0, True)
+    assert (code, "no longer kept" in said) == (0, True)
     assert looptap.open(agent.stats()["store"]["file"]).stream("double").values == [8]
     assert [s.name for s in run.streams] == ["loss", "secret", "private"]
 
