@@ -29,7 +29,7 @@ MAY_IMPORT = {
     },
     "cli": {"client", "visualizers", "store", "streams", "protocol", "msgspec", "typer", "rich", "textual"},
     "training": {"streams", "numpy"},
-    "examples": {"looptap", "training", "torch", "numpy", "sklearn"},
+    "examples": {"looptap", "training", "torch", "numpy"},
 }
 """What each folder may import beside the standard library and itself; `looptap` is the facade."""
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 from simulated import DELTA, PATIENCE
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from looptap.examples.digits import digits
 from looptap.training.progress import Paper
 
 FILE = Path(__file__).with_name("curves.json")
@@ -73,8 +73,7 @@ def cnn() -> nn.Module:
 def pictures(seed: int) -> tuple[Tensor, Tensor]:
     """Handwritten digits for even seeds, for odd ones pictures made of ten noisy patterns: (n, 1, 8, 8), classes."""
     if seed % 2 == 0:
-        data = load_digits()
-        return torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(data.target)
+        return digits()
     rng = torch.Generator().manual_seed(100 + seed)
     patterns = torch.randn(10, 1, 8, 8, generator=rng)
     target = torch.randint(10, (2400,), generator=rng)

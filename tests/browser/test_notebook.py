@@ -7,7 +7,7 @@ import time
 import pytest
 from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
 from programs import need
-from tutorials import NOTEBOOKS, read
+from tutorials import NOTEBOOKS, WIDGET, read
 from waiting import soon
 
 import looptap
@@ -48,7 +48,8 @@ def opened(lab, request):
     books = []
 
     def open(*cells):
-        books.append(lab.open(f"{request.node.name}.ipynb", *cells))
+        name = f"{request.node.name}.ipynb"
+        books.append(lab.open_tab(name, *cells) if cells else lab.open(name))
         return books[-1]
 
     yield open
@@ -131,8 +132,7 @@ def test_a_chart_comes_back_after_a_reload_and_on_a_second_page(lab, opened):
     book.grows(by=50)
     before = book.last()
     soon(lambda: book.page.evaluate(SAVED))  # a still that is renewed makes it dirty again
-    book.page.reload()
-    book.wait("window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel")
+    book.load()
     book.charts(1)
     assert book.last() >= before
     points = book.page.evaluate(
@@ -254,14 +254,14 @@ def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_k
     assert book.errors == book.dialogs == []
 
 
-def test_the_first_tutorial_runs_as_a_person_runs_it(lab):
+def test_the_first_tutorial_runs_as_a_person_runs_it_with_a_picture_below_each_chart_and_ends_its_job(lab):
     path = next(path for path in NOTEBOOKS if path.stem == "first-look")
     tutorial = read(path)
     code = [index for index, cell in enumerate(tutorial.cells) if cell.cell_type == "code"]
     for index in code:
         tutorial.cells[index].update(outputs=[], execution_count=None)
     __import__("nbformat").write(tutorial, lab.root / path.name)
-    book = lab.open(path.name)
+    book, charts = lab.open_tab(path.name), 0
     try:
         for index in code:
             book.run(index)
@@ -270,13 +270,18 @@ def test_the_first_tutorial_runs_as_a_person_runs_it(lab):
             if "display" in {one["output_type"].split("_")[0] for one in book.outputs(index)}:
                 book.show(index)
                 book.wait("[...document.querySelectorAll('.looptap')].some((el) => el.looptap.draws)")
+            if "looptap.panel" not in source and any(WIDGET in one.get("data", {}) for one in book.outputs(index)):
+                charts += 1
+                soon(lambda index=index: "image/png" in {kind for one in book.outputs(index) for kind in one["data"]})
             if source.endswith("\nloss"):
                 book.grows()
             if "looptap.panel" in source:
                 book.show(index)
                 book.page.get_by_text("optimizer.momentum").first.wait_for(timeout=PATIENCE)
                 book.shot("tutorial-panel")
+        assert charts >= 2
         assert book.errors == book.dialogs == []
+        soon(lambda: "digits-cnn" not in [run.name for run in looptap.runs() if run.alive])
     finally:
         book.shot("tutorial")
         book.close()

@@ -30,6 +30,13 @@ while not os.path.exists('enough'):
 open('over', 'w').close()
 """
 """A cell that keeps the kernel busy until the test has seen enough."""
+KERNEL = "window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel"
+CLOSE = """async () => {
+  const widget = jupyterapp.shell.currentWidget, id = widget.context.sessionContext.session?.id;
+  widget.dispose();
+  if (id) await jupyterapp.serviceManager.sessions.shutdown(id);
+}"""
+"""Closes a notebook before its kernel goes, so that none of its charts still writes to it."""
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 
 
@@ -110,7 +117,7 @@ def enough(lab):
 
 class Lab:
     def __init__(self, root, url, token, browser):
-        self.root, self.url, self.token, self.browser = root, url, token, browser
+        self.root, self.url, self.token, self.browser, self.page = root, url, token, browser, None
 
     def write(self, name, *cells):
         import nbformat
@@ -120,29 +127,53 @@ class Lab:
         nbformat.write(book, self.root / name)
 
     def open(self, name, *cells):
-        """A new notebook with these cells, open on a page of the browser."""
+        """A notebook, with these cells if there are any, open on a page of its own."""
         if cells:
             self.write(name, *cells)
-        context = self.browser.new_context(viewport={"width": 1300, "height": 1000})
-        return Notebook(self, name, context.new_page())
+        return Notebook(self, name, self._new_page())
+
+    def open_tab(self, name, *cells):
+        """The same on the page that all such notebooks share, one after another: to load JupyterLab takes seconds."""
+        if cells:
+            self.write(name, *cells)
+        if self.page is None:
+            self.page = self._new_page()
+            self.page.goto(f"{self.url}/lab?reset&token={self.token}", timeout=PATIENCE)
+            self.page.wait_for_function("window.jupyterapp?.commands.hasCommand('docmanager:open')", timeout=PATIENCE)
+        return Notebook(self, name, self.page)
+
+    def _new_page(self):
+        return self.browser.new_context(viewport={"width": 1300, "height": 1000}).new_page()
 
 
 class Notebook:
     def __init__(self, lab, name, page):
         self.lab, self.name, self.page = lab, name, page
         self.errors, self.dialogs = [], []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.accept()))
-        self.load()
+        self._listeners = {
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "dialog": lambda dialog: (self.dialogs.append(dialog.message), dialog.accept()),
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
+        if page is lab.page:
+            page.evaluate(f"async () => {{ await jupyterapp.commands.execute('docmanager:open', {{path: '{name}'}}) }}")
+            self.wait(KERNEL)
+        else:
+            self.load()
 
     def load(self):
+        """Load the page again, with this notebook."""
         self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?reset&token={self.lab.token}", timeout=PATIENCE)
-        self.wait("window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel")
+        self.wait(KERNEL)
 
     def close(self):
-        """Shut its kernel down and leave the page."""
-        self.page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
-        self.page.context.close()
+        """Shut its kernel down and leave the page, or the shared page to others."""
+        self.page.evaluate(CLOSE)
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        if self.page is not self.lab.page:
+            self.page.context.close()
 
     def run_all(self):
         """Run all cells; they may take their time."""

@@ -1,4 +1,4 @@
-"""A job that runs until it is killed, or for three minutes: 50 steps a second, a control, a trigger, a stream."""
+"""A job that runs until it is killed, or for an hour: 50 steps a second, a control, a trigger, a stream."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ with looptap.Agent(sys.argv[1], may_pause=5.0) as agent:
     agent.expose(echo=echo)
     agent.trigger("evaluate", lambda: 0.75)
     agent.stream("loss", "step, loss", on="batch")
-    for step in range(9000):
+    for step in range(180_000):
         agent.emit("batch", step=step, loss=math.exp(-step / 500) + 0.05 * math.sin(step))
         if step % 100 == 99:
             agent.emit("epoch", epoch=step // 100)
