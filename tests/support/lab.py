@@ -139,7 +139,8 @@ class Lab:
         if self.page is None:
             self.page = self._new_page()
             self.page.goto(f"{self.url}/lab?reset&token={self.token}", timeout=PATIENCE)
-            self.page.wait_for_function("window.jupyterapp?.commands.hasCommand('docmanager:open')", timeout=PATIENCE)
+            launcher = "window.jupyterapp?.shell.currentWidget"  # the last that comes, and it would cover a notebook
+            self.page.wait_for_function(launcher, timeout=PATIENCE)
         return Notebook(self, name, self.page)
 
     def _new_page(self):
