@@ -20,6 +20,7 @@ from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.stream import Stream
+from looptap.streams.waiting import poll_until
 
 MAX_DEFAULT_STREAMS = 12
 """Streams that are shown where none is named."""
@@ -50,8 +51,10 @@ def attached(
     run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
     if time.monotonic() - began >= POLL_INTERVAL_SECONDS:
         names = {query for query in queries if query.isidentifier()}
-        while run.alive and not any(run.events().values()) and not names <= {one.name for one in run.streams}:
-            time.sleep(_POLL_INTERVAL_SECONDS)
+        poll_until(
+            lambda: not run.alive or any(run.events().values()) or names <= {one.name for one in run.streams},
+            _POLL_INTERVAL_SECONDS,
+        )
     return run
 
 
@@ -88,8 +91,6 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
 
 def warn_if_it_fails(stream: Stream) -> None:
     """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
-    until = time.monotonic() + FIRST_VALUE_TIMEOUT_SECONDS
-    while not (stream.arrived or stream.traceback) and time.monotonic() < until:
-        time.sleep(_POLL_INTERVAL_SECONDS)
+    poll_until(lambda: stream.arrived or stream.traceback, _POLL_INTERVAL_SECONDS, FIRST_VALUE_TIMEOUT_SECONDS)
     if stream.traceback and not stream.arrived:
         complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")

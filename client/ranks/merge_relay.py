@@ -114,7 +114,7 @@ class MergeRelay:
         number = attach.stream
         stream, told = joined(self._run, attach, self._ranks, lambda batch: self._pass_on(number, batch))
         self._streams[number] = stream
-        stream._gathering.start()
+        stream.gathering.start()
         return told
 
     def _pass_on(self, number: int, batch: Batch) -> None:

@@ -74,7 +74,7 @@ def over_ranks(
     except BaseException:
         stream.close(0.0)
         raise
-    stream._gathering.start()
+    stream.gathering.start()
     return stream
 
 
@@ -118,8 +118,8 @@ def skew(
     stream.unit, stream.drawn = "s", SPREAD[:1]
     stream.combined = _Spread(run, stream.ranks)
     stream.feed.set_fields(SPREAD)
-    stream._own_notes += stream.combined.notes
-    stream._gathering.start()
+    stream.own_notes += stream.combined.notes
+    stream.gathering.start()
     return stream
 
 
@@ -147,7 +147,7 @@ def _asked(
         part = RankPart(
             rank, own, name=attach.name, text=text, buffer=_MAX_KEPT_VALUES_PER_RANK, buffer_bytes=buffer_bytes
         )
-        part.feed.rank, part.feed.gathering = rank.info.rank, stream._gathering
+        part.feed.rank, part.feed.gathering = rank.info.rank, stream.gathering
         rank.session.begin(part, timeout)
         return part
 
@@ -167,15 +167,15 @@ def _asked(
         raise wrong or next(iter(refusals.values()))
     for rank, error in refusals.items():
         stream.gone[rank] = str(error)
-        stream._own_notes.append(f"without rank {rank}: {error}")
-        stream._gathering.post(rank, None)
+        stream.own_notes.append(f"without rank {rank}: {error}")
+        stream.gathering.post(rank, None)
     lead = next(iter(stream.parts.values()))
     stream.mapped, stream.standing, stream.unit, stream.on = lead.mapped, lead.standing, lead.unit, lead.on
     for together in nodes.values():
-        stream._own_notes.append(f"{numbered(together)} by a relay")
+        stream.own_notes.append(f"{numbered(together)} by a relay")
     if missing := run.ranks.missing if ranks in (None, ALL) else ():
-        stream._own_notes.append(f"no agent answers on rank {', '.join(map(str, missing))}")
-    stream._look()
+        stream.own_notes.append(f"no agent answers on rank {', '.join(map(str, missing))}")
+    stream.refresh()
     return stream
 
 

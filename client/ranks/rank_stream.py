@@ -62,12 +62,14 @@ class RankStream(LiveStream):
         self.gone: dict[int, str] = {}
         """The ranks that have ended or could not be reached, and why."""
         self.combined: Combined | None = None
-        self._gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
+        self.gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
+        """Brings the values of the ranks together."""
         self._absent: deque[Absent] = deque(maxlen=_MAX_ABSENCES)
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
-        self._own_notes: list[str] = []
-        release = weakref.finalize(self, self._gathering.stop)
+        self.own_notes: list[str] = []
+        """What there is to say beside the notes of the ranks."""
+        release = weakref.finalize(self, self.gathering.stop)
         release.atexit = False
 
     # ------------------------------------------------------------ what is known
@@ -75,7 +77,7 @@ class RankStream(LiveStream):
     @property
     def waiting(self) -> dict[int, float]:
         """The ranks that the oldest waiting value is waiting for, and for how many seconds."""
-        return self._gathering.awaited()
+        return self.gathering.awaited()
 
     @property
     def states(self) -> dict[int, str]:
@@ -91,12 +93,12 @@ class RankStream(LiveStream):
     @property
     def late(self) -> dict[int, int]:
         """How many values of a rank came when their event was no longer waited for; without combine they are there."""
-        return {rank: count for rank, count in self._gathering.assembly.late.items() if count}
+        return {rank: count for rank, count in self.gathering.assembly.late.items() if count}
 
     @property
     def dropped(self) -> int:
         """How many values of the ranks never arrived."""
-        return sum(part.dropped for part in self.parts.values()) + sum(self._gathering.dropped.values())
+        return sum(part.dropped for part in self.parts.values()) + sum(self.gathering.dropped.values())
 
     @property
     def error_count(self) -> int:
@@ -116,19 +118,22 @@ class RankStream(LiveStream):
         """Raise QueryError: the windows of several ranks are those that all of them have."""
         raise QueryError("the windows of a stream over several ranks end where they end on all of them.", self.text)
 
+    def detach(self) -> None:
+        """Detach the query from all ranks, without waiting for what they still have to say."""
+        for part in self.parts.values():
+            if part.state == LIVE:
+                part.detach()
+
     def close(self, timeout: float = 2.0) -> None:
         """Detach the query from all ranks and wait, ``timeout`` seconds at most, for what is still to come."""
         deadline = time.monotonic() + timeout
-        for part in self.parts.values():
-            if part.state == LIVE:
-                part._closing = True
-                part.run.session.detach(part.attach.stream)
+        self.detach()
         for part in self.parts.values():
             part.close(max(0.0, deadline - time.monotonic()))
-        self._gathering.hasten()
+        self.gathering.hasten()
         self.feed.wait_for_end(max(0.0, deadline - time.monotonic()))
         self.feed.finish(ENDED, "closed")
-        self._gathering.stop()
+        self.gathering.stop()
 
     def __repr__(self) -> str:
         facts = [numbered(self.asked)]
@@ -212,8 +217,8 @@ class RankStream(LiveStream):
         except Exception as error:
             return format_error(error, self.text), flag | ERROR
 
-    def _look(self) -> None:
-        """See how the ranks are."""
+    def refresh(self) -> None:
+        """Take over the costs, counts and notes of the ranks."""
         self.skipped = sum(part.skipped for part in self.parts.values())
         self.withheld = sum(part.withheld for part in self.parts.values())
         self.filtered = sum(part.filtered for part in self.parts.values())
@@ -226,14 +231,14 @@ class RankStream(LiveStream):
                 said.setdefault(note, []).append(rank)
         everybody = len(self.parts)
         found = {note: note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()}
-        self.notes[:] = [*self._own_notes, *found.values()]
+        self.notes[:] = [*self.own_notes, *found.values()]
         limits = {note for part in self.parts.values() for note in part.limits}
         self.thinned = self.thinned or any(part.thinned for part in self.parts.values())
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:
         """There will be nothing more from any rank."""
-        self._look()
+        self.refresh()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
         reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
         if len(reasons) > 1:
@@ -378,7 +383,7 @@ class Gathering:
                 stream._deliver(wholes, late)
                 if now - looked > _RANK_CHECK_INTERVAL_SECONDS:
                     looked = now
-                    stream._look()
+                    stream.refresh()
                 if not self.assembly.live and self.assembly.deadline() is None:
                     stream._over()
                     return

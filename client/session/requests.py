@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Generic
 
 import msgspec
@@ -39,10 +37,8 @@ from looptap.streams.errors import (
     QueryError,
     SnapshotError,
 )
+from looptap.streams.waiting import wait_interruptibly
 
-_INTERRUPT_CHECK_SECONDS = (
-    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-)
 _MAX_DETAIL_CHARACTERS = 100_000  # characters of a traceback that are believed
 
 
@@ -115,14 +111,10 @@ class PendingRequests:
 
     def wait(self, answer: Future[R], timeout: float, what: str) -> R:
         """Wait for the reply. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
-        deadline = monotonic() + timeout
         try:
-            while True:
-                left = deadline - monotonic()
-                with contextlib.suppress(FutureTimeout):
-                    return answer.result(max(0.0, min(left, _INTERRUPT_CHECK_SECONDS)))
-                if left <= 0:
-                    raise self._late(answer, timeout, what)
+            if not wait_interruptibly(lambda seconds: futures.wait((answer,), seconds).done, timeout):
+                raise self._late(answer, timeout, what)
+            return answer.result(0.0)
         except BaseException:
             self.forget(answer)
             raise

@@ -37,6 +37,7 @@ from looptap.protocol.keys import VIEWER
 from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
+from looptap.streams.waiting import wait_interruptibly
 
 _ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which the agent is told that they were taken in
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
@@ -105,12 +106,11 @@ class Session:
 
     def _greet(self, deadline: float, timeout: float) -> None:
         self._say_hello()
-        while not self._welcomed.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                raise NoAnswer(
-                    f"The agent let us in but did not say hello within {timeout:g} s; its process may be stopped. "
-                    "Try again with a longer timeout=."
-                )
+        if not wait_interruptibly(self._welcomed.wait, deadline - time.monotonic()):
+            raise NoAnswer(
+                f"The agent let us in but did not say hello within {timeout:g} s; its process may be stopped. "
+                "Try again with a longer timeout=."
+            )
         if self._refusal is not None:
             raise self._refusal
 

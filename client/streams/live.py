@@ -129,13 +129,17 @@ class LiveStream(Stream):
         """
         self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
+    def detach(self) -> None:
+        """Detach the query, without waiting for what it still has to say."""
         self._closing = True
         if self.state == LIVE:
             self.run.session.detach(self.attach.stream)
-            if self.run.state == LIVE:
-                self.feed.wait_for_end(timeout)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
+        self.detach()
+        if self.run.state == LIVE:
+            self.feed.wait_for_end(timeout)
         self.feed.finish(ENDED, "closed")
         self.run.session.streams.forget(self.attach.stream)
 

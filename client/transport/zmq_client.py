@@ -27,6 +27,7 @@ from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
+from looptap.streams.waiting import wait_interruptibly
 
 TICK_INTERVAL_SECONDS = 1.0
 """Seconds between two calls of ``on_tick``."""
@@ -86,11 +87,9 @@ class ZmqTransport:
         self._receiver = receiver
         self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + timeout
         try:
-            while not self._up.wait(min(0.5, max(0.0, deadline - time.monotonic()))):
-                if time.monotonic() >= deadline:
-                    raise self._suspicion or no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
+            if not wait_interruptibly(self._up.wait, timeout):
+                raise self._suspicion or no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
             if self._error is not None:
                 raise self._error
         except BaseException:

@@ -6,22 +6,20 @@ a subscriber runs, and `Feed.publish` never waits for a reader.
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
 from looptap.streams.values.rows import rows
+from looptap.streams.waiting import wait_interruptibly
 
 LIVE, ENDED, FAILED = "live", "ended", "failed"
 """The states of a stream."""
 
 _MAX_ITEMS_PER_CALLBACK_TURN = 256  # items that a callback gets before the callbacks of other streams have their turn
-_INTERRUPT_CHECK_SECONDS = (
-    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-)
 _MAX_GAPS = 1000
 
 
@@ -166,13 +164,8 @@ class Feed:
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for ``ready()`` or the end, with `changed` held; False after ``timeout`` seconds (None: no limit)."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not ready() and self.state == LIVE:
-            left = _INTERRUPT_CHECK_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self.changed.wait(min(left, _INTERRUPT_CHECK_SECONDS))
-        return True
+        over = functools.partial(self.changed.wait_for, lambda: ready() or self.state != LIVE)
+        return wait_interruptibly(over, timeout)
 
     def wait_for_end(self, timeout: float) -> bool:
         """Wait until the stream ends; False after ``timeout`` seconds."""

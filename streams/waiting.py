@@ -1,0 +1,44 @@
+"""Waits that Ctrl-C ends at once, also where a lock blocks signals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_INTERRUPT_CHECK_SECONDS = 0.5  # the longest that a thread waits in one piece
+
+
+def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -> bool:
+    """Call ``wait`` with some seconds, again and again, until it returns a true value; False after ``timeout`` seconds.
+
+    >>> import threading
+    >>> event = threading.Event()
+    >>> wait_interruptibly(event.wait, 0.0)
+    False
+    >>> event.set()
+    >>> wait_interruptibly(event.wait, None)
+    True
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _INTERRUPT_CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        if wait(min(left, _INTERRUPT_CHECK_SECONDS)):
+            return True
+        if left <= 0:
+            return False
+
+
+def poll_until(condition: Callable[[], object], interval: float, timeout: float | None = None) -> bool:
+    """Look every ``interval`` seconds until the condition is true; False after ``timeout`` seconds.
+
+    >>> poll_until(lambda: False, 0.0, 0.0)
+    False
+    """
+
+    def look(left: float) -> bool:
+        if condition():
+            return True
+        time.sleep(min(left, interval))
+        return False
+
+    return wait_interruptibly(look, timeout)
