@@ -64,7 +64,7 @@ class QueryView:
     def __init__(self, tail: Tail, lines: int) -> None:
         self.tail = tail
         self._newest: deque[Text] = deque(maxlen=lines)
-        self._numbers: deque[float] = deque(maxlen=_MAX_CURVE_NUMBERS)
+        self._numbers: deque[float | None] = deque(maxlen=_MAX_CURVE_NUMBERS)
         self._failure = ""
         self._counts = deque([(time.monotonic(), 0)])
 
@@ -72,6 +72,7 @@ class QueryView:
         """Take in what is new."""
         for record, missing, run in news:
             if missing != 0:
+                self._numbers.append(None)
                 self._newest.append(Text(f"  -- {'?' if missing is None else f'{missing:,}'} missing here --", "red"))
             if run:
                 self._newest.append(Text(f"  -- run {printable(run)} --", "yellow"))

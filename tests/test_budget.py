@@ -54,6 +54,29 @@ def test_hostile_queries_together_keep_to_the_budget(limited, queries):
     assert "event, to stay within" in run.stats()["queries"][0]["limitation"]
 
 
+def test_a_chart_marks_where_the_budget_kept_events_from_its_query(limited):
+    agent, run = limited
+    stream = run.stream("slow() or step", on="batch")
+    loop(agent, 0.1)  # the grace
+    soon(lambda: loop(agent, 0.05) or (run.stats() and stream.limited), told="the budget limits the query")
+    stream.grant(math.inf)
+    soon(lambda: loop(agent, 0.01) or (run.stats() and stream.limited[-1].last), told="it is lifted")
+    loop(agent, 0.01)
+    first, last = stream.limited[-1]
+    assert 1 <= first <= last < stream.newest
+    plot = Plot(stream, x="event")
+    plot.pull()
+    (picture,) = plot.pictures()
+    events = {record.number: record.event for record in stream.records}
+    assert [(rule.x, rule.text) for rule in picture.rules] == [
+        (events[first], "budget: fewer events"),
+        (events[last + 1], "budget: all events"),
+    ]
+    steps = {number: events[number] - events[number - 1] for number in events if number - 1 in events}
+    assert max(step for number, step in steps.items() if first <= number <= last + 1) > 1
+    assert all(step == 1 for number, step in steps.items() if number > last + 1)
+
+
 def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(limited):
     agent, run = limited
     total = run.stream("sum(slow() or 1 for e in events)", on="batch")

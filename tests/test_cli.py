@@ -502,6 +502,11 @@ def test_drawings_take_what_is_not_finite():
     assert sparkline([1.0, float("nan"), 3.0]) == "▁×█"
     assert sparkline([]) == ""
     assert len(sparkline(range(1000), 50)) == 50
+    gapped = [None if step % 300 == 0 else step for step in range(1000)]
+    assert [len(part) for part in sparkline(gapped, 50).split(" ")] == [13, 13, 13, 4]
+    many = sparkline([None if step % 2 else step for step in range(1000)], 40)
+    assert len(many) <= 40
+    assert many.count(" ") == 9
     assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
     assert shaded([[-1.0, 2.0]]) == ["  ██"]
     assert beside([]) == []

@@ -150,6 +150,13 @@ def test_an_event_that_nobody_has_raised_is_said_at_the_attach(job):
     assert any("'bacth'" in note and "batch" in note for note in run.stream("loss", on="bacth").notes)
 
 
+def test_before_the_first_event_a_note_says_that_there_was_none(job):
+    _, run = job
+    assert run.stream("loss", on="batch").notes == ["no event of any type so far."]
+    (_, note) = run.stream("latest('eval').loss", on="batch").notes
+    assert note == "latest('eval') is None until there is such an event; so far there was no event of any type."
+
+
 def test_another_event_type_that_nobody_has_raised_is_said_at_the_attach(job):
     agent, run = job
     agent.emit("epoch", error=0.5)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,9 @@ pytest.importorskip("textual", reason="looptap top is not tested: it needs textu
 from looptap.cli import main
 from looptap.cli.top.app_screen import StreamView, Top
 from looptap.cli.top.model import Facts
-from looptap.cli.top.views import commands
+from looptap.cli.top.views import StreamSummary, commands
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream
 
 WAIT = 60.0
 JOB = """
@@ -39,7 +42,22 @@ while not over.wait(0.003):
     agent.emit("batch", step=step)
     step += 1
 """
+PARTS = "▁▂▃▄▅▆▇█"
 EVIL = "\x1b[2J[red]<script>"
+
+
+def test_the_curve_of_a_stream_breaks_where_values_are_missing():
+    stream = Stream("loss")
+    stream.unit = ""
+    seen = StreamSummary(stream)
+    for first, values in ((1, [0.0, 1.0]), (7, [2.0, 3.0]), (9, [4.0, 5.0])):
+        numbers = array("q", range(first, first + 2))
+        stream.publish(Batch(first, numbers, array("d", map(float, numbers)), values))
+        seen.look()
+    _, curve, span = seen.draw(40, 3).plain.splitlines()
+    assert [len(part) for part in curve.split(" ")] == [2, 4]
+    assert set(curve) <= {*PARTS, " "}
+    assert span == "the last 6: 0 to 5"
 
 
 class Echo:

@@ -109,14 +109,15 @@ class QueryRegistry:
         seen = list(self._sources.counts())
         if query.on not in seen:
             near = nearest(query.on, seen)
-            notes.append(f"no {query.on!r} event so far, only {_listed(seen)}.{' ' * bool(near)}{near}")
+            there = f"no {query.on!r} event so far, only {_listed(seen)}." if seen else "no event of any type so far."
+            notes.append(f"{there}{' ' * bool(near)}{near}")
             if _emits_are_compiled(likely=bool(seen) and not near):
                 notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
         for event in dict.fromkeys(place.event for place in query.latest_slots if place.event not in seen):
             near = nearest(event, seen)
             notes.append(
-                f"latest({event!r}) is None until there is such an event; so far only {_listed(seen)}."
-                f"{' ' * bool(near)}{near}"
+                f"latest({event!r}) is None until there is such an event; so far "
+                f"{f'only {_listed(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
             )
         if query.grouped and query.on not in self._groups[:-1]:
             notes.append(
@@ -218,7 +219,7 @@ def _emits_are_compiled(likely: bool) -> bool:
 def _listed(names: list[str]) -> str:
     """The names in a sentence, which does not grow with them."""
     more = len(names) - MAX_LISTED_NAMES
-    return (", ".join(names[:MAX_LISTED_NAMES]) or "none") + (f" and {more:,} more" if more > 0 else "")
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:

@@ -143,7 +143,7 @@ class StreamSummary:
     def __init__(self, stream: LiveStream) -> None:
         self.stream = stream
         self._taken = 0
-        self._numbers: deque[float] = deque(maxlen=_MAX_CURVE_VALUES)
+        self._numbers: deque[float | None] = deque(maxlen=_MAX_CURVE_VALUES)  # None: values are missing there
         self._counts = deque([(time.monotonic(), 0)])
         self._plot: Plot | None = None
         self._chart, self._size = Text(), (0, 0)
@@ -152,8 +152,12 @@ class StreamSummary:
         """Take in what has come since the last look."""
         new = self.stream.columns(self._taken)
         if len(new.numbers):
-            self._taken = int(new.numbers[-1])
-            self._numbers.extend(number for value in new.values[-_MAX_CURVE_VALUES:] for number in number_of(value))
+            newest = slice(-_MAX_CURVE_VALUES, None)
+            for number, value in zip(new.numbers[newest].tolist(), new.values[newest], strict=True):
+                if self._numbers and number != self._taken + 1:
+                    self._numbers.append(None)
+                self._numbers.extend(number_of(value))
+                self._taken = number
         now = time.monotonic()
         self._counts.append((now, self.stream.arrived))
         while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
@@ -206,7 +210,8 @@ class StreamSummary:
         (start, before), (end, now) = self._counts[0], self._counts[-1]
         return (now - before) / (end - start) if end > start else 0.0
 
-    def _span(self, numbers: list[float]) -> str:
+    def _span(self, curve: list[float | None]) -> str:
+        numbers = [number for number in curve if number is not None]
         known = [number for number in numbers if math.isfinite(number)]
         odd = f", {len(numbers) - len(known)} not finite" if len(known) < len(numbers) else ""
         return f"the last {len(numbers):,}: {min(known):.4g} to {max(known):.4g}{odd}" if known else odd.strip(", ")

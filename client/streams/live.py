@@ -16,13 +16,14 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import StreamInfo
-from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
 from looptap.streams.values.sizing import size_of
 
 _MAX_VALUE_NUMBER = 1 << 62  # of a number or of an event's number: what is above comes from no loop
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
+_MAX_STRETCHES = 20  # that a chart marks
 _PINNED: set[Feed] = set()  # feeds with callbacks, which hold their stream
 
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
@@ -92,6 +93,7 @@ class LiveStream(Stream):
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._told_dropped = self._told_errors = self._earlier_errors = 0
+        self._judged = 0  # the number of the newest item when the agent last spoke of the budget
         self._earlier = 0, 0  # events withheld and filtered before the query was attached anew
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
@@ -267,9 +269,11 @@ class LiveStream(Stream):
         self.cost = Cost(status.nanoseconds, status.share)
         self._told_dropped, self.skipped = status.dropped, status.skipped
         self._told_errors = status.errors
+        before = self.withheld
         self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
         self.feed.traceback = self.traceback or _text(status.traceback)
         self._limit(status.notes)
+        self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
@@ -298,6 +302,24 @@ class LiveStream(Stream):
         self._note(notes)
         self.limits = self.notes[before:]
         self.thinned = self.thinned or any(map(_THINNED.match, self.limits))
+
+    def _mark_stretch(self, withheld: bool) -> None:
+        """Note if the budget keeps events from the query now, or has ``withheld`` some since the status before.
+
+        A pause that is shorter than the stretch before it does not end it: a query at its limit comes and goes.
+        """
+        newest, since, lasts = self.newest, self._judged + 1, any(map(_THINNED.match, self.limits))
+        self._judged = newest
+        *earlier, (first, last) = self.limited or (LimitedStretch(since, since - 1),)
+        if withheld or lasts:
+            if last is not None and since - last > max(1, last - first + 1):
+                earlier, first = [*self.limited], since
+            last = None if lasts else newest
+        elif last is None:
+            last = since - 1
+        elif not self.limited:
+            return
+        self.limited = (*earlier, LimitedStretch(first, last))[-_MAX_STRETCHES:]
 
     def _outlook(self) -> str:
         return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "")

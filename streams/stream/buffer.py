@@ -63,6 +63,13 @@ class RunSeam(NamedTuple):
     new: str
 
 
+class LimitedStretch(NamedTuple):
+    """The budget kept events from the query between item ``first`` and item ``last``; None: it still does."""
+
+    first: int
+    last: int | None
+
+
 class Batch(NamedTuple):
     """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks`` are n of them.
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Any, NamedTuple
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
-from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
+from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, RunSeam
 from looptap.streams.stream.contents import StreamContents
 from looptap.streams.stream.feed import ENDED, Feed
 from looptap.streams.stream.follow import Follow
@@ -73,6 +73,8 @@ class Stream(StreamContents):
         """Of the notes, those that tell how a budget limits the query now."""
         self.thinned = False
         """Whether a budget has ever had the query evaluated at fewer events than it asked for."""
+        self.limited: tuple[LimitedStretch, ...] = ()
+        """Where a budget kept events from the query, as far as this client heard of it; the newest stretches."""
         self.drawn: tuple[str, ...] = ()
         """The fields that a chart draws, unless it is told; none: all."""
         self.withheld = self.filtered = 0

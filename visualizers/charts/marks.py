@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
@@ -119,18 +119,28 @@ class Marks:
         return changed
 
     def rules(self, series: list[Series]) -> tuple[VerticalLine, ...]:
-        """A vertical line for each command, and for each place where one run of a name gave way to the next."""
+        """Return a vertical line for each command and restart, and where the budget began and ceased to limit."""
         found = []
         for command in self._shown:
             at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
             if at is not None:
                 found.append(VerticalLine(at, command.text))
         for one in series:
-            for seam in one.stream.seams:
-                at = one.layer.place(one, "number", seam.after + 1)
+            for number, text in _changes(one.stream):
+                at = one.layer.place(one, "number", number)
                 if at is not None:
-                    found.append(VerticalLine(at, f"restart: {seam.new}"))
+                    found.append(VerticalLine(at, text))
         return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MAX_MARKS:]
+
+
+def _changes(stream: Stream) -> Iterator[tuple[int, str]]:
+    """Yield the items of a stream from which on something is different, and what."""
+    for seam in stream.seams:
+        yield seam.after + 1, f"restart: {seam.new}"
+    for stretch in stream.limited:
+        yield stretch.first, "budget: fewer events"
+        if stretch.last is not None:
+            yield stretch.last + 1, "budget: all events"
 
 
 def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) -> None:

@@ -65,9 +65,17 @@ class Series:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """What the badges depend on."""
+        """What the badges and the vertical lines depend on."""
         stream = self.stream
-        losses = stream.dropped, len(stream.gaps), stream.withheld, stream.error_count, self.skipped, stream.thinned
+        losses = (
+            stream.dropped,
+            len(stream.gaps),
+            stream.withheld,
+            stream.error_count,
+            self.skipped,
+            stream.thinned,
+            stream.limited,
+        )
         return stream.name, stream.state, *losses, len(stream.notes)
 
     def skip(self, count: int, complaint: str) -> None:

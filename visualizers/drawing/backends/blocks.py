@@ -14,18 +14,34 @@ ODD = "×"
 """What stands for NaN and infinities."""
 
 
-def sparkline(numbers: Sequence[float], width: int = 60) -> str:
-    """A curve of up to ``width`` characters; each stands for the mean of its share of ``numbers``, × for NaN in it.
+def sparkline(numbers: Sequence[float | None], width: int = 60) -> str:
+    """Draw a curve of up to ``width`` characters, each the mean of its share of ``numbers``, × where one is NaN.
 
-    >>> sparkline([0, 1, 2, 3])
-    '▁▃▆█'
+    None is a gap: the curve breaks there. Of many gaps the newest are shown.
+
+    >>> sparkline([0, 1, 2, 3]), sparkline([0, 1, None, 2, 3])
+    ('▁▃▆█', '▁▃ ▆█')
     """
-    count = min(width, len(numbers))
-    edges = [i * len(numbers) // count for i in range(count + 1)] if count else []
-    means = [math.fsum(numbers[a:b]) / (b - a) if _finite(numbers[a:b]) else math.nan for a, b in pairwise(edges)]
-    known = [mean for mean in means if math.isfinite(mean)]
+    parts: list[list[float]] = [[]]
+    for number in numbers:
+        if number is not None:
+            parts[-1].append(number)
+        elif parts[-1]:
+            parts.append([])
+    parts = [part for part in parts if part]
+    if (joined := len(parts) - max(1, width // 4) + 1) > 1:
+        parts = [[number for part in parts[:joined] for number in part], *parts[joined:]]
+    total, room = sum(map(len, parts)), width - 2 * (len(parts) - 1)
+    curves = [_means(part, max(1, min(len(part), room * len(part) // total))) for part in parts]
+    known = [mean for curve in curves for mean in curve if math.isfinite(mean)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    return "".join(_level(mean, low, high) for mean in means)
+    return " ".join("".join(_level(mean, low, high) for mean in curve) for curve in curves)
+
+
+def _means(numbers: Sequence[float], count: int) -> list[float]:
+    """Return the means of ``count`` shares of the numbers; NaN for a share with a number that is not finite."""
+    edges = [i * len(numbers) // count for i in range(count + 1)]
+    return [math.fsum(numbers[a:b]) / (b - a) if _finite(numbers[a:b]) else math.nan for a, b in pairwise(edges)]
 
 
 def bar(number: float, largest: float, width: int = 20) -> str:
