@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from looptap.protocol.replies import MAX_ENTRIES, AgentStats, StackReport, StreamInfo, Streams
+from looptap.protocol import replies as r
 
 VERSION = (2, 0)
 """(major, minor) of the wire: the same major understands each other."""
@@ -32,7 +32,7 @@ SCALARS, ROWS, PACKED = 0, 1, 2
 
 R = TypeVar("R")
 """The reply to a request."""
-_Few = msgspec.Meta(max_length=MAX_ENTRIES)
+_Few = msgspec.Meta(max_length=r.MAX_ENTRIES)
 _Numbers: TypeAlias = Annotated[tuple[int, ...], _Few]
 _Counts: TypeAlias = Annotated[dict[str, int], _Few]
 
@@ -78,7 +78,7 @@ class Hello(Message, tag="hello", frozen=True):
     streams: _Numbers = ()
 
 
-class Attach(Request[Any], tag="attach", frozen=True):
+class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     """Start stream ``stream`` (a number the client chose and has not used before).
 
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
@@ -167,15 +167,15 @@ class Agree(Request[Any], tag="agree", frozen=True):
     number: int
 
 
-class GetStats(Request[AgentStats], tag="get stats", frozen=True):
+class GetStats(Request[r.AgentStats], tag="get stats", frozen=True):
     """Ask for the counters of the agent."""
 
 
-class GetStacks(Request[StackReport], tag="get stacks", frozen=True):
+class GetStacks(Request[r.StackReport], tag="get stacks", frozen=True):
     """Ask where each thread of the job is."""
 
 
-class GetControls(Request[Any], tag="get controls", frozen=True):
+class GetControls(Request[r.ControlReport], tag="get controls", frozen=True):
     """Ask what can be set and done in the job."""
 
 
@@ -183,7 +183,7 @@ class GetCommands(Request[Any], tag="get commands", frozen=True):
     """Ask for the records of the newest commands."""
 
 
-class GetShares(Request[Any], tag="get shares", frozen=True):
+class GetShares(Request[r.Shares], tag="get shares", frozen=True):
     """Ask for the shares that have not ended."""
 
 
@@ -191,11 +191,11 @@ class GetClock(Request[float], tag="get clock", frozen=True):
     """Ask what the monotonic clock of the agent's host shows, in seconds."""
 
 
-class GetStreams(Request[Streams], tag="get streams", frozen=True):
+class GetStreams(Request[r.Streams], tag="get streams", frozen=True):
     """Ask for the declared streams that this client may read."""
 
 
-class Read(Request[Any], tag="read", frozen=True):
+class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
     """Start stream ``stream``, which reads the standing stream ``name``: what its history has above ``above``, then on.
 
     It bears no code: it is what a viewer sends in place of `Attach`.
@@ -207,7 +207,7 @@ class Read(Request[Any], tag="read", frozen=True):
     latency: str = "normal"
 
 
-class Stand(Request[StreamInfo], tag="stand", frozen=True):
+class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
     """Show a stream to viewers (``export``), have it in the file of the run (``keep``); None leaves that as it is.
 
     ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
@@ -222,7 +222,7 @@ class Stand(Request[StreamInfo], tag="stand", frozen=True):
     share: str = ""
 
 
-class CreateShare(Request[Any], tag="share", frozen=True):
+class CreateShare(Request[r.NewShare], tag="share", frozen=True):
     """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
 
     He sees what is exported to all, or with ``only`` what is exported to this share.
@@ -233,7 +233,7 @@ class CreateShare(Request[Any], tag="share", frozen=True):
     only: bool = False
 
 
-class Revoke(Request[Any], tag="revoke", frozen=True):
+class Revoke(Request[r.EndedShares], tag="revoke", frozen=True):
     """End the share ``share`` at once, or all of them if it is empty."""
 
     share: str = ""

@@ -18,9 +18,13 @@ from looptap.streams.stream.stream import Cost
 MAX_ENTRIES = 65_536
 """Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""
 
+MAX_VALUE_NUMBER = 1 << 62
+"""Number of a value or of an event: no loop comes further."""
+
 _Entry = TypeVar("_Entry")
 _Few = msgspec.Meta(max_length=MAX_ENTRIES)
 _List: TypeAlias = Annotated[list[_Entry], _Few]
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_NUMBER)]
 _Texts: TypeAlias = Annotated[tuple[str, ...], _Few]
 _ByName: TypeAlias = Annotated[dict[str, _Entry], _Few]
 
@@ -87,6 +91,130 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
 
 
 Streams: TypeAlias = Annotated[list[StreamInfo], _Few]
+
+
+class DeclaredSource(Reply, frozen=True):
+    """The declared stream that a subscription reads, with the values that its history holds."""
+
+    name: str
+    query: str
+    on: str
+    unit: str
+    after: _Number
+    """Number of the last value before the first that comes."""
+    upto: _Number
+    """Number of the newest value, as of now."""
+
+
+class AttachPoint(Reply, frozen=True):
+    """Where a query was put on its events: after event number ``event``, its values numbered above ``base``."""
+
+    event: _Number
+    base: _Number
+
+
+class SubscriptionInfo(Reply, frozen=True, kw_only=True):
+    """A stream that was attached: how its query is understood, and where it begins."""
+
+    mapped: bool
+    """True if the query yields at events, not at the ends of windows."""
+    fields: _Texts | None = None
+    """The names of the elements of a value, if the values are rows."""
+    explain: str = ""
+    notes: _Texts = ()
+    functions: _Texts = ()
+    """Functions that the host exposes and the query calls."""
+    declared: DeclaredSource | None = None
+    """None for a query of the client's own."""
+    point: AttachPoint | None = None
+    """None if an event came just then, and for a declared stream."""
+
+
+# ---------------------------------------------------------------- controls
+
+
+class ControlInfo(Reply, frozen=True, kw_only=True):
+    """One control: its value when it was looked at, what it admits, what it means, how often it was changed."""
+
+    name: str
+    value: Any = None
+    type: str = ""
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    choices: tuple[Any, ...] = ()
+    unit: str = ""
+    doc: str = ""
+    at: _Texts = ()
+    """The events at which it is safe to change; none: any."""
+    driven: str = ""
+    """The schedule that drives it, if one does."""
+    version: int = 0
+    """How often it was changed by commands."""
+    problem: str = ""
+    """Why its value cannot be read, if so."""
+
+    def __str__(self) -> str:
+        low, high = self.minimum, self.maximum
+        span = ""
+        if self.choices:
+            span = f"one of {', '.join(map(repr, self.choices))}"
+        elif low is not None and high is not None:
+            span = f"{low} to {high}"
+        elif low is not None or high is not None:
+            span = f"{low} or more" if high is None else f"{high} or less"
+        facts = [self.type, span, f"driven by {self.driven}" if self.driven else "", self.doc, self.problem]
+        value = f"{self.value!r:.80}{f' {self.unit}' if self.unit else ''}"
+        return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"
+
+
+class ControlReport(Reply, frozen=True):
+    """What can be set and done in a job."""
+
+    controls: Annotated[tuple[ControlInfo, ...], _Few] = ()
+    triggers: _ByName[str] = {}
+    """What each trigger does, by name."""
+    checkpoint: bool = False
+    """True if the host has said how to make a checkpoint."""
+    may_pause: int | float | None = None
+    """Seconds that a pause may take; None if the host allows none."""
+
+
+# ---------------------------------------------------------------- shares
+
+
+class ShareInfo(Reply, frozen=True, kw_only=True):
+    """One share of a run."""
+
+    share: str
+    """Its id."""
+    expires: float
+    """When it ends, in seconds since the epoch."""
+    left: float
+    """Seconds until it ends."""
+    endpoints: _Texts
+    by: str
+    """The client that made it."""
+    streams: _Texts | None = None
+    """The streams that it shows; None: whatever is exported."""
+    viewers: _Texts = ()
+    """Names of the viewers who are attached by it."""
+
+
+Shares: TypeAlias = Annotated[list[ShareInfo], _Few]
+
+
+class NewShare(Reply, frozen=True):
+    """A share that was just made, with its connection file, which holds the key."""
+
+    info: ShareInfo
+    file: str
+
+    def __repr__(self) -> str:
+        return f"NewShare({self.info!r})"
+
+
+EndedShares: TypeAlias = Annotated[list[str], _Few]
+"""The ids of the shares that were ended."""
 
 
 # ---------------------------------------------------------------- the agent itself

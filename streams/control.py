@@ -119,13 +119,6 @@ class Control:
         except OverflowError:
             return None
 
-    def told(self) -> dict[str, Any]:
-        """The declaration as plain data."""
-        return {
-            "type": self.type.__name__, "minimum": self.minimum, "maximum": self.maximum, "choices": list(self.choices),
-            "unit": self.unit, "doc": self.doc, "at": list(self.at),
-        }  # fmt: skip
-
 
 def _type_of(value: Any) -> type:
     return type(value) if type(value) in KINDS else float

@@ -19,6 +19,7 @@ from waiting import soon
 import looptap
 from looptap import CommandPending, Control, ControlConflict, ControlError, RemoteError
 from looptap.client.run import Run
+from looptap.protocol.replies import ControlReport
 from looptap.testing import _Transport, pair
 
 
@@ -88,7 +89,7 @@ def test_a_control_is_found_on_an_exposed_object_and_told_with_all_that_is_known
     _, run = job
     info = run.controls["echo.factor"]
     assert (info.value, info.minimum, info.maximum, info.unit, info.version) == (2, 1, 16, "times", 0)
-    assert (info.doc, info.at, info.type) == ("how often a batch is used", ["batch"], "int")
+    assert (info.doc, info.at, info.type) == ("how often a batch is used", ("batch",), "int")
     assert list(run.controls) == ["echo.factor", "echo.order", "echo.drop", "echo.verbose"]
     assert run.controls._ipython_key_completions_() == list(run.controls)
     assert "echo.factor = 2 times  (int; 1 to 16; how often a batch is used)" in repr(run.controls)
@@ -494,8 +495,7 @@ def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
     agent.trigger("evaluate", lambda: None)
     agent.checkpoint(lambda: None)
     assert not agent.stop_requested
-    job = agent._service.commands.job
-    assert job.describe() == {"controls": [], "triggers": {}, "checkpoint": False, "may_pause": 3.0}
+    assert agent._service.commands.job.describe() == ControlReport(may_pause=3.0)
 
 
 def test_a_set_of_a_living_run_is_done_within_a_few_steps(loop):

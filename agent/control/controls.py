@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.agent.control.optimizer_controls import optimizer_knobs
+from looptap.protocol.replies import ControlInfo
 from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import Lazy
@@ -128,21 +129,21 @@ class BoundControls:
             raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
         return knob
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Every named control with its value, bounds and version, as plain data."""
-        return [self._told(knob) for knob in self.named().values()]
+    def describe(self) -> tuple[ControlInfo, ...]:
+        """Describe every named control: its value, bounds and version."""
+        return tuple(self._info(knob) for knob in self.named().values())
 
-    def _told(self, knob: BoundControl) -> dict[str, Any]:
-        value, problem = None, ""
+    def _info(self, knob: BoundControl) -> ControlInfo:
+        value, problem, control = None, "", knob.control
         try:
             value = knob.value()
         except Exception as error:
             problem = f"it cannot be read: {type(error).__name__}: {error}"
-        version = self.changes.version(knob.name)
-        return {
-            "name": knob.name, "value": value, "problem": problem, "version": version, "driven": knob.schedules or "",
-            **knob.control.told(),
-        }  # fmt: skip
+        return ControlInfo(
+            name=knob.name, value=value, type=control.type.__name__, minimum=control.minimum, maximum=control.maximum,
+            choices=control.choices, unit=control.unit, doc=control.doc, at=control.at, driven=knob.schedules or "",
+            version=self.changes.version(knob.name), problem=problem,
+        )  # fmt: skip
 
     def _at_path(self, path: str) -> BoundControl | None:
         """An attribute, or an item, of something exposed; None if the path leads nowhere."""

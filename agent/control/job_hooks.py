@@ -10,6 +10,7 @@ from looptap.agent.control.controls import BoundControls
 from looptap.agent.control.pause import Pause
 from looptap.agent.control.process_group import group
 from looptap.agent.loop.event_sources import EventSources
+from looptap.protocol.replies import ControlReport
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError, LooptapError
 from looptap.streams.loop_observer import LoopObserver
@@ -52,14 +53,10 @@ class JobHooks:
             raise ControlError("this job has not said how to make a checkpoint: agent.checkpoint(function).")
         return self.checkpoint
 
-    def describe(self) -> dict[str, Any]:
-        """What can be done in this job, as plain data."""
-        return {
-            "controls": self.controls.describe(),
-            "triggers": {name: trigger.doc for name, trigger in self.triggers.items()},
-            "checkpoint": self.checkpoint is not None,
-            "may_pause": self.pause.most(group()),
-        }
+    def describe(self) -> ControlReport:
+        """Describe what can be set and done in this job."""
+        triggers = {name: trigger.doc for name, trigger in self.triggers.items()}
+        return ControlReport(self.controls.describe(), triggers, self.checkpoint is not None, self.pause.most(group()))
 
     def close(self) -> None:
         """Let go of what is the host's, and end a pause."""

@@ -22,6 +22,7 @@ from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
 from looptap.streams.language.compiler import QuerySpec, compile_query
@@ -92,16 +93,17 @@ class QueryRegistry:
             places=places,
         )
 
-    def describe(self, query: AttachedQuery) -> dict[str, Any]:
-        """How a query is understood, and what whoever attaches it should know."""
+    def describe(self, query: AttachedQuery) -> SubscriptionInfo:
+        """Describe how a query is understood, and what its client should know."""
         pipeline = query.pipeline
-        functions = sorted(
-            pipeline.reads.intersection(n for n, v in list(self._sources.exposed.items()) if callable(v))
+        functions = pipeline.reads.intersection(n for n, v in list(self._sources.exposed.items()) if callable(v))
+        return SubscriptionInfo(
+            mapped=pipeline.mapped,
+            fields=pipeline.fields,
+            explain=pipeline.explain(),
+            notes=(*pipeline.notes, *self.notes(query)),
+            functions=tuple(sorted(functions)),
         )
-        return {
-            "fields": pipeline.fields, "mapped": pipeline.mapped, "explain": pipeline.explain(),
-            "notes": [*pipeline.notes, *self.notes(query)], **({"functions": functions} if functions else {}),
-        }  # fmt: skip
 
     def notes(self, query: AttachedQuery) -> list[str]:
         """What whoever attaches ``query`` should know of its events."""

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,7 @@ from looptap.protocol.errors import LimitReached, LinkError
 from looptap.protocol.files.connection import ConnectionFile
 from looptap.protocol.keys import VIEWER, KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import NewShare, ShareInfo
 from looptap.streams.errors import QueryError
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class AccessGrants:
         """The public key of the client whose message is being handled."""
         return "" if self.link is None else self.link.sender
 
-    def share(self, ask: m.CreateShare, by: str) -> dict[str, Any]:
-        """Make a key that opens until it expires; returns its connection file with what `told` tells.
+    def share(self, ask: m.CreateShare, by: str) -> NewShare:
+        """Make a key that opens until it expires.
 
         Raises LimitReached, QueryError for a time that is none, BadEndpoint, EndpointBusy.
         """
@@ -87,7 +88,7 @@ class AccessGrants:
         link.authenticator.admit(shared.key, VIEWER, until)
         self._set_alarm(link)
         file = ConnectionFile.of(self._run, keys, gate.bound.endpoints, expires)
-        return {**self._told(shared), "viewers": [], "file": msgspec.json.encode(file).decode()}
+        return NewShare(self._info(shared), msgspec.json.encode(file).decode())
 
     def revoke(self, id: str) -> list[str]:
         """End a share at once, or all if ``id`` is empty; returns the ids of those that were. Raises QueryError."""
@@ -134,10 +135,10 @@ class AccessGrants:
             raise QueryError(f"there is no share {id!r:.80}; there are: {', '.join(self.shares) or 'none'}.")
         return share
 
-    def describe(self, guests: SessionTable) -> list[dict[str, Any]]:
-        """What there is to tell of each share, with the names of the viewers who are there."""
+    def describe(self, guests: SessionTable) -> list[ShareInfo]:
+        """Describe each share, with the names of the viewers who are attached by it."""
         return [
-            {**self._told(s), "viewers": [c.name for c in guests.of(s.key.decode()) if not c.disconnected]}
+            self._info(s, tuple(c.name for c in guests.of(s.key.decode()) if not c.disconnected))
             for s in self.shares.values()
         ]
 
@@ -155,12 +156,13 @@ class AccessGrants:
                 link.close_viewer_socket(shared.gate)
         self._set_alarm(link)
 
-    def _told(self, shared: AccessGrant) -> dict[str, Any]:
-        own = [standing.name for standing in self._standing.seen(None) if shared.id in standing.shares]
-        return {
-            "share": shared.id, "expires": shared.expires, "left": max(0.0, shared.until - time.monotonic()),
-            "endpoints": list(shared.gate.bound.endpoints), "by": shared.by, "streams": own if shared.only else None,
-        }  # fmt: skip
+    def _info(self, shared: AccessGrant, viewers: tuple[str, ...] = ()) -> ShareInfo:
+        own = tuple(standing.name for standing in self._standing.seen(None) if shared.id in standing.shares)
+        return ShareInfo(
+            share=shared.id, expires=shared.expires, left=max(0.0, shared.until - time.monotonic()),
+            endpoints=tuple(shared.gate.bound.endpoints), by=shared.by, streams=own if shared.only else None,
+            viewers=viewers,
+        )  # fmt: skip
 
     def _set_alarm(self, link: ServerThread) -> None:
         link.alarm = min((shared.until for shared in self.shares.values()), default=math.inf)

@@ -6,7 +6,7 @@ stream. A client's own query becomes one where it is: with its state, its number
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from looptap.agent.handoff.history import Cursor, HandedOverCursor
 from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
@@ -22,7 +22,7 @@ from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
-from looptap.protocol.replies import StreamInfo
+from looptap.protocol.replies import AttachPoint, DeclaredSource, StreamInfo, SubscriptionInfo
 from looptap.streams.errors import QueryError
 
 PAUSE_TIMEOUT_SECONDS = 0.1
@@ -48,7 +48,7 @@ class SubscriptionManager:
         self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
         self._sharing = sharing
 
-    def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> dict[str, Any]:
+    def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
         """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
         limits, clients = self._limits, self._delivery.guests.clients.values()
         alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
@@ -68,7 +68,7 @@ class SubscriptionManager:
             raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
         return self._attach(client, ask)
 
-    def _attach(self, client: ClientSession, attach: m.Attach) -> dict[str, Any]:
+    def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
         base = self._delivery.guests.base(client, attach)
         outbox = ValueQueue(self._post, self._limits.outbox_values)
         query = self._queries.attached(attach, outbox)
@@ -76,29 +76,29 @@ class SubscriptionManager:
         self._delivery.add(
             Subscription(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
         )
-        told, tap = self._queries.describe(query), self._taps.open(attach.on)
+        info, tap = self._queries.describe(query), self._taps.open(attach.on)
         event = tap.number
         self._queries.install(query)
         if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
-            told.update(event=event, base=base)
-        return told
+            info = msgspec.structs.replace(info, point=AttachPoint(event, base))
+        return info
 
-    def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> dict[str, Any]:
+    def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> SubscriptionInfo:
         """Have the client read a standing stream, from what is held above the number that it has come to."""
         self._taps.unobserved.drain()
         reader, query, pipeline = Cursor(standing.buffer, ask.above), standing.query, standing.query.pipeline
         hurried = ask.latency == "low" and not client.viewer
         self._delivery.add(Subscription(ask.stream, client, query, reader, low_latency=hurried))
         self._queries.schedule_command(query)
-        told = standing.describe()
         quiet = standing.logged or client.viewer
-        return {
-            "fields": pipeline.fields, "mapped": pipeline.mapped,
-            "explain": "the job hands its values over" if standing.logged else pipeline.explain(),
-            "notes": [] if quiet else [*pipeline.notes, *self._queries.notes(query)],
-            "standing": {"name": told.name, "query": told.query, "on": told.on, "unit": told.unit},
-            "after": reader.position, "upto": reader.number,
-        }  # fmt: skip
+        text = "" if standing.logged else pipeline.text
+        return SubscriptionInfo(
+            mapped=pipeline.mapped,
+            fields=pipeline.fields,
+            explain="the job hands its values over" if standing.logged else pipeline.explain(),
+            notes=() if quiet else (*pipeline.notes, *self._queries.notes(query)),
+            declared=DeclaredSource(standing.name, text, query.on, standing.unit, reader.position, reader.number),
+        )
 
     def detach(self, stream: Subscription, reason: str) -> None:
         """End a stream of a client, behind what it has yielded so far."""

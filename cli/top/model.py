@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from looptap.client.attach import runs
-from looptap.client.control.controls import ControlInfo
 from looptap.client.estimates import Estimates
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.replies import StreamInfo
+from looptap.protocol.replies import ControlInfo, StreamInfo
 from looptap.streams.errors import LooptapError
 
 REPLY_TIMEOUT_SECONDS = 3.0
@@ -196,8 +195,12 @@ def _finite(number: float) -> float:
 
 def report(seen: Facts) -> dict[str, Any]:
     """The facts as plain data, for JSON."""
-    plain = asdict(replace(seen, streams=()))
-    return {**plain, "streams": msgspec.to_builtins(seen.streams), "controls": list(plain["controls"].values())}
+    plain = asdict(replace(seen, streams=(), controls={}))
+    return {
+        **plain,
+        "streams": msgspec.to_builtins(seen.streams),
+        "controls": list(map(msgspec.structs.asdict, seen.controls.values())),
+    }
 
 
 def measured(run: Run, pause: Callable[[float], object] = time.sleep) -> Facts:

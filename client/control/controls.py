@@ -11,7 +11,10 @@ from typing import Any
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.errors import MessageError
 from looptap.protocol.files import command_file
+from looptap.protocol.replies import ControlInfo, ControlReport
 from looptap.streams.expressions import nearest
+
+__all__ = ["ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of"]
 
 
 def _known(kind: type[Any], told: Any) -> dict[str, Any]:
@@ -20,41 +23,6 @@ def _known(kind: type[Any], told: Any) -> dict[str, Any]:
         raise MessageError("The agent told of a control or a command in a way that is not understood.")
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in told.items() if name in names}
-
-
-@dataclass(frozen=True)
-class ControlInfo:
-    """One control: its value when it was looked at, what it admits, what it means, how often it was changed."""
-
-    name: str
-    value: Any = None
-    type: str = ""
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: Any = ()
-    unit: str = ""
-    doc: str = ""
-    at: Any = ()
-    """The events at which it is safe to change; none: any."""
-    driven: str = ""
-    """The schedule that drives it, if one does."""
-    version: int = 0
-    """How often it was changed by commands."""
-    problem: str = ""
-    """Why its value cannot be read, if so."""
-
-    def __str__(self) -> str:
-        low, high = self.minimum, self.maximum
-        span = ""
-        if self.choices:
-            span = f"one of {', '.join(map(repr, self.choices))}"
-        elif low is not None and high is not None:
-            span = f"{low} to {high}"
-        elif low is not None or high is not None:
-            span = f"{low} or more" if high is None else f"{high} or less"
-        facts = [self.type, span, f"driven by {self.driven}" if self.driven else "", self.doc, self.problem]
-        value = f"{self.value!r:.80}{f' {self.unit}' if self.unit else ''}"
-        return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"
 
 
 @dataclass(frozen=True)
@@ -122,19 +90,15 @@ class Controls(Mapping[str, ControlInfo]):
     What was looked at is remembered: `Run.set` is refused if somebody else has changed it since.
     """
 
-    def __init__(self, told: Callable[[], dict[str, Any]], run: str) -> None:
-        self.told, self.run = told, run
-        """``told`` asks the agent for all that can be changed."""
+    def __init__(self, report: Callable[[], ControlReport], run: str) -> None:
+        self.report, self.run = report, run
+        """``report`` asks the agent what can be set and done."""
         self.seen: dict[str, int] = {}
         """The version in which each control was looked at last."""
 
-    def look(self, name: str | None = None) -> dict[str, ControlInfo]:
-        """All controls as they are now; those that are shown (``name``: that one) count as looked at."""
-        listed = self.told().get("controls")
-        if not isinstance(listed, list):
-            raise MessageError("The agent told of its controls in a way that is not understood.")
-        infos = [ControlInfo(**known) for one in listed if "name" in (known := _known(ControlInfo, one))]
-        found = {str(info.name): info for info in infos}
+    def look(self, name: str | None = None, report: ControlReport | None = None) -> dict[str, ControlInfo]:
+        """All controls as they are now, or in ``report``; those shown (``name``: that one) count as looked at."""
+        found = {info.name: info for info in (report or self.report()).controls}
         self.seen |= {n: info.version for n, info in found.items() if name in (None, n)}
         return found
 

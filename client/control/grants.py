@@ -13,10 +13,9 @@ from looptap.client.session.session import Session
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.connect_errors import is_loopback
 from looptap.protocol import messages as m
-from looptap.protocol.errors import MessageError
 from looptap.protocol.file_names import fitting
 from looptap.protocol.files.connection import IPC, parse, write
-from looptap.protocol.replies import StreamInfo
+from looptap.protocol.replies import ShareInfo, StreamInfo
 from looptap.streams.errors import QueryError
 
 SECONDS_PER_HOUR = 3600.0
@@ -25,18 +24,11 @@ SECONDS_PER_HOUR = 3600.0
 class Share:
     """A key for viewers, made by `Run.share`; who holds its file sees its streams until it ends."""
 
-    def __init__(self, client: SharingClient, told: dict[str, Any], path: Path | None = None) -> None:
-        try:
-            self.id = str(told["share"])[:100]
-            self.expires = float(told["expires"])
-            self.endpoints = tuple(str(endpoint)[:1000] for endpoint in told["endpoints"][:100])
-            self.who = ["".join(filter(str.isprintable, str(name)[:1000])) for name in told["viewers"][:1000]]
-            """Names of those who were there when it was told of; `viewers` asks anew."""
-            own = told.get("streams")
-            self.streams = None if own is None else tuple(str(name)[:1000] for name in own[:10_000])
-            """What it shows, as of when it was told of; None: whatever is exported."""
-        except (KeyError, TypeError, ValueError):
-            raise MessageError("A share that is told of with something else than its facts.") from None
+    def __init__(self, client: SharingClient, info: ShareInfo, path: Path | None = None) -> None:
+        self.id, self.expires, self.endpoints, self.streams = info.share, info.expires, info.endpoints, info.streams
+        """``streams`` is what it shows, as of when it was asked for; None: whatever is exported."""
+        self.who = ["".join(filter(str.isprintable, name[:1000])) for name in info.viewers]
+        """Names of those who were there when it was asked for; `viewers` asks again."""
         self._client = client
         self.path = path
         """Where the viewer's file is, to be sent to whom it is for; None for a share that was made elsewhere."""
@@ -140,12 +132,12 @@ class SharingClient:
         """
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
         ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None)
-        told = self._done(ask, timeout)
-        share = Share(self, told)
+        made = self._done(ask, timeout)
+        share = Share(self, made.info)
         try:
             if only is not None:
                 share.streams = tuple(self.export(stream, share=share, timeout=timeout).name for stream in only)
-            file = parse(str(told.get("file", "")).encode(), "the viewer's file")
+            file = parse(made.file.encode(), "the viewer's file")
             name = f"{fitting(file.run.id)}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
             place = Path(path or ".").expanduser().absolute()
             share.path = write(file, place / name if place.is_dir() else place)
@@ -157,12 +149,12 @@ class SharingClient:
     def shares(self) -> list[Share]:
         """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
         found = self._session.inquire(m.GetShares, "The question for the shares", 5.0)
-        return [Share(self, told) for told in found if isinstance(told, dict)]
+        return [Share(self, info) for info in found]
 
     def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
         """End the share ``id``, or all, at once; returns the ids of those that were. Raises QueryError, NoAnswer."""
         ended = self._session.requests.send(m.Revoke(self._session.requests.number(), id))
-        return [str(one) for one in self._session.requests.wait(ended, timeout, "The end of the share")]
+        return self._session.requests.wait(ended, timeout, "The end of the share")
 
     def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):

@@ -29,6 +29,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
 from looptap.protocol.limits import Limits
+from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.buffer import Batch
 
@@ -108,14 +109,14 @@ class MergeRelay:
                 filtered=stream.filtered,
             ))  # fmt: skip
 
-    def _attach(self, attach: m.Attach) -> dict[str, Any]:
+    def _attach(self, attach: m.Attach) -> SubscriptionInfo:
         if attach.align != m.STATES:
             raise QueryError("a relay merges: combine='merge'.")
         number = attach.stream
-        stream, told = joined(self._run, attach, self._ranks, lambda batch: self._pass_on(number, batch))
+        stream, info = joined(self._run, attach, self._ranks, lambda batch: self._pass_on(number, batch))
         self._streams[number] = stream
         stream.gathering.start()
-        return told
+        return info
 
     def _pass_on(self, number: int, batch: Batch) -> None:
         form, raw = pack_values(batch.values)

@@ -17,6 +17,7 @@ from looptap.client.ranks.ranks import ALL, RankHandle
 from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
+from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.stream.buffer import Batch
@@ -90,8 +91,8 @@ class _Joined(RankStream):
 
 def joined(
     run: RankHandle, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
-) -> tuple[RankStream, dict[str, Any]]:
-    """The stream of what ``ranks`` come to together, to be merged further, and what an agent tells at an attach."""
+) -> tuple[RankStream, SubscriptionInfo]:
+    """The stream of what ``ranks`` come to together, to be merged further, and what an agent replies at an attach."""
     stream = _asked(
         run, attach, ranks, patience=DEFAULT_LATE_TIMEOUT_SECONDS, timeout=_NODE_ATTACH_TIMEOUT_SECONDS,
         text=attach.code.text, buffer=_MAX_KEPT_VALUES_PER_RANK,
@@ -102,8 +103,9 @@ def joined(
     merger = RankMerger(attach.code.text, lead.functions)
     stream.combined = lambda whole: merger.joined(_values(whole))
     stream.on_batch = on_batch
-    told = {"fields": lead.names, "mapped": False, "explain": lead.explain(), "notes": stream.notes}
-    return stream, {**told, "functions": lead.functions}
+    return stream, SubscriptionInfo(
+        mapped=False, fields=lead.names, explain=lead.explain(), notes=tuple(stream.notes), functions=lead.functions
+    )
 
 
 def skew(

@@ -15,6 +15,7 @@ from looptap.client.ranks.window_assembler import AssembledWindow, RankContribut
 from looptap.client.session.run_handle import RunHandle
 from looptap.client.streams.live import LiveFeed, LiveStream
 from looptap.protocol import messages as m
+from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
 from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, RunSeam
@@ -282,12 +283,10 @@ class RankPart(LiveStream):
         """The names of the elements of rows."""
         return self.feed.names
 
-    def attached(self, reply: Any) -> None:
+    def attached(self, info: SubscriptionInfo) -> None:
         """Take in the reply to the attach, with the functions that the merge needs."""
-        super().attached(reply)
-        functions = reply.get("functions") if isinstance(reply, dict) else None
-        if isinstance(functions, list | tuple) and all(isinstance(name, str) for name in functions):
-            self.functions = tuple(functions[:1000])
+        super().attached(info)
+        self.functions = info.functions
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """Return the request that attaches the query once more, and post the move to another run."""

@@ -6,8 +6,8 @@ import logging
 import re
 import weakref
 from array import array
-from collections.abc import Callable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -15,13 +15,12 @@ from looptap.client.session.run_handle import RunHandle
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
-from looptap.protocol.replies import StreamInfo
+from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
 from looptap.streams.values.sizing import size_of
 
-_MAX_VALUE_NUMBER = 1 << 62  # of a number or of an event's number: what is above comes from no loop
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _MAX_STRETCHES = 20  # that a chart marks
 _PINNED: set[Feed] = set()  # feeds with callbacks, which hold their stream
@@ -147,32 +146,21 @@ class LiveStream(Stream):
 
     # ------------------------------------------------------------ for its session, on the transport's thread
 
-    def attached(self, reply: Any) -> None:
+    def attached(self, info: SubscriptionInfo) -> None:
         """The agent has attached the query and says how it understands it."""
-        self.opening = False
-        told = reply if isinstance(reply, dict) else {}
-        self.mapped = told.get("mapped") is True
-        standing, after = told.get("standing"), told.get("after")
-        if (
-            self.attach.named
-            and isinstance(standing, dict)
-            and isinstance(after, int)
-            and 0 <= after <= _MAX_VALUE_NUMBER
-        ):
-            self.standing, self.on = self.attach.code.text, _text(standing.get("on"))
-            self.text, self.unit = _text(standing.get("query")), _text(standing.get("unit"))
-            self.begins = after + 1
-            self.feed.begin_after(after)
-            upto = told.get("upto")
-            self._upto = upto if isinstance(upto, int) and 0 <= upto <= _MAX_VALUE_NUMBER else 0
+        self.opening, self.mapped, source = False, info.mapped, info.declared
+        if self.attach.named and source is not None:
+            self.standing, self.on = self.attach.code.text, source.on
+            self.text, self.unit = source.query, source.unit
+            self.begins = source.after + 1
+            self.feed.begin_after(source.after)
+            self._upto = source.upto
         else:
             self.attach = msgspec.structs.replace(self.attach, named=False)
-        self._explanation = _text(told.get("explain"))
-        fields = told.get("fields")
-        if isinstance(fields, list | tuple) and len(fields) <= 1000 and all(isinstance(f, str) for f in fields):
-            self.feed.set_fields(fields)
-        notes = told.get("notes")
-        self._note(notes if isinstance(notes, list | tuple) else ())
+        self._explanation = info.explain
+        if info.fields is not None:
+            self.feed.set_fields(info.fields)
+        self._note(info.notes)
 
     def await_history(self, timeout: float) -> None:
         """Wait, no longer than ``timeout`` seconds, until what was held at the attach is here."""
@@ -221,7 +209,7 @@ class LiveStream(Stream):
             self.feed.add_seam(*moved)
             if self.standing is not None:  # the next run numbers its values from 1
                 self._offset = self.newest
-        above = min(max(0, self.newest - self._offset), _MAX_VALUE_NUMBER)
+        above = min(max(0, self.newest - self._offset), MAX_VALUE_NUMBER)
         on = self.attach.on if self.standing is None else ""
         return msgspec.structs.replace(self.attach, request=request, above=above, on=on)
 
@@ -232,16 +220,14 @@ class LiveStream(Stream):
             self.feed.skip_to(0, unknown=True)
         self.feed.finish(state, reason)
 
-    def reattached(self, reply: Any) -> None:
+    def reattached(self, info: SubscriptionInfo) -> None:
         """The agent has attached the query once more: it says at which event, and what number came before.
 
         So what is missing is known now, whether or not a further value comes.
         """
-        told = reply if isinstance(reply, dict) else {}
-        event, base = told.get("event"), told.get("base")
-        if self._relinked and _is_number(event) and _is_number(base):
-            every = self.attach.every
-            self._bridge(base + 1, event - event % every + every)
+        if self._relinked and info.point is not None:
+            every, event = self.attach.every, info.point.event
+            self._bridge(info.point.base + 1, event - event % every + every)
             self._settled = True
 
     def _bridge(self, first: int, event: int) -> None:
@@ -271,31 +257,31 @@ class LiveStream(Stream):
         self._told_errors = status.errors
         before = self.withheld
         self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
-        self.feed.traceback = self.traceback or _text(status.traceback)
+        self.feed.traceback = self.traceback or status.traceback[:_MAX_NOTE_CHARACTERS]
         self._limit(status.notes)
         self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
         if status.reached and not (self._relinked and self.mapped):  # else the first value tells
-            self.feed.skip_to(min(status.reached, _MAX_VALUE_NUMBER) + self._offset, unknown=False)
+            self.feed.skip_to(min(status.reached, MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:
             if self._relinked and not self._settled:  # and it has yielded nothing since
                 self.feed.skip_to(0, unknown=True)
-            last = min(status.last, _MAX_VALUE_NUMBER) + self._offset if status.last else 0
+            last = min(status.last, MAX_VALUE_NUMBER) + self._offset if status.last else 0
             if status.state == ENDED and self.run.session.follow and not self._closing:
                 self.feed.skip_to(last, unknown=False)
                 self._accounted = True
                 return
-            self.feed.finish(ENDED if status.state == ENDED else FAILED, _text(status.reason), last)
+            self.feed.finish(ENDED if status.state == ENDED else FAILED, status.reason[:_MAX_NOTE_CHARACTERS], last)
             self.run.session.streams.forget(self.attach.stream)
 
-    def _note(self, notes: Any) -> None:
+    def _note(self, notes: Iterable[str]) -> None:
         for note in notes:
-            if isinstance(note, str) and note[:_MAX_NOTE_CHARACTERS] not in self.notes and len(self.notes) < _MAX_NOTES:
+            if note[:_MAX_NOTE_CHARACTERS] not in self.notes and len(self.notes) < _MAX_NOTES:
                 self.notes.append(note[:_MAX_NOTE_CHARACTERS])
 
-    def _limit(self, notes: Any) -> None:
+    def _limit(self, notes: Iterable[str]) -> None:
         """Show how the budget limits the query now, in place of how it did before."""
         self.notes[:] = [note for note in self.notes if note not in self.limits]
         before = len(self.notes)
@@ -329,14 +315,6 @@ class LiveStream(Stream):
         return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
 
 
-def _is_number(number: Any) -> TypeGuard[int]:
-    return isinstance(number, int) and 0 <= number <= _MAX_VALUE_NUMBER
-
-
-def _text(text: Any) -> str:
-    return text[:_MAX_NOTE_CHARACTERS] if isinstance(text, str) else ""
-
-
 def _batch(message: m.Values) -> Batch:
     """The columns of a message, checked against each other."""
     values = unpack_values(message.form, message.values)
@@ -345,9 +323,9 @@ def _batch(message: m.Values) -> Batch:
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
         events.frombytes(message.events)
         times.frombytes(message.times)
-    if not count or len(events) != count or not 0 < message.first <= _MAX_VALUE_NUMBER:
+    if not count or len(events) != count or not 0 < message.first <= MAX_VALUE_NUMBER:
         raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
-    if not (min(events) >= 0 and max(events) <= _MAX_VALUE_NUMBER and 0 <= message.rank <= _MAX_VALUE_NUMBER):
+    if not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER and 0 <= message.rank <= MAX_VALUE_NUMBER):
         raise MessageError("Values of events that cannot be.")
     nbytes = _footprint(message, values)
     if len(message.windows) == 8 * count:

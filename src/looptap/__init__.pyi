@@ -4,7 +4,6 @@ from .agent.agent import Agent as Agent
 from .client.attach import attach as attach
 from .client.attach import runs as runs
 from .client.control.commands import CommandPending as CommandPending
-from .client.control.controls import ControlInfo as ControlInfo
 from .client.control.controls import Controls as Controls
 from .client.control.controls import Outcome as Outcome
 from .client.control.grants import Share as Share
@@ -33,6 +32,7 @@ from .protocol.errors import UnsafeFile as UnsafeFile
 from .protocol.errors import VersionMismatch as VersionMismatch
 from .protocol.errors import WrongServer as WrongServer
 from .protocol.limits import Limits as Limits
+from .protocol.replies import ControlInfo as ControlInfo
 from .store.errors import StoreError as StoreError
 from .store.reader import open as open
 from .store.run import StoredRun as StoredRun

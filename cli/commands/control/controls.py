@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
+import msgspec
 from typer import Option
 
 from looptap.cli.formats import json_of, printable
@@ -28,7 +28,7 @@ def main(
     with attach(run) as job:
         found = job.controls.look()
     if as_json:
-        print(json_of([dataclasses.asdict(info) for info in found.values()]))
+        print(json_of([msgspec.structs.asdict(info) for info in found.values()]))
         return DONE
     for info in found.values():
         print(printable(str(info)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import ipywidgets
 
-from looptap.client.control.controls import ControlInfo
+from looptap.client.control.controls import ControlInfo, ControlReport
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.surfaces.notebook import kernels
@@ -79,14 +79,14 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         try:
             if run.role != _OPERATOR:
                 reason = "You are a viewer of this run: only an operator can change it."
-            told = run.controls.told() if run.alive and not reason else {}
-            infos = run.controls.look() if told else {}
+            report = run.controls.report() if run.alive and not reason else None
+            infos = run.controls.look(report=report) if report is not None else {}
         except (LooptapError, TimeoutError) as error:
-            told, infos, reason = {}, {}, str(error)
+            report, infos, reason = None, {}, str(error)
         if not run.alive:
             reason = f"The run is {run.state}{f': {run.reason}' if run.reason else ''}."
         fresh = [self._row(info) for name, info in infos.items() if name not in self.rows]
-        fresh += [row for row in self._commands(told) if row.name not in self.rows]
+        fresh += [row for row in self._commands(report) if row.name not in self.rows]
         self.rows |= {row.name: row for row in fresh}
         if fresh:
             self.children = [self._head, *(row.box for row in self.rows.values()), self._foot]
@@ -94,14 +94,14 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         for name, info in infos.items():
             self._follow(self.rows[name], info)
         for row in self.rows.values():
-            row.widget.disabled = bool(reason) or (bool(told) and not self._is_there(row, infos, told))
+            row.widget.disabled = bool(reason) or (report is not None and not self._is_there(row, infos, report))
         nothing = "This run has declared nothing that can be changed." if not self.rows and not reason else ""
         self._head.value = f"<b>{html.escape(run.name)}</b> {html.escape(reason or nothing)}"
         self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
         return REFRESH_INTERVAL_SECONDS if run.state not in ("ended", "failed") else None
 
-    def _is_there(self, row: ControlRow, infos: dict[str, ControlInfo], told: dict[str, Any]) -> bool:
-        return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, told))
+    def _is_there(self, row: ControlRow, infos: dict[str, ControlInfo], report: ControlReport) -> bool:
+        return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, report))
 
     def _follow(self, row: ControlRow, info: ControlInfo) -> None:
         """Show a value that somebody else has set."""
@@ -133,9 +133,9 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
     def _set(self, info: ControlInfo, value: Any) -> Any:
         return self.run.set(info.name, value, schedule="scale" if info.driven else "")
 
-    def _commands(self, told: dict[str, Any]) -> list[ControlRow]:
+    def _commands(self, report: ControlReport | None) -> list[ControlRow]:
         rows = []
-        for name, doc, call in _offers(self.run, told):
+        for name, doc, call in _offers(self.run, report):
             button = ipywidgets.Button(description=name, layout=_width("input"))
             row = ControlRow(name, button, doc)
 
@@ -180,18 +180,17 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
 _NOTHING = object()
 
 
-def _offers(run: Run, told: dict[str, Any]) -> list[tuple[str, str, Callable[[], Any]]]:
+def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Callable[[], Any]]]:
     """The commands that a run offers: name, meaning, and what asks for it."""
     found: list[tuple[str, str, Callable[[], Any]]] = []
-    if not told:
+    if report is None:
         return found
-    triggers = told.get("triggers")
-    for name, doc in (triggers if isinstance(triggers, dict) else {}).items():
-        found.append((f"trigger {name}", str(doc), lambda name=str(name): run.trigger(name)))  # type: ignore[misc]
-    if told.get("checkpoint"):
+    for name, doc in report.triggers.items():
+        found.append((f"trigger {name}", doc, lambda name=name: run.trigger(name)))  # type: ignore[misc]
+    if report.checkpoint:
         found.append(("checkpoint", "have the job make a checkpoint", run.checkpoint))
-    if told.get("may_pause"):
-        found.append(("pause", f"have the loop wait, for {told['may_pause']} s at most", run.pause))
+    if report.may_pause:
+        found.append(("pause", f"have the loop wait, for {report.may_pause} s at most", run.pause))
         found.append(("resume", "end a pause", run.resume))
     return [*found, ("stop", "ask the job to stop at its next event", run.stop)]
 
