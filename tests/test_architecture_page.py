@@ -58,6 +58,13 @@ def test_each_path_on_the_page_is_there():
     assert {path for path in paths | links if not is_there(path)} == set()
 
 
+def test_each_module_that_the_documentation_names_is_there():
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {(page.name, path) for page in pages for path in re.findall(r"`([a-z]+/[\w/]+\.py)`", page.read_text())}
+    assert len(named) > 60
+    assert {found for found in named if not is_there(found[1]) and not is_there(f"tests/{found[1]}")} == set()
+
+
 def test_each_name_on_the_page_is_one_of_the_source():
     classes, known = words()
     spans = [span for span in re.findall(r"`([^`]+)`", PAGE) if "/" not in span]
