@@ -225,7 +225,7 @@ def test_a_relay_merges_on_the_way(job, place):
         assert "ranks 0-1 by a relay" in relayed.notes
         assert "; ranks 0-1" in repr(relayed)
         assert relayed.latest.v2 == 2
-        child = part.run.session.transport._child
+        child = part.run.session.transport.running.process
         with pytest.raises(QueryError, match="relay=True merges"):
             run.stream("loss", combine="mean", relay=True)
         with pytest.raises(QueryError, match="carries merged values"):

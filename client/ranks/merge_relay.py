@@ -7,16 +7,12 @@ own, which every command that starts another one (`ssh`, `srun`) passes on at on
 
 from __future__ import annotations
 
-import binascii
 import contextlib
-import os
 import shlex
-import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -24,39 +20,16 @@ from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.over_ranks import joined
 from looptap.client.ranks.ranks import RankHandle
 from looptap.client.transport.base import Receiver
-from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, hear
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, read_frame, write_frame
+from looptap.client.transport.tunnel.running_command import RunningCommand
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
-from looptap.protocol.limits import Limits
 from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.buffer import Batch
 
-MAX_FRAME_BYTES = (Limits().outbound_message + 65_536) * 4 // 3
-"""Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
-_MARK = b"looptap-relay:"
 _HEARTBEAT_SECONDS = 1.0
-_EXIT_GRACE_SECONDS = 0.5  # seconds in which a relay that hung up may end
-
-
-def read_frame(source: IO[bytes]) -> bytes | None:
-    """The next frame, past whatever a shell says; None at the end. Raises MessageError for one that is too long."""
-    while (line := source.readline(MAX_FRAME_BYTES)).endswith(b"\n"):
-        if line.startswith(_MARK):
-            try:
-                return binascii.a2b_base64(line[len(_MARK) :])
-            except ValueError:
-                raise MessageError("A line that is no frame.") from None
-    if len(line) >= MAX_FRAME_BYTES:
-        raise MessageError(f"A frame of more than {MAX_FRAME_BYTES:,} bytes.")
-    return None
-
-
-def write_frame(sink: IO[bytes], frame: bytes) -> None:
-    """Write ``frame`` as a line."""
-    sink.write(_MARK + binascii.b2a_base64(frame))
-    sink.flush()
 
 
 class MergeRelay:
@@ -159,53 +132,41 @@ class MergeRelayTransport:
     """The client's end: a transport over the stdin and stdout of ``command``, which ends in `looptap relay`."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self._said: deque[str] = deque(maxlen=10)
+        self.command = list(command)
+        self._running: RunningCommand | None = None
         self._writing = threading.Lock()
         self._closed = False
 
     def start(self, receiver: Receiver, timeout: float) -> None:
         """Start the relay. Raises NoAnswer if it cannot be started."""
-        try:
-            self._child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                bufsize=LINE_BUFFER_BYTES,
-                start_new_session=True, env=os.environ,
-            )  # fmt: skip
-        except OSError as error:
-            raise NoAnswer(f"{self._command[0]!r} cannot be started: {error.strerror}.") from None
-        assert self._child.stderr is not None
-        self._complaints = threading.Thread(
-            target=hear, args=(self._child.stderr, self._said), name="looptap-relay", daemon=True
-        )
-        self._complaints.start()
+        self._running = RunningCommand(self.command, "looptap-relay")
         for work in (self._read, self._tick):
-            threading.Thread(target=work, args=(receiver,), name="looptap-relay", daemon=True).start()
+            threading.Thread(target=work, args=(self._running, receiver), name="looptap-relay", daemon=True).start()
+
+    @property
+    def running(self) -> RunningCommand:
+        """The command, once it was started."""
+        assert self._running is not None, "the transport was not started"
+        return self._running
 
     def send(self, frame: bytes) -> None:
         """Send one frame. Raises NoAnswer if the relay is gone."""
-        assert self._child.stdin is not None
         try:
             with self._writing:
-                write_frame(self._child.stdin, frame)
+                write_frame(self.running.stdin, frame)
         except (OSError, ValueError):
             raise NoAnswer(self._ended()) from None
 
     def close(self, timeout: float = 1.0) -> None:
         """End the relay: by itself, since its stdin ends, else by a signal."""
         self._closed = True
-        with contextlib.suppress(OSError), self._writing:
-            if self._child.stdin is not None:
-                self._child.stdin.close()
-        try:
-            self._child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        if self._running is not None:
+            with self._writing:
+                self._running.close_stdin()
+            self._running.end(timeout)
 
-    def _read(self, receiver: Receiver) -> None:
-        assert self._child.stdout is not None
-        with self._child.stdout as stdout, contextlib.suppress(LinkError, MessageError, OSError, ValueError):
+    def _read(self, running: RunningCommand, receiver: Receiver) -> None:
+        with running.stdout as stdout, contextlib.suppress(LinkError, MessageError, OSError, ValueError):
             while (frame := read_frame(stdout)) is not None:
                 receiver.on_frame(frame)
         if not self._closed:
@@ -213,18 +174,11 @@ class MergeRelayTransport:
 
     def _ended(self) -> str:
         """That the relay has ended, in the words of the command."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_EXIT_GRACE_SECONDS)
-        self._complaints.join(_EXIT_GRACE_SECONDS)
-        said = " / ".join(self._said)[-1000:]
-        code = self._child.poll()
-        return (
-            f"The relay `{shlex.join(self._command)}` has ended"
-            + (f" with exit code {code}." if code is not None else ".")
-            + (f" It said: {said}" if said else "")
-        )
+        code = self.running.exit_code()
+        with_code = "" if code is None else f" with exit code {code}"
+        return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.words()}"
 
-    def _tick(self, receiver: Receiver) -> None:
-        while self._child.poll() is None and not self._closed:
+    def _tick(self, running: RunningCommand, receiver: Receiver) -> None:
+        while running.process.poll() is None and not self._closed:
             receiver.on_tick()
             time.sleep(_HEARTBEAT_SECONDS)

@@ -151,7 +151,7 @@ def test_a_relay_starts_on_the_host_of_the_ranks_where_both_hosts_share_the_dire
             assert "ranks 0-1 by a relay" in relayed.notes
             soon(lambda: relayed.latest == 40, told="values of both ranks come")
             (part,) = relayed.parts.values()
-            assert part.run.session.transport._command[-2] == NAME
+            assert part.run.session.transport.command[-2] == NAME
     finally:
         for job in jobs:
             job.kill()

@@ -1,4 +1,4 @@
-"""A connection as lines of text: how its bytes pass through the stdin and stdout of any command.
+"""A connection as lines of text: how its bytes, or whole frames, pass through the stdin and stdout of any command.
 
 Lines of base64, because what starts commands elsewhere (Slurm's srun, some terminals) holds bytes back until a line
 ends. The far side says first, in a line of its own, which run it leads to, or why to none.
@@ -15,13 +15,17 @@ from typing import IO
 import msgspec
 
 from looptap.protocol import errors
-from looptap.protocol.errors import LinkError, NotLooptap, VersionMismatch
+from looptap.protocol.errors import LinkError, MessageError, NotLooptap, VersionMismatch
 from looptap.protocol.files.connection import ConnectionFile, parse
+from looptap.protocol.limits import Limits
 
 LINE_BUFFER_BYTES = 131_072
 """Bytes that a stream of lines should buffer: more than a line has."""
 _CHUNK_BYTES = 49_152
 _LINE = _CHUNK_BYTES // 3 * 4 + 2
+MAX_FRAME_BYTES = (Limits().outbound_message + 65_536) * 4 // 3
+"""Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
+_FRAME_MARK = b"looptap-relay:"
 _MAX_GREETING_LINES = 1_000  # lines that a shell may greet with
 _MARK, _VERSION = b"looptap-bridge/", b"1"
 
@@ -92,6 +96,24 @@ def inward(stream: IO[bytes], peer: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError):
         while line := stream.readline(_LINE):
             peer.sendall(binascii.a2b_base64(line))
+
+
+def read_frame(source: IO[bytes]) -> bytes | None:
+    """The next frame, past whatever a shell says; None at the end. Raises MessageError for one that is too long."""
+    while (line := source.readline(MAX_FRAME_BYTES)).endswith(b"\n"):
+        if line.startswith(_FRAME_MARK):
+            try:
+                return binascii.a2b_base64(line[len(_FRAME_MARK) :])
+            except ValueError:
+                raise MessageError("A line that is no frame.") from None
+    if len(line) >= MAX_FRAME_BYTES:
+        raise MessageError(f"A frame of more than {MAX_FRAME_BYTES:,} bytes.")
+    return None
+
+
+def write_frame(sink: IO[bytes], frame: bytes) -> None:
+    """Write ``frame`` as a line."""
+    _write_line(sink, _FRAME_MARK + binascii.b2a_base64(frame))
 
 
 def hear(stream: IO[bytes], said: deque[str]) -> None:

@@ -12,22 +12,19 @@ import re
 import secrets
 import shlex
 import socket
-import subprocess
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
 from looptap.client.transport.tunnel.framing import (
-    LINE_BUFFER_BYTES,
     Heading,
     heading_of,
-    hear,
     inward,
     outward,
     read_heading,
 )
+from looptap.client.transport.tunnel.running_command import RunningCommand
 from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
 from looptap.protocol.files.connection import IPC, private_dir
 
@@ -188,24 +185,12 @@ class _ProcessPipe:
     """One start of the command, and the one connection that it carries."""
 
     def __init__(self, command: list[str], name: str) -> None:
-        self._command, self._name = command, name
-        try:
-            # In a session of its own: a Ctrl-C in the terminal is for the user's program, not for the connection.
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=LINE_BUFFER_BYTES,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise NoAnswer(f"{name}: {command[0]!r} cannot be started: {error.strerror}.") from None
-        self._said: deque[str] = deque(maxlen=10)
+        self._command = RunningCommand(command, "looptap-bridge", f"{name}: ")
+        self._name = name
         self._line: Future[bytes | None] = Future()
         self._peer: Future[socket.socket] = Future()
         self._connected = False
-        self._threads = [self._thread(self._down), self._thread(self._listen)]
+        self._threads = [self._thread(self._down)]
 
     def heading(self, timeout: float) -> Heading:
         """What the command says of the run. Raises the LinkError that it tells of, or NoAnswer."""
@@ -238,45 +223,32 @@ class _ProcessPipe:
 
     def words(self) -> str:
         """The newest of what the command wrote to stderr, as a sentence; empty if it wrote nothing."""
-        said = " / ".join(self._said)[-1000:]
-        return f" It said: {said}" if said else ""
+        return self._command.words()
 
     def close(self) -> None:
         """End the command: by itself if its connection is over, else by a signal."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._connected:
-                self._child.wait(_EXIT_GRACE_SECONDS)
-        for end in (self._child.terminate, self._child.kill):
-            if self._child.poll() is not None:
-                break
-            end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_EXIT_GRACE_SECONDS)
+        self._command.end(_EXIT_GRACE_SECONDS if self._connected else 0.0)
         self._peer.cancel()
-        if not self._connected and self._child.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._child.stdin.close()
+        if not self._connected:
+            self._command.close_stdin()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_EXIT_GRACE_SECONDS)
 
     @property
     def _shown(self) -> str:
-        return shlex.join(word for word in self._command if word not in _SSH[1:])
+        return shlex.join(word for word in self._command.command if word not in _SSH[1:])
 
     def _failure(self) -> NoAnswer:
         """Why the command ended before it said anything of a run."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_EXIT_GRACE_SECONDS)
-        self._threads[1].join(_EXIT_GRACE_SECONDS)
-        code = self._child.poll()
+        code = self._command.exit_code()
         ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.words()}"
         if code == 127:
             ended += (
                 " If looptap is installed there, but not on the PATH of such a command, name it in full: "
                 "'command:ssh host /path/to/looptap bridge run'"
             )
-        elif code == 255 and self._command[0] == "ssh":
+        elif code == 255 and self._command.command[0] == "ssh":
             ended += " ssh must get there without asking for a password: try it by hand first."
         return NoAnswer(ended)
 
@@ -290,8 +262,7 @@ class _ProcessPipe:
 
     def _down(self) -> None:
         """From the command to our socket."""
-        assert self._child.stdout is not None
-        with self._child.stdout as stream, contextlib.suppress(CancelledError, OSError):
+        with self._command.stdout as stream, contextlib.suppress(CancelledError, OSError):
             line = None
             try:
                 line = read_heading(stream)
@@ -303,7 +274,6 @@ class _ProcessPipe:
 
     def _up(self, server: socket.socket, remove: Callable[[], None]) -> None:
         """From our socket to the command."""
-        assert self._child.stdin is not None
         peer: socket.socket | None = None
         with contextlib.suppress(OSError):
             peer = server.accept()[0]
@@ -311,18 +281,13 @@ class _ProcessPipe:
         remove()
         if peer is None:
             self._peer.cancel()
-            self._child.terminate()
+            self._command.process.terminate()
         else:
             peer.settimeout(None)
             if self._peer.set_running_or_notify_cancel():
                 self._peer.set_result(peer)
-            outward(peer, self._child.stdin)
-        with contextlib.suppress(OSError):
-            self._child.stdin.close()
+            outward(peer, self._command.stdin)
+        self._command.close_stdin()
         if peer is not None:
             self._threads[0].join(_SOCKET_TIMEOUT_SECONDS)
             peer.close()
-
-    def _listen(self) -> None:
-        assert self._child.stderr is not None
-        hear(self._child.stderr, self._said)

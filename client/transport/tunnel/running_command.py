@@ -1,0 +1,69 @@
+"""A command that was started for its stdin and stdout, and what it says of itself meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, hear
+from looptap.protocol.errors import NoAnswer
+
+_EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
+
+
+class RunningCommand:
+    """One start of ``command``. Raises NoAnswer, beginning with ``shown``, if it cannot be started."""
+
+    def __init__(self, command: Sequence[str], thread: str, shown: str = "") -> None:
+        self.command = list(command)
+        try:
+            # In a session of its own: a Ctrl-C in the terminal is for the user's program, not for the connection.
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=LINE_BUFFER_BYTES, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise NoAnswer(f"{shown}{self.command[0]!r} cannot be started: {error.strerror}.") from None
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self.stdin, self.stdout = stdin, stdout
+        self._said: deque[str] = deque(maxlen=10)
+        self._hearing = threading.Thread(target=hear, args=(stderr, self._said), name=thread, daemon=True)
+        self._hearing.start()
+
+    def words(self) -> str:
+        """The newest of what the command wrote to stderr, as a sentence; empty if it wrote nothing."""
+        said = " / ".join(self._said)[-1000:]
+        return f" It said: {said}" if said else ""
+
+    def exit_code(self) -> int | None:
+        """The exit code, once all that it wrote to stderr is here; None if it does not end within half a second."""
+        self._wait(_EXIT_GRACE_SECONDS)
+        self._hearing.join(_EXIT_GRACE_SECONDS)
+        return self.process.poll()
+
+    def close_stdin(self) -> None:
+        """Close its stdin, at which it should end."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+
+    def end(self, grace: float = 0.0) -> None:
+        """End it: by itself within ``grace`` seconds, else by signals."""
+        if grace:
+            self._wait(grace)
+        for end in (self.process.terminate, self.process.kill):
+            if self.process.poll() is not None:
+                break
+            end()
+            self._wait(_EXIT_GRACE_SECONDS)
+        if self._hearing is not threading.current_thread():
+            self._hearing.join(_EXIT_GRACE_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
