@@ -1,6 +1,6 @@
-"""`emit` where nobody asks, against a call of an empty Python method with the same keyword arguments.
+"""`emit` without a query, against a call of an empty Python method with the same keyword arguments.
 
-The agent listens: its I/O thread is alive. Once nobody is attached, once a client in another process is, with a
+The agent listens: its I/O thread is alive. Once without a client, once with a client in another process that has a
 stream on another type of event. An agent that is not enabled is the third.
 """
 
@@ -46,7 +46,7 @@ def rows() -> Iterator[Row]:
             blocks = {"empty": lambda: per_event(empty), "attached": lambda: per_event(agent)}
             attached = interleave(blocks, rounds=40)
     for name, seen, what in (
-        ("alone", alone, "nobody attached"),
+        ("alone", alone, "no client attached"),
         ("attached", attached, "a client attached, with no query on this event"),
         ("inert", alone, "the agent not enabled"),
     ):

@@ -1,10 +1,10 @@
 """What five streams cost a loop of about a millisecond a step: its wall time, I/O thread and GIL hand-overs included.
 
 Three loops: an MLP (batch 64), one that gives the GIL away for a moment sixty times a step, one that is Python alone.
-Each with no event at all, with an agent that nobody asks, with five streams (a row, a reduction, a norm every tenth
+Each with no event at all, with an agent without queries, with five streams (a row, a reduction, a norm every tenth
 event, a sliding mean, a flight recorder), in shuffled interleaved blocks; the reader is a process of its own. The floor
 is the least that Python can do to keep two numbers of each event: a call, a lock, a clock, `.item()`, an append.
-After a training step its code and data are in no cache, which makes each line of Python ten times as dear as in a row.
+After a training step its code and data are in no cache, so each line of Python takes ten times as long as in a row.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def rows() -> Iterator[Row]:
     with run() as agent, reader() as client:
         for title, make in loops:
             seen = measured(make, agent, client, make.__name__)
-            for name, what in (("idle", "an agent, nobody asking"), ("floor", "the floor"), ("five", "five streams")):
+            for name, what in (("idle", "an agent without queries"), ("floor", "the floor"), ("five", "five streams")):
                 ratio = seen.ratio(name, "plain")
                 promised = 1.02 if make is Mlp and name == "five" else None
                 yield Row(

@@ -1,8 +1,8 @@
-"""What a standing stream that nobody reads costs the loop, beside the same query attached by a client that reads it.
+"""The cost of a declared stream without a reader to the loop, beside the same query attached by a client that reads it.
 
 In a row: 50,000 events in a loop that does nothing else, wall time; the client is another process, and all its values
 are delivered. After a training step: the mean of single calls of `emit` in an MLP loop of a millisecond a step, as the
-events of a standing stream are evaluated 256 at a time. `log` is one value of `agent.log` per call, nobody reading.
+events of a declared stream are evaluated 256 at a time. `log` is one value of `agent.log` per call, without a reader.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rows() -> Iterator[Row]:
         for loop, where in (("", f"{IN_A_ROW:,} in a row"), ("loop ", "after a training step, loss a tensor")):
             kept, read = f"kept {loop}{query}", f"read {loop}{query}"
             yield Row(
-                f"{query} ({kind}), declared, nobody reads: an event, {where} (baseline: the query of a client)",
+                f"{query} ({kind}), declared, without a reader: an event, {where} (baseline: the query of a client)",
                 in_units(seen.median(read)),
                 in_units(seen.median(kept)),
                 str(seen.ratio(kept, read)),
@@ -84,7 +84,7 @@ def rows() -> Iterator[Row]:
             )
     for block, where in (("log", f"{IN_A_ROW:,} in a row"), ("log loop", "after a training step, loss a tensor")):
         yield Row(
-            f"agent.log(loss=loss), nobody reads: a call, {where} (baseline: an empty method)",
+            f"agent.log(loss=loss), without a reader: a call, {where} (baseline: an empty method)",
             in_units(seen.median("empty")),
             in_units(seen.median(block)),
             "",

@@ -18,11 +18,11 @@ ROUNDS, SECONDS = 3, 1.1
 
 HEAD = """# How costs grow
 
-`make bench BENCH=scaling` measures all of this again, on your machine, and writes this page. Each line is a number that
-grows, and what it costs at each size; the exponent is that of the power of the size that fits best: 1 is linear, 2 is
-quadratic, below 1 much of the cost is the same at every size. The longest hold is for how long the I/O thread keeps
-the interpreter lock at worst from a thread that wants it every few tenths of a millisecond, while no thread is made to
-give it away after 5 ms as usual: the median of the longest of three rounds, each with a heartbeat.
+`make bench BENCH=scaling` measures all of this on your machine, and writes this page. Each line is a growing number and
+its cost at each size; the exponent is that of the power of the size that fits best: 1 is linear, 2 is quadratic, below
+1 much of the cost is the same at every size. The longest hold is the longest time that the I/O thread keeps the
+interpreter lock from a thread that wants it every few tenths of a millisecond, while the usual switch after 5 ms is
+turned off: the median of the longest of three rounds, each with a heartbeat.
 
 | what grows | what is measured | sizes | figures | exponent | longest hold |
 |---|---|---|---|---|---|

@@ -75,7 +75,7 @@ BOXES = [
     Box("agent.io", B + 14, 6.5, 240, "reactor, sockets, authenticator"),
     Box("agent.handoff", A + 150, 7.4, 252, "value queue, history, wakeup: the only objects that both threads touch"),
     Box("cli.top", C + 14, 0.32, 96, "the screen"),
-    Box("cli.commands", C + 118, 0.32, 96, "a file a verb"),
+    Box("cli.commands", C + 118, 0.32, 96, "a module a verb"),
     Box("cli.demo", C + 222, 0.32, 96, "jobs to try"),
     Box("visualizers.surfaces", C + 14, 1.72, 144, "window, page, file, terminal, notebook"),
     Box("visualizers", C + 178, 1.721, 140, "Plot and its cells"),
