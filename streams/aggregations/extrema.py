@@ -7,6 +7,7 @@ wait for the device.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
@@ -111,6 +112,7 @@ class Maximum(ScalarReducer):
     __slots__ = ("_best", "_default", "_device", "_item", "_key", "_nan")
     kept = ("_best", "_item", "_nan", "_device")
     plain: ClassVar[Callable[..., Any]] = max
+    _beats = staticmethod(operator.gt)
 
     def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
         self._key, self._default = key, default
@@ -121,15 +123,12 @@ class Maximum(ScalarReducer):
         self._nan: Any = MISSING
         self._device: Any = MISSING
 
-    def _beats(self, value: Any) -> bool:
-        return bool(value > self._best)
-
     def add(self, item: Any) -> None:
         """Compare the item with the best so far."""
         if self._key is not None:
             self._take(self._key(item), item)
         elif type(item) is float and type(self._best) is float:
-            if item > self._best:
+            if self._beats(item, self._best):
                 self._best = self._item = item
         elif on_device(item):
             self._take_device(item)
@@ -142,7 +141,7 @@ class Maximum(ScalarReducer):
                 self._best, self._item = value, item
             elif self._nan is MISSING and self._device is MISSING:
                 self._nan = item
-        elif self._beats(value):
+        elif self._beats(value, self._best):
             self._best, self._item = value, item
 
     def _take_device(self, item: Any) -> None:
@@ -196,21 +195,7 @@ class Minimum(Maximum):
 
     __slots__ = ()
     plain: ClassVar[Callable[..., Any]] = min
-
-    def _beats(self, value: Any) -> bool:
-        return bool(value < self._best)
-
-    def add(self, item: Any) -> None:
-        """Compare the item with the best so far."""
-        if self._key is not None:
-            self._take(self._key(item), item)
-        elif type(item) is float and type(self._best) is float:
-            if item < self._best:
-                self._best = self._item = item
-        elif on_device(item):
-            self._take_device(item)
-        else:
-            self._take(item, item)
+    _beats = staticmethod(operator.lt)
 
     def _pick(self, held: Any, item: Any) -> Any:
         if isinstance(held, float | int):

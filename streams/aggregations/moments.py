@@ -223,7 +223,7 @@ class Mean(Sum):
     def add(self, item: Any) -> None:
         """Add the item."""
         self._n += 1
-        if type(item) is float:
+        if type(item) is float:  # as in Sum.add, whose call would cost 100 ns more: bench_emit_reducing, "mean"
             total = self._total
             self._total = new = total + item
             part = new - total

@@ -78,8 +78,7 @@ class ReducerSpec:
     """A reducer's name, how it is made, and the plain function that it stands for.
 
     ``sequence`` is the position of the sequence among the arguments; ``factory`` takes the other ones, with
-    Python's keywords, and ``bounds=`` where ``bounded``. ``device``: scalars of an accelerator are combined
-    without waiting for it. ``collects``: every item is kept until the end.
+    Python's keywords, and ``bounds=`` where ``bounded``.
     """
 
     name: str
@@ -87,8 +86,6 @@ class ReducerSpec:
     plain: Callable[..., Any]
     sequence: int = 0
     bounded: bool = False
-    device: bool = False
-    collects: bool = False
 
     def maker(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Callable[[], Reducer]:
         """Return what makes new reducers for the call's arguments other than the sequence.
@@ -234,24 +231,24 @@ def group_by(pairs: Iterable[tuple[Any, Any]], reducer: Callable[..., Any]) -> d
 REDUCERS: dict[str, ReducerSpec] = {
     spec.name: spec
     for spec in (
-        ReducerSpec("len", extrema.Length, len, device=True),
+        ReducerSpec("len", extrema.Length, len),
         ReducerSpec("any", extrema.AnyTrue, any),
         ReducerSpec("all", extrema.AllTrue, all),
-        ReducerSpec("min", extrema.Minimum, min, device=True),
-        ReducerSpec("max", extrema.Maximum, max, device=True),
-        ReducerSpec("sum", moments.Sum, sum, device=True),
-        ReducerSpec("mean", moments.Mean, mean, device=True),
-        ReducerSpec("variance", moments.Variance, variance, device=True),
-        ReducerSpec("stdev", moments.Deviation, stdev, device=True),
+        ReducerSpec("min", extrema.Minimum, min),
+        ReducerSpec("max", extrema.Maximum, max),
+        ReducerSpec("sum", moments.Sum, sum),
+        ReducerSpec("mean", moments.Mean, mean),
+        ReducerSpec("variance", moments.Variance, variance),
+        ReducerSpec("stdev", moments.Deviation, stdev),
         ReducerSpec("median", distributions.Median, median),
         ReducerSpec("quantile", distributions.Quantile, quantile),
         ReducerSpec("histogram", distributions.Histogram, histogram, bounded=True),
-        ReducerSpec("first", extrema.First, first, device=True),
-        ReducerSpec("last", extrema.Last, last, device=True),
-        ReducerSpec("list", collecting.Listing, list, bounded=True, collects=True),
-        ReducerSpec("tuple", collecting.TupleListing, tuple, bounded=True, collects=True),
-        ReducerSpec("set", collecting.Distinct, set, bounded=True, collects=True),
-        ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True, collects=True),
+        ReducerSpec("first", extrema.First, first),
+        ReducerSpec("last", extrema.Last, last),
+        ReducerSpec("list", collecting.Listing, list, bounded=True),
+        ReducerSpec("tuple", collecting.TupleListing, tuple, bounded=True),
+        ReducerSpec("set", collecting.Distinct, set, bounded=True),
+        ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True),
         ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True),
         ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True),
         ReducerSpec("sample", Sampling, sample, bounded=True),

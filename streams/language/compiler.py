@@ -32,7 +32,7 @@ from looptap.streams.language import builtins
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
 from looptap.streams.operators.pipeline import Mapped, Pipeline, Reducing
-from looptap.streams.operators.slots import Items, SlidingSlot
+from looptap.streams.operators.slots import Items
 from looptap.streams.operators.stages import collected_events, collected_values
 from looptap.streams.operators.trust import GUARDED, Sight, sight_of
 from looptap.streams.operators.windows import Group, Sliding, Window
@@ -370,8 +370,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         pipeline.notes = [_collected(reads if ours else None)]
         pipeline.expects = reads - {*builtins.names(), *getattr(code, "__globals__", ())}
     else:
-        none: Iterable[SlidingSlot] = ()
-        pipeline = Mapped(name, window, every, throttle, Items(code, one=True), tuple(none), lambda item: None)
+        pipeline = Mapped(name, window, every, throttle, Items(code, one=True), (), lambda item: None)
         pipeline.explanation = [f"at each event: {name}(event)"]
     pipeline.reads = reads
     pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code

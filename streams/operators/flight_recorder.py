@@ -33,8 +33,6 @@ class FlightRecorder(Generic[Record]):
                 "Use recent(n) inside it: when='loss > 3 * mean(e.loss for e in recent(100))'."
             )
         self.condition, self.after, self.max_bytes = condition, after, max_bytes
-        self.overflowed = 0
-        """Records that the bound on bytes pushed out early."""
         self._before = before
         self._held: deque[tuple[Record, int]] = deque()
         self._bytes = 0
@@ -70,5 +68,4 @@ class FlightRecorder(Generic[Record]):
         self._held.append((record, size))
         self._bytes += size
         while len(self._held) > self._before or self._bytes > self.max_bytes:
-            self.overflowed += len(self._held) <= self._before
             self._bytes -= self._held.popleft()[1]
