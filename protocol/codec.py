@@ -21,19 +21,21 @@ from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS, FromAgent, FromClient, Message
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values.snapshots import Image
+from looptap.streams.values.torch_interop import is_tensor
 
 MAX_DEPTH = 80
 """How deep a value may be nested; `looptap.streams.values.snapshots` lets less pass."""
 MAX_INTEGER_BITS = 14_284
 """Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
 
-_Scalar: TypeAlias = bool | int | float | str | None
-_SCALAR = frozenset({bool, int, float, str, type(None)})
+Scalar: TypeAlias = bool | int | float | str | None
+SCALAR_TYPES = frozenset({bool, int, float, str, type(None)})
+"""Types of values that msgpack and JSON hold as they are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _Decode: TypeAlias = Callable[[bytes | memoryview | msgspec.Raw], Any]
-_decode_scalars = msgspec.msgpack.Decoder(list[_Scalar]).decode
-_decode_rows = msgspec.msgpack.Decoder(list[tuple[_Scalar, ...]]).decode
+_decode_scalars = msgspec.msgpack.Decoder(list[Scalar]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[tuple[Scalar, ...]]).decode
 _decode_from_client = msgspec.msgpack.Decoder(FromClient).decode
 _decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
 
@@ -77,14 +79,16 @@ def decode_from_agent(frame: bytes) -> FromAgent:
         raise _refusal(f"The agent sent {len(frame)} bytes that are no message", error) from None
 
 
-class _VersionedMessage(msgspec.Struct):
+class Versioned(msgspec.Struct):
+    """The version that a message or a connection file names."""
+
     version: tuple[int, int]
 
 
 def version_of(frame: bytes) -> tuple[int, int] | None:
     """The (major, minor) that a frame names which is otherwise no message: one of another major version may be so."""
     try:
-        return msgspec.msgpack.decode(frame, type=_VersionedMessage).version
+        return msgspec.msgpack.decode(frame, type=Versioned).version
     except Exception:
         return None
 
@@ -108,9 +112,9 @@ def pack_values(values: list[Any]) -> tuple[int, bytes]:
     """
     kinds = set(map(type, values))
     try:
-        if kinds <= _SCALAR:
+        if kinds <= SCALAR_TYPES:
             return SCALARS, _encode(values)
-        if kinds == {tuple} and _SCALAR.issuperset(map(type, chain.from_iterable(values))):
+        if kinds == {tuple} and SCALAR_TYPES.issuperset(map(type, chain.from_iterable(values))):
             return ROWS, _encode(values)
     except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, a lone surrogate
         pass
@@ -174,7 +178,7 @@ class _Misfit(Exception):
 
 def _emit(value: Any, parts: _Parts, depth: int) -> None:
     kind = type(value)
-    if kind in _SCALAR:
+    if kind in SCALAR_TYPES:
         try:
             parts.append(_encode(value))
         except OverflowError:
@@ -194,7 +198,7 @@ def _emitter_of_subclass(value: Any) -> _Emitter:
     for base, emitter in _emitters.items():
         if isinstance(value, base):
             return emitter
-    if tensors.is_tensor(value):
+    if is_tensor(value):
         return _emit_tensor
     kind = type(value)
     raise _Misfit(
@@ -205,7 +209,7 @@ def _emitter_of_subclass(value: Any) -> _Emitter:
 
 def _emit_items(items: Sequence[Any], parts: _Parts, depth: int) -> None:
     """An array of the items; in C where they are plain."""
-    if _SCALAR.issuperset(map(type, items)):
+    if SCALAR_TYPES.issuperset(map(type, items)):
         try:
             parts.append(_encode(items))
             return
@@ -221,7 +225,7 @@ def _emit_items(items: Sequence[Any], parts: _Parts, depth: int) -> None:
 
 
 def _emit_dict(value: dict[Any, Any], parts: _Parts, depth: int) -> None:
-    if _SCALAR.issuperset(map(type, value)) and _SCALAR.issuperset(map(type, value.values())):
+    if SCALAR_TYPES.issuperset(map(type, value)) and SCALAR_TYPES.issuperset(map(type, value.values())):
         try:
             parts.append(_encode(value if type(value) is dict else dict(value)))
             return

@@ -93,12 +93,6 @@ def _empty_problem(shape: tuple[int, ...]) -> str:
 # ---------------------------------------------------------------- torch
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor; torch is not imported to find out."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not there while another thread imports torch
-    return tensor is not None and isinstance(value, tensor)
-
-
 def tensor_parts(value: Any) -> list[bytes | memoryview]:
     """The header and the buffer of a tensor on the CPU."""
     torch = sys.modules["torch"]

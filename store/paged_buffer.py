@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import restored
-from looptap.streams.stream.buffer import ERROR, Batch, Convert, Record, StreamBuffer
+from looptap.streams.stream.buffer import CLOCK_JITTER_SECONDS, ERROR, Batch, Convert, Record, StreamBuffer
 
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""
@@ -17,7 +17,6 @@ MAX_ITEM_NUMBER = 1 << 62
 """The highest number of an item, and of an event: what is above comes from no run."""
 ITEMS_PER_PAGE = 4096
 """Items that are read at a time."""
-_CLOCK_JITTER_SECONDS = 1e-3
 _COLUMNS = "SELECT number, event, time, wall, rank, flags, value, packed FROM items WHERE stream = ?"
 _ITEMS = f"{_COLUMNS} AND number > ?"
 
@@ -143,11 +142,7 @@ def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
         clock = wall - time
         for index in range(begin, len(rows)):
             row = rows[index]
-            if (
-                row[0] != first + index - begin
-                or row[4] != rank
-                or abs(row[3] - row[2] - clock) > _CLOCK_JITTER_SECONDS
-            ):
+            if row[0] != first + index - begin or row[4] != rank or abs(row[3] - row[2] - clock) > CLOCK_JITTER_SECONDS:
                 return index
     except TypeError as error:
         raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.feed import ENDED, LIVE
+from looptap.streams.text import did_you_mean
 
 POLL_INTERVAL_SECONDS = 0.1
 """Seconds between looks at a file that is still being written."""
@@ -146,8 +146,7 @@ class StoredRun:
         names = [stream.name for stream in streams]
         if not names:
             raise StoreError(f"There is no stream {name!r:.80} in {self.path}: this run kept none.")
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, names)
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
 

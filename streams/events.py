@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.errors import QueryError
+from looptap.streams.text import did_you_mean
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
 """What every event offers beside the observables of the host."""
@@ -198,9 +198,8 @@ def missing_of(event: Any, names: Iterable[str]) -> str:
 
 def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str]) -> MissingObservable:
     names = sorted({*own, *standing})
-    near = difflib.get_close_matches(name, names, n=1)
     tags = [tag for tag in names if tag.partition("/")[0] == name]
-    hint = f" Did you mean {near[0]!r}?" if near else f" {CALLS[name]}" if name in CALLS else ""
+    hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
     if tags:
         hint = f" A name with a stroke is read as e[{tags[0]!r}]."
     return MissingObservable(

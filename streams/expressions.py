@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import linecache
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,6 +10,7 @@ from types import CodeType, TracebackType
 from typing import Any, TypeAlias, cast
 
 from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.text import did_you_mean
 
 Comprehension: TypeAlias = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp
 Hook: TypeAlias = Callable[[ast.expr, frozenset[str]], "ast.expr | None"]
@@ -215,5 +215,4 @@ def _last_line(error: BaseException) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """'Did you mean …?' or nothing."""
-    near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], n=1)
-    return f"Did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(name, [n for n in names if not n.startswith("_")]).lstrip()

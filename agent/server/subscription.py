@@ -23,6 +23,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.replies import SubscriptionStats
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
+from looptap.streams.text import last_line
 from looptap.streams.values.snapshots import Pending
 
 RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS, VIEWER_STALL_TIMEOUT_SECONDS = 0.01, 0.25, 4.0
@@ -175,7 +176,7 @@ class Subscription:
             return None
         values, flags = finished(columns)
         if flags and self.client.viewer:  # not where in the job's code it failed
-            values = [_last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
+            values = [last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
         return columns, values, flags
 
     def take(self, columns: ValueBatch) -> None:
@@ -230,7 +231,7 @@ class Subscription:
         elapsed = time.monotonic() - query.started if query.started else 0.0
         traceback, remarks = query.traceback, tuple(query.warnings())
         if self.client.viewer:
-            traceback, remarks = _last_line(traceback), ()
+            traceback, remarks = last_line(traceback), ()
         return m.Status(
             self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
             query.pipeline.skipped, query.errors, traceback, remarks,
@@ -278,10 +279,6 @@ class Subscription:
                 self._released += 1
                 shown.flags |= m.TRIGGER if fired else 0
                 self.ready.append((self._released, event, when, shown, size))
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 _UNFINISHED = frozenset({FlaggedValue, Pending})

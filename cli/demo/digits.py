@@ -20,6 +20,7 @@ from looptap.client.estimates import banded, said
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError
+from looptap.streams.text import cut
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
 MAX_SHOW_SECONDS = 25.0
@@ -119,7 +120,7 @@ class Digits:
         for stream in self.streams:
             lost = stream.dropped + stream.error_count
             cost = f"{stream.cost.nanoseconds:,.0f}", f"{stream.cost.share:.2%}"
-            table.add_row(Text(_cut(stream.name, self.console.width - 56)), f"{stream.arrived:,}", f"{lost:,}", *cost)
+            table.add_row(Text(cut(stream.name, self.console.width - 56)), f"{stream.arrived:,}", f"{lost:,}", *cost)
         table.add_section()
         values, lost = sum(s.arrived for s in self.streams), sum(s.dropped + s.error_count for s in self.streams)
         share = sum(stream.cost.share for stream in self.streams)
@@ -157,7 +158,7 @@ class DigitsView:
             yield Text()
         yield Columns([self._epochs(), self._layers(width)], padding=(0, 4))
         yield Text()
-        yield Text(_cut(WORST, width), "bold cyan")
+        yield Text(cut(WORST, width), "bold cyan")
         yield Text("\n".join(of.pictures(width)), no_wrap=True)
 
     def _epochs(self) -> Table:
@@ -187,7 +188,3 @@ def _block(row: dict[str, Any]) -> list[str]:
     """One digit with its caption, 20 characters wide."""
     caption = f"{row['target']} read as {row['output']}: {row['by']:.2f}"
     return [f"{line:<20}" for line in (*shaded(row["image"][0].tolist()), caption)]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 import platformdirs
 
+from looptap.protocol.codec import Versioned
 from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
 from looptap.protocol.file_names import fitting
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
@@ -76,10 +77,6 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"ConnectionFile(run={self.run.id!r}, role={self.role!r}, endpoints={self.endpoints!r})"
-
-
-class _VersionedFile(msgspec.Struct):
-    version: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -227,7 +224,7 @@ def read(path: Path) -> ConnectionFile:
 def parse(data: bytes, path: str) -> ConnectionFile:
     """The connection file in ``data``, which came from ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
-        version = msgspec.json.decode(data, type=_VersionedFile).version
+        version = msgspec.json.decode(data, type=Versioned).version
         if version[0] != VERSION[0]:
             raise VersionMismatch(
                 f"{path} is of protocol version {version[0]}.{version[1]}, this looptap speaks "

@@ -7,11 +7,11 @@ in a row), is a msgpack blob in ``packed``. A truth value and NaN are both: 1, 0
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from looptap.protocol.codec import pack, unpack
+from looptap.protocol.codec import SCALAR_TYPES, Scalar, pack, unpack
 from looptap.store.errors import StoreError
 from looptap.streams.errors import LooptapError, SnapshotError
 from looptap.streams.stream.buffer import ERROR, Batch
@@ -21,10 +21,8 @@ COLUMN_COUNT = 9
 MAX_VALUE_BYTES = 500_000_000
 """Bytes of a value; SQLite's own bound is twice that."""
 
-_Scalar: TypeAlias = bool | int | float | str | None
-_SCALAR = frozenset({bool, int, float, str, type(None)})
 _json = msgspec.json.Encoder().encode
-_row = msgspec.json.Decoder(tuple[_Scalar, ...]).decode
+_row = msgspec.json.Decoder(tuple[Scalar, ...]).decode
 _NAN, _TRUE, _FALSE = pack(float("nan")), pack(True), pack(False)
 _INTEGER_LIMIT = 1 << 63
 
@@ -38,7 +36,7 @@ def stored(value: Any) -> tuple[Any, Any]:
     kind = type(value)
     if kind is float:
         return (value, None) if value == value else (None, _NAN)
-    if kind is tuple and _SCALAR.issuperset(map(type, value)):
+    if kind is tuple and SCALAR_TYPES.issuperset(map(type, value)):
         try:
             text = _json(value)
             if b"null" not in text:  # what JSON says for None, NaN and infinities alike

@@ -21,7 +21,8 @@ anew."""
 
 _MAX_CHUNK_ITEMS = 4096
 _MAX_CHUNK_BYTES = 1 << 20
-_CLOCK_JITTER_SECONDS = 1e-3  # seconds; below it two batches share one wall clock
+CLOCK_JITTER_SECONDS = 1e-3
+"""Difference of wall and monotonic clock below which two batches share one wall clock."""
 
 
 Convert: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -161,7 +162,7 @@ class _Chunk:
             and (batch.ranks is None) == (self.ranks is None)
             and len(self.values) + len(batch.values) <= items
             and self.nbytes + nbytes <= most
-            and abs(batch.clock - self.clock) < _CLOCK_JITTER_SECONDS
+            and abs(batch.clock - self.clock) < CLOCK_JITTER_SECONDS
         )
 
     def extend(self, batch: Batch, nbytes: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
+from looptap.streams.text import last_line
 from looptap.streams.values.rows import rows
 from looptap.streams.waiting import wait_interruptibly
 
@@ -158,7 +159,7 @@ class Feed:
 
     def first_error(self) -> str:
         """Return the last line of `traceback`: the message of the first error."""
-        return (self.traceback.strip().splitlines() or [""])[-1]
+        return last_line(self.traceback)
 
     # ------------------------------------------------------------ readers
 

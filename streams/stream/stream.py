@@ -18,6 +18,7 @@ from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, Ru
 from looptap.streams.stream.contents import StreamContents
 from looptap.streams.stream.feed import ENDED, Feed
 from looptap.streams.stream.follow import Follow
+from looptap.streams.text import cut
 
 __all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_BUFFER_ITEMS", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
 
@@ -175,8 +176,7 @@ class Stream(StreamContents):
     @property
     def title(self) -> str:
         """What messages call this stream."""
-        name = self.name if len(self.name) <= 60 else self.name[:59] + "…"
-        return f"The stream {name!r}" if name else "The stream"
+        return f"The stream {cut(self.name, 60)!r}" if self.name else "The stream"
 
     def __repr__(self) -> str:
         on = f" on {self.on!r}" if self.on else ""
@@ -185,7 +185,7 @@ class Stream(StreamContents):
             facts = [state, f"{self.feed.arrived:,} value{'s' * (self.feed.arrived != 1)}"]
             gaps = len(self.feed.gaps)
         if self.feed.arrived:
-            facts.append(f"latest {_short(repr(self.feed.latest))}")
+            facts.append(f"latest {cut(repr(self.feed.latest), 80)}")
         if self.dropped:
             facts.append(f"{self.dropped:,} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         if self.withheld:
@@ -197,9 +197,9 @@ class Stream(StreamContents):
         if self.forgotten:
             facts.append(f"{self.forgotten:,} forgotten")
         if count := self.error_count:
-            facts.append(f"{count:,} error{'s' * (count != 1)} ({_short(self.feed.first_error())})")
-        facts += [_short(note) for note in self.notes[:3]]
-        return f"<{type(self).__name__} {_short(self.name)!r}{on}: {'; '.join(facts)}>"
+            facts.append(f"{count:,} error{'s' * (count != 1)} ({cut(self.feed.first_error(), 80)})")
+        facts += [cut(note, 80) for note in self.notes[:3]]
+        return f"<{type(self).__name__} {cut(self.name, 80)!r}{on}: {'; '.join(facts)}>"
 
     def _callback_failed(self, callback: object, error: BaseException) -> None:
         if self.callback_error is not None:
@@ -265,10 +265,6 @@ class DerivedStream(Stream):
         """End this stream; the source continues."""
         self._derivation.stop()
         super().close()
-
-
-def _short(text: str, length: int = 80) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, name: str = "") -> Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row
 from looptap.streams.values.torch_interop import is_tensor
 
@@ -102,8 +102,7 @@ def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[st
         table = dict.fromkeys(names, np.empty(0)) | table
     for name in names:
         if name not in table:
-            near = difflib.get_close_matches(name, table, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, table)
             raise ValueError(f"There is no column {name!r}; the columns are: {', '.join(table)}.{hint}")
     return tuple(as_array(column) if isinstance(column := table[name], list) else column for name in names)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
+
+from looptap.streams.text import did_you_mean
 
 _TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
 """Names that a field keeps: those of Python, and tags such as `train/loss`."""
@@ -23,8 +24,7 @@ class Row(tuple[Any, ...]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy, pickle and friends probe for these
             raise AttributeError(name)
-        near = difflib.get_close_matches(name, self._fields, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, self._fields)
         raise AttributeError(f"no field {name!r} in this row; there are: {', '.join(self._fields)}.{hint}")
 
     def _asdict(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
 from looptap.cli.tail import Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
+from looptap.streams.text import last_line
 
 
 def main(
@@ -201,7 +202,7 @@ class Lines:
             if run:
                 print(f"{source}-- run {printable(run)} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
-            text = text_of(record.value) if record.error is None else f"error: {printable(_last_line(record.error))}"
+            text = text_of(record.value) if record.error is None else f"error: {printable(last_line(record.error))}"
             place = f"  {tail.place(record)}".rstrip()
             print(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
@@ -287,7 +288,3 @@ def summary(tail: Tail) -> str:
 
 def _are(count: int) -> str:
     return "1 value is" if count == 1 else f"{count:,} values are"
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]

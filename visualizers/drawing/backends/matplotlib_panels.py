@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Wedge
 
+from looptap.streams.text import cut
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
 from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, words
@@ -203,7 +204,7 @@ class LettersView:
             if len(lines) > height:
                 lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more rows"]
         else:
-            lines = [_cut(line, width) for line in _single(panel, Text).lines[-height:]]
+            lines = [cut(line, width) for line in _single(panel, Text).lines[-height:]]
         self.text.set_text("\n".join(shown(line, _MONO) for line in lines))
         return "data"
 
@@ -223,14 +224,10 @@ def table_lines(table: Table, width: int) -> list[str]:
     sizes = [min(most, max(map(len, column))) for column in columns]
     lines = []
     for row in (table.titles, *table.rows):
-        cells = [_cut(cell, size) for cell, size in zip(row, sizes, strict=True)]
+        cells = [cut(cell, size) for cell, size in zip(row, sizes, strict=True)]
         padded = [cell.rjust(s) if r else cell.ljust(s) for cell, s, r in zip(cells, sizes, right, strict=True)]
-        lines.append(_cut("  ".join(padded).rstrip(), width))
+        lines.append(cut("  ".join(padded).rstrip(), width))
     return [lines[0], "─" * min(width, sum(sizes) + 2 * len(sizes) - 2), *lines[1:]]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def _is_number(text: str) -> bool:

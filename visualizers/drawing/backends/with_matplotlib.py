@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from looptap.streams.text import cut
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, PlaneView, SpaceView
 from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE_FONT_POINTS, SMALL_FONT_POINTS, shown, words
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
@@ -151,17 +152,13 @@ class Drawing:
         room = int(letters * SMALL_FONT_POINTS / LARGE_FONT_POINTS * 0.95) - (
             len(frame_words(picture)) + 2 if picture.frame else 0
         )
-        title = _cut(shown(picture.title, weight="bold"), room)
+        title = cut(shown(picture.title, weight="bold"), room)
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
         top = 1 - (self._header - _TEXT_LINE_INCHES) / height
-        self._guess.set(position=(0.08 / width, top), text=_cut(shown(picture.guess), letters))
+        self._guess.set(position=(0.08 / width, top), text=cut(shown(picture.guess), letters))
         told = list(picture.badges)
         if len(told) > _MAX_BADGES:
             told = [*told[: _MAX_BADGES - 1], f"… and {len(told) - _MAX_BADGES + 1} more: {told[_MAX_BADGES - 1]}"]
         for i, text in enumerate(self._notices):
-            line = _cut(shown("⚠ " + told[i]), letters) if i < len(told) else ""
+            line = cut(shown("⚠ " + told[i]), letters) if i < len(told) else ""
             text.set(position=(0.08 / width, (self._footer - 0.02 - _TEXT_LINE_INCHES * (i + 1)) / height), text=line)
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
