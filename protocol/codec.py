@@ -29,8 +29,7 @@ MAX_INTEGER_BITS = 14_284
 """Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
 
 Scalar: TypeAlias = bool | int | float | str | None
-SCALAR_TYPES = frozenset({bool, int, float, str, type(None)})
-"""Types of values that msgpack and JSON hold as they are."""
+SCALAR_TYPES = frozenset({bool, int, float, str, type(None)})  # which msgpack and JSON hold as they are
 
 _encode = msgspec.msgpack.Encoder().encode
 _Decode: TypeAlias = Callable[[bytes | memoryview | msgspec.Raw], Any]
