@@ -36,7 +36,7 @@ def about() -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str:
-    """The commit that is checked out around ``folder``, read from git's files; empty if there is none."""
+    """Return the commit that is checked out around ``folder``, read from git's files; empty if there is none."""
     for place in (folder, *folder.parents):
         try:
             return _head(place / ".git")
@@ -63,7 +63,7 @@ def _head(git: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a file of git says. The folder may be anybody's: a fifo in it must not stop the writer."""
+    """Read a file of git. The folder is not trusted: a fifo in it must not stop the writer."""
     return read_regular(path, _MAX_REFERENCES_BYTES).decode().strip()
 
 

@@ -1,4 +1,4 @@
-"""The buffer behind a stored stream: its items stay in the file and are read in pages, by whoever asks for them."""
+"""The buffer behind a stored stream: its items stay in the file and are read in pages when they are asked for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PagedBuffer(StreamBuffer):
         return count, failed, gaps
 
     def after(self, number: int) -> Iterator[Batch]:
-        """All items above ``number``, a page at a time."""
+        """Yield all items above ``number``, a page at a time."""
         while True:
             batch, number = self.part(number, ITEMS_PER_PAGE)
             if batch is None:
@@ -68,7 +68,7 @@ class PagedBuffer(StreamBuffer):
             yield batch
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Up to ``limit`` items that lie together, and the position after them."""
+        """Return up to ``limit`` items that lie together, and the position after them."""
         known, begin, rows = self._ahead
         if known != position or begin >= len(rows):
             within = (self._stream, position, self.end, limit)
@@ -82,30 +82,30 @@ class PagedBuffer(StreamBuffer):
         return batch, position
 
     def parts(self) -> list[Batch]:
-        """All items."""
+        """Return all items."""
         return self.parts_after(0)
 
     def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
-        """All items above ``number``; converted as they are read, ``plain`` or not."""
+        """Return all items above ``number``; converted as they are read, ``plain`` or not."""
         return list(self.after(number))
 
     def values(self) -> list[Any]:
-        """All values, without the errors."""
+        """Return all values, without the errors."""
         return [value for batch in self.after(0) for value in batch.good()]
 
     def newest(self) -> Any:
-        """The newest value, None if there is none."""
+        """Return the newest value, None if there is none."""
         newest = f"{_COLUMNS} AND flags & ? = 0 ORDER BY number DESC LIMIT 1"
         rows = self._select(newest, (self._stream, ERROR))
         return self._batch(rows).values[0] if rows else None
 
     def errors(self, most: int = -1) -> list[Record]:
-        """The items that are errors, or the first ``most`` of them."""
+        """Return the items that are errors, or the first ``most`` of them."""
         rows = self._select(f"{_ITEMS} AND flags & ? ORDER BY number LIMIT ?", (self._stream, 0, ERROR, most))
         return [record for row in rows for record in self._batch([row]).records()]
 
     def error_count(self) -> int:
-        """How many of the items are errors."""
+        """Return how many of the items are errors."""
         return self.failed
 
     def convert(self, convert: Convert) -> None:
@@ -113,7 +113,7 @@ class PagedBuffer(StreamBuffer):
         self._convert = convert
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
-        """The rows as a batch."""
+        """Return the rows as a batch."""
         try:
             return self._made(rows)
         except (TypeError, ValueError, OverflowError) as error:
@@ -136,7 +136,7 @@ class PagedBuffer(StreamBuffer):
 
 
 def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
-    """The end of the rows that follow each other from ``begin`` on, on one rank and by one clock."""
+    """Return the end of the rows that follow each other from ``begin`` on, on one rank and by one clock."""
     first, _, time, wall, rank, *_ = rows[begin]
     try:
         clock = wall - time

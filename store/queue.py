@@ -54,7 +54,7 @@ Job: TypeAlias = QueuedItems | QueuedStatement
 
 
 def size(job: Job) -> tuple[int, int]:
-    """How many items a job has, and how many bytes it counts for."""
+    """Return how many items a job has, and how many bytes it counts for."""
     if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes
     return 0, _MIN_ITEM_BYTES + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))

@@ -36,7 +36,7 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
 
 
 def is_stored(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file that begins as a stored run does."""
+    """Return whether there is a file that begins as a stored run does."""
     try:
         with open_regular(Path(path).expanduser()) as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -58,6 +58,6 @@ def _check_begin(path: Path) -> None:
 
 
 def _near(path: Path) -> str:
-    """The newest runs, of those that are kept here, whose names begin as ``path`` does."""
+    """Return the newest runs, of those that are kept here, whose names begin as ``path`` does."""
     names = [str(one) for one in kept(f"{glob.escape(path.stem)}*")[:3]]
     return f" Did you mean {' or '.join(names)}?" if names else ""

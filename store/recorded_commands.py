@@ -20,7 +20,7 @@ class RecordedCommands(list[QueuedCommand]):
         return command_file.save(path, self.entries(), self.run)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Each as a dict, with the names of `looptap.Run.commands`."""
+        """Return each as a dict, with the names of `looptap.Run.commands`."""
         return [_entry(command) for command in self]
 
 

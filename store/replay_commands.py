@@ -12,7 +12,7 @@ from looptap.streams.errors import ControlError
 
 
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """What is to be done again, in its order. Raises ControlError for a file that holds anything else."""
+    """Return the commands to repeat, in their order. Raises ControlError for a file that holds anything else."""
     if not reader.is_stored(path):
         return command_file.load(path)
     try:

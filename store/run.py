@@ -94,7 +94,7 @@ class StoredRun:
         return float(found) if isinstance(found, int | float) and abs(found) < _MAX_EPOCH_SECONDS else None
 
     def events(self) -> dict[str, int]:
-        """The highest number of an event of each type of which the file tells."""
+        """Return the highest number of an event of each type in the file."""
         rows = self._select(
             "SELECT event, (SELECT items.event FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) "
             "FROM streams UNION ALL SELECT event, number FROM commands"
@@ -128,7 +128,7 @@ class StoredRun:
             return [self._streams[row[0]] for row in rows]
 
     def stream(self, name: str) -> StoredStream | StoredCommands:
-        """The stream of that name, or of that query; of several, the last declared. Raises StoreError.
+        """Return the stream of that name, or of that query; of several, the last declared. Raises StoreError.
 
         ``"commands"`` is the stream of all commands.
         """
@@ -159,7 +159,7 @@ class StoredRun:
             stream.withheld = max(0, count)
 
     def _looked_at(self) -> list[StoredStream | StoredCommands]:
-        """The streams that somebody has asked for."""
+        """Return the streams that were asked for."""
         return [*self._streams.values(), *filter(None, [self._commands])]
 
     @property
@@ -185,7 +185,7 @@ class StoredRun:
     # ------------------------------------------------------------ reading
 
     def _column(self, table: str, name: str, other: str) -> str:
-        """The column ``name``, or ``other`` in an older file, which does not have it."""
+        """Return the column ``name``, or ``other`` in an older file, which does not have it."""
         return name if self._select("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)) else other
 
     def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -223,12 +223,12 @@ class StoredRun:
             self._finish("nothing was written for an hour, and its process is not of this machine")
 
     def _age(self) -> float:
-        """Seconds since the file or its log was last written to."""
+        """Return seconds since the file or its log was last written to."""
         found = [self.path, self.path.with_name(self.path.name + "-wal")]
         return time.time() - max((one.stat().st_mtime for one in found if one.exists()), default=0.0)
 
     def _follow(self) -> bool:
-        """One look of many; False if there will be nothing more."""
+        """Look once; False if there will be nothing more."""
         if not self.look() and time.monotonic() - self._moved > LIVENESS_CHECK_AFTER_SECONDS:
             self._judge()
             self._moved = time.monotonic()
@@ -259,7 +259,7 @@ class StoredRun:
 
 
 def _watch(held: weakref.ref[StoredRun]) -> None:
-    """Look again and again, until the run has ended or nobody holds it any more."""
+    """Look again and again, until the run has ended or is not referenced any more."""
     while True:
         run = held()
         try:

@@ -108,9 +108,9 @@ class StoredStream(Kept):
         """How many times the query failed: items that are errors, and events for which there is no value."""
         return max(self.feed.errors, self._told_errors)
 
-    def stumbled(self, told: object) -> None:
+    def stumbled(self, errors: object) -> None:
         """Take in what the run says of the errors of the query: how many, the first, and why it was ended by them."""
-        match told:
+        match errors:
             case (int(count), str(text), str(reason)):
                 self._told_errors = count
                 self.feed.traceback = self.feed.traceback or text
@@ -146,7 +146,7 @@ class StoredCommands(Kept):
 
 
 def declared_of(row: tuple[Any, ...]) -> Declared:
-    """The stream that a row of the table tells of. Raises StoreError for what cannot be read."""
+    """Return the stream that a row of the table declares. Raises StoreError for what cannot be read."""
     try:
         declared = msgspec.convert(row, Declared)
     except ValueError as error:
@@ -157,7 +157,7 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
 
 
 def command_of(row: tuple[Any, ...]) -> QueuedCommand:
-    """The command that a row of the table tells of. Raises StoreError for what cannot be read."""
+    """Return the command that a row of the table holds. Raises StoreError for what cannot be read."""
     try:
         command = msgspec.convert(row, QueuedCommand)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`Writer`: keeps what a run yields in its file, on a thread of its own; whoever hands it values never waits.
+"""`Writer`: keeps what a run yields in its file, on a thread of its own; its caller never waits.
 
 The thread is its own because a commit may take seconds (a slow disk, a network file system), and the I/O thread of an
 agent must answer meanwhile. What waits is bounded in bytes; above the bound new batches are dropped and counted. When
@@ -6,7 +6,7 @@ the disk is full or fails, what waits is tried again every half second. A commit
 seconds after the first value that waits for it: that is what a killed process loses.
 
 Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
-Python beside it makes dear (benchmarks/bench_store.py).
+Python beside it makes expensive (benchmarks/bench_store.py).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Writer:
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
-        """Keep a batch, which nobody may change from now on; False if it is dropped since too much waits."""
+        """Keep a batch, which must not change from now on; False if it is dropped since too much waits."""
         self._notice_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
         if self._put(QueuedItems(stream, batch, nbytes)):
@@ -258,7 +258,7 @@ class Writer:
                 return
 
     def _take(self) -> list[Job]:
-        """What one commit writes, off the queue, but still counted as waiting."""
+        """Take what one commit writes, off the queue, but still counted as waiting."""
         with self._lock:
             found, items = [], 0
             while self._queue and items < _ITEMS_PER_TRANSACTION:
@@ -342,7 +342,7 @@ class Writer:
             self._bytes -= nbytes
 
     def _pause(self, connection: sqlite3.Connection | None, error: Exception) -> None:
-        """Note why nothing is kept; the file is opened afresh for the next try."""
+        """Note why nothing is kept; the file is opened again for the next try."""
         with self._lock:
             self._pauses += self.state != "paused"
             self.state, self.reason = "paused", str(error) or type(error).__name__

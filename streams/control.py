@@ -20,7 +20,7 @@ class Control:
 
     ``type`` is int, float, bool or str; without one it is that of the first choice, of the default, else float.
     ``at`` names the events at which it is safe to change: one, several, or "" for any, where the innermost group of the
-    job (its batches) is the usual one. Whoever assigns it, the host too, is told of a wrong value by `ControlError`.
+    job (its batches) is the usual one. A wrong value raises `ControlError`, in the job too.
 
     >>> class Loader:
     ...     factor = Control(int, default=2, minimum=1, maximum=16, doc="how often each batch is used")
@@ -84,7 +84,7 @@ class Control:
         return found
 
     def range(self) -> str:
-        """What values there are, in words.
+        """Describe the values that are allowed.
 
         >>> Control(float, minimum=0, unit="s").range()
         'a number, 0 s or more'

@@ -3,14 +3,14 @@
 LooptapError
 ├── QueryError            a query that cannot be compiled or cannot stream (column and hint)
 ├── SnapshotError         a value that cannot leave the job (type and path)
-├── StreamEnded           a stream that ended or failed before it yielded what somebody waits for
+├── StreamEnded           a stream that ended or failed before it yielded the awaited values
 ├── StreamTimeout         a stream that did not yield it in time
 ├── ControlError          a change that a control does not admit
-│   ├── ControlConflict   because somebody else has changed it meanwhile
+│   ├── ControlConflict   because another client has changed it meanwhile
 │   ├── CommandCancelled  a command that was called off before its event came: it is done nowhere
-│   ├── NotAgreed         on several ranks, which did not all come to its event: it is done on none
+│   ├── NotAgreed         on several ranks, not all of which reached its event: it is done on none
 │   │   └── EventPassed   since one of them had passed it
-│   └── InDoubt           on several ranks, and nobody knows whether the others have done it
+│   └── InDoubt           on several ranks, and whether the others have done it is unknown
 ├── StoreError            looptap.store.errors: a stored run that cannot be opened, read or exported
 └── LinkError             looptap.protocol.errors: everything between two processes
 """
@@ -49,11 +49,11 @@ class SnapshotError(LooptapError):
 
 
 class StreamEnded(LooptapError):
-    """A stream ended or failed before it yielded what somebody waits for; the message says why."""
+    """A stream ended or failed before it yielded the awaited values; the message says why."""
 
 
 class StreamTimeout(LooptapError, TimeoutError):
-    """A stream did not yield in time what somebody waits for; the message says what came."""
+    """A stream did not yield the awaited values in time; the message says what arrived."""
 
 
 class ControlError(LooptapError, ValueError):
@@ -61,15 +61,15 @@ class ControlError(LooptapError, ValueError):
 
 
 class ControlConflict(ControlError):
-    """A control that somebody else has changed since one looked at it."""
+    """A control that another client has changed since it was read."""
 
 
 class CommandCancelled(ControlError):
-    """A command that somebody has called off before its event came: it is done on no rank."""
+    """A command that was cancelled before its event: it is done on no rank."""
 
 
 class NotAgreed(ControlError):
-    """A command for several ranks that was done on none of them: they did not all come to its event in time."""
+    """A command for several ranks that was done on none of them: they did not all reach its event in time."""
 
 
 class EventPassed(NotAgreed):

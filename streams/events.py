@@ -28,7 +28,7 @@ class MissingObservable(QueryError, AttributeError):
 
 
 lazies: list[bool] = []
-"""Empty until somebody makes a `Lazy`: loops that never do, do not pay for looking for them."""
+"""Empty until a `Lazy` is made: loops that never do, do not pay for looking for them."""
 
 
 class Lazy:
@@ -45,7 +45,7 @@ class Lazy:
 
 
 def lazy(function: Callable[[], Any]) -> Any:
-    """An observable that is computed only when a query reads it, at most once per event.
+    """Return an observable that is computed only when a query reads it, at most once per event.
 
     Raises TypeError if ``function`` cannot be called.
 
@@ -109,7 +109,7 @@ class Event:
         raise _missing(name, self._source.name, self.__dict__, standing)
 
     def __getitem__(self, name: str) -> Any:
-        """The observable ``name``, which need not be a name of Python: ``e["train/loss"]``."""
+        """Return the observable ``name``, which need not be a name of Python: ``e["train/loss"]``."""
         return getattr(self, name)
 
     def __looptap_names__(self) -> set[str]:
@@ -175,7 +175,7 @@ class EventSnapshot:
 
 
 def parts_of(event: Event | EventSnapshot) -> str:
-    """How to ask for something of this event: by the first names that the host gave it."""
+    """Say how to ask for something of this event: by the first names that the host gave it."""
     names = [f"e.{name}" for name in getattr(event, "_seen", ()) or vars(event)][:3] or ["e.loss"]
     return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]
 

@@ -40,7 +40,7 @@ class SourceText:
                 raise self.error("a query cannot wait for an asynchronous sequence.", node.target)
 
     def error(self, reason: str, node: ast.AST | None = None, hint: str = "") -> QueryError:
-        """A QueryError that points at ``node``."""
+        """Return a QueryError that points at ``node``."""
         column = None
         if node is not None and getattr(node, "lineno", 0) == 1:
             offset = node.col_offset  # type: ignore[attr-defined]  # every node with a lineno has it; bytes, not characters
@@ -48,12 +48,12 @@ class SourceText:
         return QueryError(reason, self.text, column, hint)
 
     def segment(self, node: ast.AST) -> str:
-        """The text of ``node``."""
+        """Return the text of ``node``."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
 
 def free_names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
-    """The names that ``node`` reads and does not bind itself, in order."""
+    """Yield the names that ``node`` reads and does not bind itself, in order."""
     if isinstance(node, ast.Name):
         if node.id not in bound:
             yield node
@@ -63,27 +63,27 @@ def free_names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[a
 
 
 def item_name(node: ast.AST) -> str | None:
-    """The name in `e['train/loss']`; None for anything else."""
+    """Return the name in `e['train/loss']`; None for anything else."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         return node.slice.value
     return None
 
 
 def names_read(node: ast.AST) -> set[str]:
-    """All names that are read of something in ``node``, as attributes or as items."""
+    """Return all names that are read of something in ``node``, as attributes or as items."""
     found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
     return found | {name for n in ast.walk(node) if (name := item_name(n)) is not None}
 
 
 def attributes_of_names(node: ast.AST, known: Collection[str]) -> frozenset[str]:
-    """The names that are read, and not called, as attributes of names that are not ``known``: `loss` of `e.loss`."""
+    """Return the names read, not called, as attributes of names that are not ``known``: `loss` of `e.loss`."""
     called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in called]
     return frozenset(n.attr for n in read if isinstance(n.value, ast.Name) and n.value.id not in known)
 
 
 def names_in(code: CodeType | None) -> set[str]:
-    """The attribute and global names that a function's code mentions, inner functions included."""
+    """Return the attribute and global names that a function's code mentions, inner functions included."""
     if code is None:
         return set()
     names = set(code.co_names)
@@ -94,7 +94,7 @@ def names_in(code: CodeType | None) -> set[str]:
 
 
 def texts_in(code: CodeType | None) -> set[str]:
-    """The texts that a function's code holds, inner functions included: `getattr` reads what they name."""
+    """Return the texts that a function's code holds, inner functions included: `getattr` reads what they name."""
     texts: set[str] = set()
     for constant in () if code is None else code.co_consts:
         if isinstance(constant, CodeType):
@@ -105,7 +105,7 @@ def texts_in(code: CodeType | None) -> set[str]:
 
 
 def mentions(node: ast.AST, name: str, bound: frozenset[str] = frozenset()) -> bool:
-    """Whether ``name`` is read freely in ``node``."""
+    """Return whether ``name`` is read freely in ``node``."""
     return any(n.id == name for n in free_names(node, bound))
 
 
@@ -138,19 +138,19 @@ def rewrite(node: ast.expr, hook: Hook, bound: frozenset[str] = frozenset()) -> 
 
 
 def targets(node: Comprehension) -> frozenset[str]:
-    """The names that a comprehension binds."""
+    """Return the names that a comprehension binds."""
     return frozenset(n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name))
 
 
 def parameters(node: ast.Lambda) -> frozenset[str]:
-    """The names that a lambda binds."""
+    """Return the names that a lambda binds."""
     a = node.args
     every = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
     return frozenset(arg.arg for arg in every)
 
 
 def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """The expressions directly below ``node`` (through comprehension clauses), each with the names bound for it."""
+    """Yield the expressions directly below ``node`` (through comprehension clauses), with the names bound for each."""
     if isinstance(node, ast.Lambda):
         yield node.body, parameters(node)
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
@@ -172,7 +172,7 @@ def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
 
 
 def function(parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]) -> Callable[..., Any]:
-    """A Python function of at most one parameter that evaluates ``body`` among ``names``."""
+    """Return a Python function of at most one parameter that evaluates ``body`` among ``names``."""
     args = [ast.arg(parameter)] if parameter else []
     signature = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.copy_location(ast.Lambda(signature, body), body))
@@ -181,12 +181,12 @@ def function(parameter: str | None, body: ast.expr, text: SourceText, names: dic
         code = compile(tree, f"<query {text.text[:200]}>", "eval")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise text.error(f"this cannot be compiled: {error}.", body) from None
-    # An operator's query is code in the job by design (docs/security.md); nobody else's text comes here.
+    # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
     return cast(Callable[..., Any], eval(code, names))
 
 
 def format_error(error: BaseException, source: str = "") -> str:
-    """The traceback of ``error`` as text, from the first frame of the query on, with the query's own line."""
+    """Return the traceback of ``error`` as text, from the first frame of the query on, with the query's own line."""
     if isinstance(error, LooptapError):  # it says itself what is wrong, and where
         return str(error)
     tb: TracebackType | None = error.__traceback__
@@ -194,7 +194,7 @@ def format_error(error: BaseException, source: str = "") -> str:
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):
         first = first.tb_next
     name = first.tb_frame.f_code.co_filename if first else ""
-    if first is None and source:  # it happened in looptap's own reducers, whose frames tell nobody anything
+    if first is None and source:  # it happened in looptap's own reducers, whose frames help no user
         return f"{_last_line(error)}, in {source}"
     if first:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)

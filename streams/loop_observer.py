@@ -1,4 +1,4 @@
-"""What an exposed object is told of commands and pauses, when it derives from `LoopObserver`."""
+"""`LoopObserver`: an exposed object that learns of commands and pauses."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def test_an_epoch_that_the_loop_leaves_is_over_and_the_next_is_whole():
     echo, other = iter(echo), iter(echo)
     next(echo)
     next(other)
-    with pytest.warns(RuntimeWarning, match="gone through anew"):
+    with pytest.warns(RuntimeWarning, match="iterated again before its end"):
         assert list(echo) == []
     assert len(list(other)) == 9
 

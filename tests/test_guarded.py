@@ -184,7 +184,7 @@ def test_what_cannot_be_put_back_is_named(query, name):
     stream = ask(query, {"big": big, "h": h}, wide=np.ones(100_000), many=list(range(5000)), odd=odd)
     (sentence,) = reported(stream)
     assert sentence.startswith(f"{name} changed in place at event 1, ")
-    assert "the loop goes on with what it has become" in sentence
+    assert "the loop continues with it as it is now" in sentence
 
 
 def test_a_change_of_what_was_saved_for_the_backward_pass_does_not_end_the_loop():

@@ -98,7 +98,7 @@ def _points(stream: Stream) -> Iterator[ScalarPoint]:
 
 
 def _values(stream: Stream) -> Iterator[Record]:
-    """The records of a stream that are no errors, without holding all of them."""
+    """Yield the records of a stream that are no errors, without holding all of them."""
     for page in stream.pages(_ROWS_PER_SLICE):
         yield from (record for record in page.records() if record.error is None)
 
@@ -112,7 +112,7 @@ def _columns(fields: Sequence[str] | None, value: Any) -> list[str]:
 
 
 def _elements(value: Any, columns: list[str]) -> list[Any]:
-    """What ``value`` has for each column, None for what it does not have."""
+    """Return what ``value`` has for each column, None for what it does not have."""
     if columns == ["value"]:
         return [value]
     if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def _elements(value: Any, columns: list[str]) -> list[Any]:
 
 
 def _about(columns: list[str]) -> list[str]:
-    """The names of what is known beside the value, with an underscore where a field has such a name."""
+    """Return the names of what is known beside the value, with an underscore where a field has such a name."""
     return [f"{name}_" if name in columns else name for name in _ABOUT]
 
 
@@ -140,7 +140,7 @@ def _number(element: Any) -> float | None:
 
 
 def _cell(element: Any) -> Any:
-    """A cell of a table of text."""
+    """Return a cell of a table of text."""
     text = _column(element)
     return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) and not _is_number(text) else text
 
@@ -154,7 +154,7 @@ def _is_number(text: str) -> bool:
 
 
 def _column(element: Any) -> Any:
-    """A number or a text as it is, anything else as JSON."""
+    """Return a number or a text as it is, anything else as JSON."""
     if element is None or isinstance(element, int | float | str):
         return element
     return json.dumps(_plain(element), ensure_ascii=False)
@@ -174,7 +174,7 @@ def _plain(element: Any) -> Any:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """A column that Parquet can hold: one type of numbers or texts as it is, numbers together as floats, else JSON."""
+    """Return a column that Parquet can hold: one type as it is, numbers together as floats, anything else as JSON."""
     kinds = {type(element) for element in column if element is not None}
     if len(kinds) <= 1 and kinds <= {bool, float}:
         return column

@@ -38,7 +38,7 @@ _TABLE = _table()
 
 
 def masked_crc(data: bytes) -> int:
-    """The masked CRC-32C of ``data``.
+    """Return the masked CRC-32C of ``data``.
 
     >>> hex(masked_crc(b"123456789"))  # the CRC is 0xe3069283
     '0xc78ab0e5'
@@ -109,7 +109,7 @@ _MAX_CHECKED_BYTES = (
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
-    """The scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
+    """Yield the scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:
@@ -160,7 +160,7 @@ _TYPES = {1: "f", 2: "d", 3: "i", 9: "q"}  # float, double, int32, int64
 
 
 def _tensor(tensor: bytes) -> float | None:
-    """The number of a tensor without dimensions; None for any other."""
+    """Return the number of a tensor without dimensions; None for any other."""
     fields = list(_fields(tensor))
     kind = _TYPES.get(next((v for f, v in fields if f == 1 and isinstance(v, int)), 0))
     for field, value in fields:
@@ -172,7 +172,7 @@ def _tensor(tensor: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: numbers as int, anything else as its bytes."""
+    """Yield the fields of a protocol buffer: numbers as int, anything else as its bytes."""
     at = 0
     try:
         while at < len(message):

@@ -19,13 +19,13 @@ _MARK = ".tfevents."
 
 
 def event_files(directory: Path) -> list[Path]:
-    """The event files in ``directory`` and below, those of one folder in the order of their names."""
+    """Return the event files in ``directory`` and below, those of one folder in the order of their names."""
     found = (Path(folder, name) for folder, _, names in os.walk(directory) for name in names if _MARK in name)
     return sorted(found)
 
 
 def imported(directory: Path) -> sqlite3.Connection:
-    """A database in memory with a stream for each tag; raises StoreError if there is no event file, or a damaged one.
+    """Return a database in memory with a stream for each tag; raises StoreError for no event file, or a damaged one.
 
     Tags of a folder below are called folder/tag. The number of a point's event is its step; times are wall clock.
     """
@@ -58,7 +58,7 @@ def imported(directory: Path) -> sqlite3.Connection:
 
 
 def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> Iterator[tuple[object, ...]]:
-    """The rows of the table of items; ``streams`` gets the number of each name's stream, and of its last item."""
+    """Yield the rows of the table of items; ``streams`` gets the number of each name's stream, and of its last item."""
     for path in files:
         folder = os.fsencode(path.parent.relative_to(directory)).decode(errors="replace")
         for scalar in _scalars(path):

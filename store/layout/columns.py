@@ -54,7 +54,7 @@ def stored(value: Any) -> tuple[Any, Any]:
 
 
 def restored(value: Any, packed: Any) -> Any:
-    """The value that `stored` was given. Raises StoreError for what it cannot have made."""
+    """Return the value that `stored` was given. Raises StoreError for what it cannot have made."""
     if packed is None:
         if isinstance(value, int | float):
             return value
@@ -84,12 +84,12 @@ def fact(value: Any) -> Any:
 
 
 def fact_of(column: Any) -> Any:
-    """What `fact` was given."""
+    """Return what `fact` was given."""
     return restored(None, column) if isinstance(column, bytes) else column
 
 
 def parameters(stream: int, batch: Batch) -> list[Any]:
-    """The items of a batch, `COLUMN_COUNT` parameters each, one after the other."""
+    """Return the items of a batch, `COLUMN_COUNT` parameters each, one after the other."""
     out: list[Any] = []
     first, clock, rank = batch.first, batch.clock, batch.rank
     flags = batch.flags or bytes(len(batch.values))

@@ -1,6 +1,6 @@
 """`Database`: the SQLite file of a stored run, read only, by queries that take no more than its size can need.
 
-The file may be anybody's: b-trees whose pages lead to the same page again and again have rows without end, and a value
+The file is not trusted: b-trees whose pages lead to the same page again and again have rows without end, and a value
 of a gigabyte fits a page. So the steps, the rows and the bytes of a query are bounded by the bytes of the file.
 """
 
@@ -40,7 +40,7 @@ class _Steps:
     left = 0
 
     def over(self) -> bool:
-        """Whether the query is to be interrupted."""
+        """Return whether the query is to be interrupted."""
         self.left -= STEPS_BETWEEN_LOOKS
         return self.left < 0
 
@@ -59,7 +59,7 @@ class Database:
             connection.execute("PRAGMA cell_size_check = ON")
 
     def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query. Raises StoreError for what cannot be read."""
+        """Return the rows of a query. Raises StoreError for what cannot be read."""
         try:
             return self._bounded(sql, parameters)
         except (sqlite3.Error, OverflowError) as error:
@@ -85,7 +85,7 @@ class Database:
             return rows
 
     def _short(self, sql: str, parameters: Sequence[Any], size: int) -> list[tuple[Any, ...]]:
-        """The rows, if none of their values is so long that those of a page together could be too large."""
+        """Return the rows, if none of their values is so long that those of a page together could be too large."""
         cursor, left = self._begun(sql, parameters, size, size // _ROWS), MAX_BYTES_PER_BYTE * size
         rows: list[tuple[Any, ...]] = cursor.fetchmany(_ROWS)
         while len(rows) % _ROWS == 0 and (more := cursor.fetchmany(_ROWS)):
@@ -105,7 +105,7 @@ def _weight(values: Iterable[Any]) -> int:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of the file and of its log, holes left out."""
+    """Return the bytes of the file and of its log, holes left out."""
     found = 0
     for one in (path, path.with_name(path.name + "-wal")):
         try:
@@ -134,8 +134,8 @@ def connect(path: Path) -> Database:
                 f"and you know what made it, remove it: rm {journal}"
             ) from None
         try:
-            # Whoever was killed in a commit left it to the next to undo that, which takes the right to write; on
-            # read-only media a finished file needs to be told that nobody writes.
+            # A writer that was killed in a commit left it to the next to undo that, which takes the right to write; on
+            # read-only media a finished file has to be opened as one that is not written.
             return _database(path, "mode=rw" if unfinished else "mode=ro&immutable=1")
         except sqlite3.Error:
             raise StoreError(f"{path} cannot be read: {error}.") from None
@@ -144,7 +144,7 @@ def connect(path: Path) -> Database:
 
 
 def _names_another(journal: Path) -> bool:
-    """Whether a journal names a file outside, which SQLite would remove with it."""
+    """Return whether a journal names a file outside, which SQLite would remove with it."""
     try:
         with journal.open("rb") as file:
             file.seek(-len(_NAMES_ANOTHER), os.SEEK_END)

@@ -20,7 +20,7 @@ _LOCAL = {
 
 
 def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int = 0) -> Path:
-    """The file for the run with the id ``run``: in ``where``, else in LOOPTAP_STORE, else in looptap-runs.
+    """Return the file for the run with the id ``run``: in ``where``, else in LOOPTAP_STORE, else in looptap-runs.
 
     ``where`` is a folder, or a file if its name ends with .looptap. Other ranks than 0 have files of their own.
 
@@ -34,7 +34,7 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
 
 
 def kept(pattern: str = "*") -> list[Path]:
-    """The files of the runs that are stored here, whose names without the suffix fit ``pattern``; the newest first."""
+    """Return the files of the runs stored here whose names without the suffix fit ``pattern``; the newest first."""
     try:
         found = [(_changed(one), one) for one in store_path(".").parent.glob(f"{pattern}{SUFFIX}")]
     except OSError:
@@ -43,7 +43,7 @@ def kept(pattern: str = "*") -> list[Path]:
 
 
 def _changed(path: Path) -> float:
-    """When a file was last written to, in seconds since 1970; 0 if it is gone, or a link to nothing."""
+    """Return when a file was last written to, in seconds since 1970; 0 if it is gone, or a link to nothing."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -51,7 +51,7 @@ def _changed(path: Path) -> float:
 
 
 def is_local(path: Path, mounts: str | None = None) -> bool:
-    """Whether ``path`` is on a file system of this machine, where processes can share memory by a file.
+    """Return whether ``path`` is on a file system of this machine, where processes can share memory by a file.
 
     What is not known to be local is taken for a network's. ``mounts`` is a text in the form of /proc/mounts.
 

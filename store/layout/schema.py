@@ -1,4 +1,4 @@
-"""The tables of a stored run, the marks that tell such a file from others, and what a file of another kind is told."""
+"""The tables of a stored run, the marks that tell such a file from others, and the error for a file of another kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CREATE TABLE items (
     time REAL NOT NULL,     -- seconds of the host's monotonic clock
     wall REAL NOT NULL,     -- seconds since 1970
     flags INTEGER NOT NULL, -- 1 a partial window, 2 an error in place of a value, 4 the event of `when`,
-                            -- 8 an event that is done anew after a resume
+                            -- 8 an event that is repeated after a resume
     value,                  -- the number, if it is one; NULL for NaN, which SQLite does not have
     packed,                 -- what a number does not say: a row as a JSON array (text), anything else as msgpack (blob)
     PRIMARY KEY (stream, number)
@@ -113,7 +113,7 @@ def _check_tables(select: Select, path: Path | str) -> None:
 
 @cache
 def _columns() -> dict[str, list[str]]:
-    """The columns of each table, as SQLite reads `TABLES`."""
+    """Return the columns of each table, as SQLite reads `TABLES`."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]

@@ -311,7 +311,7 @@ _SIZED = (list, tuple, dict, set, str, bytes)
 class Fold(Collector):
     """``reduce(f, xs[, initial])``: as ``functools.reduce``. Two folds cannot be merged.
 
-    A mutable ``initial`` is copied, so that the next window starts afresh. What the fold builds may have at
+    A mutable ``initial`` is copied, so that the next window starts with it again. What the fold builds may have at
     most ``Bounds.items`` elements.
     """
 

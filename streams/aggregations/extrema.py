@@ -119,7 +119,7 @@ class Maximum(ScalarReducer):
         self._best: Any = MISSING
         self._item: Any = MISSING
         # Python's max returns a NaN that comes first and skips one that comes later, so that the value is not
-        # associative. A leading NaN is kept apart, and `_best` goes on without it: then parts can be merged.
+        # associative. A leading NaN is kept apart, and `_best` does without it: then parts can be merged.
         self._nan: Any = MISSING
         self._device: Any = MISSING
 

@@ -23,7 +23,7 @@ from looptap.streams.values.torch_interop import is_tensor, on_device
 
 
 def _wide(item: Any) -> Any:
-    """A real floating array or tensor as a new one of double precision, else the item itself."""
+    """Return a real floating array or tensor as a new one of double precision, else the item itself."""
     if isinstance(item, np.ndarray):
         return item.astype(np.float64) if item.dtype.kind == "f" and item.dtype.itemsize <= 8 else item
     if is_tensor(item):
@@ -38,7 +38,7 @@ def _double(tensor: Any) -> Any:
 
 
 def _real(item: Any) -> Any:
-    """An array or tensor of integers or bools as one of floats, else the item itself."""
+    """Return an array or tensor of integers or bools as one of floats, else the item itself."""
     if isinstance(item, np.ndarray) and item.dtype.kind in "biu":
         return item.astype(np.float64)
     if is_tensor(item) and not (item.is_floating_point() or item.is_complex()):

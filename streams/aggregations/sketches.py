@@ -164,7 +164,7 @@ class QuantileSketch(Stateful):
 
 
 def interpolate(ordered: Sequence[Any], q: float) -> Any:
-    """Between the two neighbours of position q (n - 1), as numpy's method "linear"."""
+    """Interpolate between the two neighbours of position q (n - 1), as numpy's method "linear"."""
     position = q * (len(ordered) - 1)
     below = math.floor(position)
     part = position - below

@@ -1,7 +1,7 @@
 """Partial results as plain data: what the items of a reducer add up to in one process, to be merged in another.
 
 A state is made of numbers, text, arrays, lists and tuples, which the wire carries like any value. Nothing of it is
-code, so it may come from anybody: data that is no state of that reducer raises an exception when it is loaded or
+code, so it need not be trusted: data that is no state of that reducer raises an exception when it is loaded or
 merged.
 """
 
@@ -59,7 +59,7 @@ class Stateful:
 
 
 def _plain(part: Any) -> Any:
-    """A part of a state as plain data: lists that are no items begin with a tag."""
+    """Return a part of a state as plain data: lists that are no items begin with a tag."""
     if part is MISSING:
         return ["missing"]
     if hasattr(part, "tagged"):

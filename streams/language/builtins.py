@@ -24,7 +24,7 @@ _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.s
 
 
 def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
-    """The exponential moving average of ``xs``: ``m = (1 - alpha) m + alpha x``, starting at the first x.
+    """Yield the exponential moving average of ``xs``: ``m = (1 - alpha) m + alpha x``, starting at the first x.
 
     ``alpha`` in (0, 1].
 

@@ -66,7 +66,7 @@ class QuerySpec:
 
 
 def compile_query(spec: QuerySpec) -> Pipeline:
-    """The pipeline of ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
+    """Compile ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
 
     >>> pipeline = compile_query(QuerySpec("max(v for v in values)", source="values"))
     >>> _ = [pipeline.push(x) for x in (1, 3, 2)]
@@ -120,7 +120,7 @@ class _Compiler:
         return self.reducing(body)
 
     def is_source(self, node: ast.expr, bound: frozenset[str]) -> bool:
-        """Whether ``node`` is the sequence of all events."""
+        """Return whether ``node`` is the sequence of all events."""
         return isinstance(node, ast.Name) and node.id == self.spec.source and node.id not in bound
 
     # ------------------------------------------------------------ mapped
@@ -297,7 +297,7 @@ def _observables(item: Any) -> set[str]:
 
 
 def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
-    """The names of a tuple's elements, where the query yields tuples."""
+    """Return the names of a tuple's elements, where the query yields tuples."""
     if isinstance(body, ast.GeneratorExp):
         body = body.elt
     if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "map" and body.args:
@@ -314,7 +314,7 @@ def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
 
 
 def _hands_over(body: ast.expr) -> bool:
-    """Whether a name, which may stand for an event, is used other than by its attributes and items."""
+    """Return whether a name, which may stand for an event, is used other than by its attributes and items."""
     held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
     held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
     bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -324,11 +324,11 @@ def _hands_over(body: ast.expr) -> bool:
 
 
 def _defined(spec: QuerySpec) -> Callable[..., Any]:
-    """The function that a text with `def` defines."""
+    """Return the function that a text with `def` defines."""
     names = builtins.names(spec.functions)
     before = set(names)
     try:
-        # An operator's query is code in the job by design (docs/security.md); nobody else's text comes here.
+        # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
         exec(compile(str(spec.code), "<query def>", "exec"), names)
     except Exception as error:
         raise QueryError(f"this function cannot be defined: {error}.", str(spec.code)) from None

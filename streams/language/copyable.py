@@ -28,10 +28,10 @@ _NODES = (
 
 
 def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
-    """The names that ``body`` reads of an event if it is arithmetic, else None.
+    """Return the names that ``body`` reads of an event if it is arithmetic, else None.
 
     Of its free names ``observables`` stand for observables, ``language`` for what every query has. Numbers have
-    attributes, too, but nobody asks for them: `x.y` is taken for the observable y of an event x.
+    attributes, too, but no query asks for them: `x.y` is taken for the observable y of an event x.
 
     >>> tree = ast.parse("step, 2 * e.loss", mode="eval").body
     >>> sorted(numbers_of(tree, {"step"}, set()))
@@ -57,12 +57,12 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loads.append(node.id)
     if not names or any(loads.count(name) != events.count(name) for name in set(events)):
-        return None  # an event in place of a value: whoever complains of it names all that the event has
+        return None  # an event in place of a value: the error for it names all that the event has
     return frozenset(names)
 
 
 def _counted(call: ast.Call) -> list[str]:
-    """The event in `len([e for e in events if …])`, which is not taken for a value."""
+    """Return the event in `len([e for e in events if …])`, which is not taken for a value."""
     if isinstance(call.func, ast.Name) and call.func.id == "len" and len(call.args) == 1:
         items = call.args[0]
         if isinstance(items, ast.ListComp | ast.GeneratorExp) and isinstance(items.elt, ast.Name):
@@ -81,7 +81,7 @@ IMMUTABLE = frozenset({float, int, bool, str, type(None)})
 
 
 def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
-    """The observables ``names``, if all are there and each is a number, a text or a scalar tensor of the CPU.
+    """Return the observables ``names``, if all are there and each is a number, a text or a scalar tensor of the CPU.
 
     >>> copied_numbers({"step": 3, "loss": 0.5, "x": [1]}, ["step", "loss"])
     {'step': 3, 'loss': 0.5}

@@ -63,7 +63,7 @@ class StreamingExtractor:
         self._places = 0
 
     def place(self, read: Callable[[], Any]) -> ast.expr:
-        """A call that reads ``read()`` where a part of the query stood."""
+        """Return a call that reads ``read()`` where a part of the query stood."""
         self._places += 1
         name = f"__part{self._places}"
         self.names[name] = read
@@ -72,7 +72,7 @@ class StreamingExtractor:
     # ------------------------------------------------------------ sequences
 
     def sequence(self, node: ast.expr, is_source: IsSource, bound: frozenset[str] = frozenset()) -> Items | None:
-        """The per-event sequence that ``node`` is, or None."""
+        """Return the per-event sequence that ``node`` is, or None."""
         if is_source(node, bound):
             return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
         name = item_name(node)
@@ -97,7 +97,7 @@ class StreamingExtractor:
         return chained(inner, self._stage(node, names))
 
     def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
-        """The comprehension over the one item that a post brings."""
+        """Return the comprehension over the one item that a post brings."""
         item: ast.expr
         item = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         first = node.generators[0]
@@ -171,7 +171,7 @@ class StreamingExtractor:
     def reduction(
         self, node: ast.expr, is_source: IsSource, bound: frozenset[str]
     ) -> tuple[str, Items, Callable[[], Reducer]] | None:
-        """The name, the sequence and the maker of the reducer that ``node`` is a call of, or None."""
+        """Return the name, the sequence and the maker of the reducer that ``node`` is a call of, or None."""
         if not isinstance(node, ast.Call):
             return None
         name = called_name(node)
@@ -206,7 +206,7 @@ class StreamingExtractor:
         return name, items, make
 
     def evaluate(self, node: ast.expr) -> Any:
-        """The value of an argument that does not depend on events, which nothing guards: it is no event's."""
+        """Return the value of an argument that does not depend on events, which nothing guards: it is no event's."""
         for name in free_names(node):
             if name.id not in self.names and not name.id.startswith("__"):
                 raise self.text.error(
@@ -247,7 +247,7 @@ class StreamingExtractor:
         return rewrite(body, hook)
 
     def _recent_in(self, node: ast.expr) -> int | None:
-        """The n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
+        """Return the n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
         if isinstance(node, COMPREHENSIONS):
             return self._recent_in(node.generators[0].iter)
         if item_name(node) is not None and isinstance(node, ast.Subscript):
@@ -292,7 +292,7 @@ class Extraction:
         return self._rest
 
     def only(self) -> Callable[[], Any] | None:
-        """The one slot's result, if nothing remains around it."""
+        """Return the one slot's result, if nothing remains around it."""
         rest = self._rest
         if len(self.slots) == 1 and isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name):
             read: Callable[[], Any] | None = self.parts.names.get(rest.func.id)
@@ -300,7 +300,7 @@ class Extraction:
         return None
 
     def part(self, node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
-        """The place for ``node`` if it streams or has to be collected, else None."""
+        """Return the place for ``node`` if it streams or has to be collected, else None."""
         reduction = self.parts.reduction(node, self.is_source, bound)
         shown = self.parts.text.segment(node)
         if reduction is not None and self.size and reduction[0] == "reduce" and reduction[1].bare:
@@ -325,10 +325,10 @@ class Extraction:
         return self.parts.place(as_made_by(node, slot.result))
 
     def slot(self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
-        """A new slot for the sequence in ``node``."""
+        """Return a new slot for the sequence in ``node``."""
         if self.size is not None and items.resets:
             raise self.parts.text.error(
-                "a running fold (accumulate, ema) does not slide: it starts anew with each window.", node,
+                "a running fold (accumulate, ema) does not slide: it restarts with each window.", node,
                 "Use window=n, or the fold without a reduction around it.",
             )  # fmt: skip
         slot = Slot(items, make) if self.size is None else SlidingSlot(items, make, self.size, merges)
@@ -342,7 +342,7 @@ class Extraction:
 
 
 def called_name(node: ast.Call) -> str | None:
-    """The name that is called, also through its module: `functools.reduce` is `reduce`."""
+    """Return the name that is called, also through its module: `functools.reduce` is `reduce`."""
     f = node.func
     if isinstance(f, ast.Name):
         return f.id
@@ -352,7 +352,7 @@ def called_name(node: ast.Call) -> str | None:
 
 
 def plain_name(node: ast.expr) -> str | None:
-    """The last name of `loss`, `e.loss`, `e['train/loss']`, `latest('epoch').error`; None for anything else."""
+    """Return the last name of `loss`, `e.loss`, `e['train/loss']`, `latest('epoch').error`; None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else item_name(node)

@@ -119,14 +119,14 @@ class RankMerger:
         self._pipeline = pipeline
 
     def value(self, states: Iterable[Any]) -> Any:
-        """What the query comes to over all ``states``, in their order. Raises what the query raises."""
+        """Return the value of the query over all ``states``, in their order. Raises what the query raises."""
         for slot, reducer in zip(self._pipeline.slots, self._merged(states), strict=True):
             assert isinstance(slot, Slot)
             slot.reducer = reducer
         return self._pipeline.finish()
 
     def joined(self, states: Iterable[Any]) -> tuple[Any, ...]:
-        """One state in place of several."""
+        """Return one state in place of several."""
         return tuple(reducer.state() for reducer in self._merged(states))
 
     def _merged(self, states: Iterable[Any]) -> list[Reducer]:

@@ -42,7 +42,7 @@ class FlightRecorder(Generic[Record]):
     def push(
         self, record: Record, size: int, kept: Mapping[str, Any], number: int, now: float
     ) -> list[tuple[bool, Record]]:
-        """The records that may go now, each with whether it is the one that fired.
+        """Return the records that may go now, each with whether it is the one that fired.
 
         ``kept`` are the snapshots that the condition reads. Raises what the condition raises; the record is held.
         """

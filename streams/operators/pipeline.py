@@ -32,7 +32,7 @@ class Latest:
         """Why the event does not have it."""
 
     def get(self) -> Any:
-        """The newest value, None before the first."""
+        """Return the newest value, None before the first."""
         return self.value
 
 
@@ -74,11 +74,11 @@ class Pipeline:
         return self.sight is not None
 
     def explain(self) -> str:
-        """What of the query streams, what is collected, and when it yields."""
+        """Describe which parts of the query stream, which are collected, and when it yields."""
         return "\n".join([*self.explanation, *self.notes])
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
-        """The outputs that this event brings. A mapped query raises what its expression raises."""
+        """Return the outputs that this event brings. A mapped query raises what its expression raises."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
@@ -98,7 +98,7 @@ class Pipeline:
         raise AssertionError("a pipeline is Mapped or Reducing")
 
     def _due(self, now: float) -> bool:
-        """Whether ``throttle`` lets a value out now."""
+        """Return whether ``throttle`` lets a value out now."""
         if now < self._next:
             self.skipped += 1
             return False
@@ -106,7 +106,7 @@ class Pipeline:
         return True
 
     def _elapsed(self, now: float, size: float) -> bool:
-        """Whether a window of ``size`` seconds ended before this event; windows stay aligned to the first."""
+        """Return whether a window of ``size`` seconds ended before this event; windows stay aligned to the first."""
         if self._start is None:
             self._start = now
         passed = now - self._start
@@ -138,9 +138,9 @@ class Mapped(Pipeline):
         self._plain = sequence.one and not slots and not self.restarts and not throttle
 
     def feed(self) -> Feed | None:
-        """What `post` comes to where it is no more than one function of the event; None before the first event.
+        """Return the function that `push` calls if it does nothing else with the event; None before the first event.
 
-        To whoever looks at ``every`` itself.
+        For callers that look at ``every`` themselves.
         """
         return self.sequence.feed if self._plain and self._rebind is None else None
 
@@ -166,7 +166,7 @@ class Mapped(Pipeline):
         return ()
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
-        """Start running folds anew; a mapped query has nothing to yield at a close."""
+        """Restart running folds; a mapped query has nothing to yield at a close."""
         self.events = 0
         for reset in self.sequence.resets:
             reset()
@@ -326,7 +326,7 @@ class Reducing(Pipeline):
 
 
 def needs_group(pipeline: Pipeline) -> bool:
-    """Whether the end of the host's group matters to this query."""
+    """Return whether the end of the host's group matters to this query."""
     return isinstance(pipeline.window, Group) and (isinstance(pipeline, Reducing) or _restarts(pipeline))
 
 

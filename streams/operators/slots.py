@@ -29,12 +29,12 @@ class Items:
         self.resets = list(resets)
 
     def items(self, event: Any) -> Iterable[Any]:
-        """The items that this event adds."""
+        """Return the items that this event adds."""
         return (self.feed(event),) if self.one else self.feed(event)
 
 
 class Slot:
-    """One reducing part of a query: its items stream into a reducer that starts anew with each window."""
+    """One reducing part of a query: its items stream into a reducer that restarts with each window."""
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
         self.sequence, self.make = sequence, make
@@ -59,11 +59,11 @@ class Slot:
                 self._add(take_item(item))
 
     def result(self) -> Any:
-        """What the window has come to."""
+        """Return the value of the window."""
         return self.reducer.result()
 
     def total(self) -> Reducer:
-        """The reducer of the window's items."""
+        """Return the reducer of the window's items."""
         return self.reducer
 
 
@@ -71,7 +71,7 @@ class SlidingSlot:
     """A reducing part over the last ``size`` events.
 
     A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) an event); any
-    other is fed again from the kept items when somebody asks.
+    other is fed again from the kept items for a value.
     """
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer], size: int, merges: bool) -> None:
@@ -121,11 +121,11 @@ class SlidingSlot:
         self._front.pop()
 
     def result(self) -> Any:
-        """What the last events come to."""
+        """Return the value over the last events."""
         return self.total().result()
 
     def total(self) -> Reducer:
-        """A reducer of the items of the last events."""
+        """Return a reducer of the items of the last events."""
         total = self.make()
         if self.merges:
             if self._front:

@@ -15,7 +15,7 @@ from looptap.streams.values.snapshots import take_item
 
 
 def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
-    """A slot that keeps, of each event, the observables ``names`` as far as it has them."""
+    """Return a slot that keeps, of each event, the observables ``names`` as far as it has them."""
     wanted = tuple(names)
 
     def keep(event: Any) -> EventSnapshot:
@@ -30,7 +30,7 @@ def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> 
 
 
 def collected_values(size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
-    """A slot that keeps the values of a stream, which nobody changes any more."""
+    """Return a slot that keeps the values of a stream, which do not change any more."""
     make, items = REDUCERS["list"].maker(bounds=bounds), Items(lambda value: value, one=True, copied=True)
     return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 
@@ -81,12 +81,12 @@ class FoldStage:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew."""
+        """Restart."""
         self.total = self.initial if self.has_initial else _NOTHING
         self.fresh = True
 
     def begin(self) -> tuple[Any, ...]:
-        """The initial value, before the first item of a window."""
+        """Return the initial value, before the first item of a window."""
         fresh, self.fresh = self.fresh, False
         return (self.initial,) if fresh else ()
 
@@ -97,10 +97,10 @@ class FoldStage:
 
 
 def ema_fold(alpha: float) -> FoldStage:
-    """The stage of `ema`. Raises TypeError for an alpha outside (0, 1]."""
+    """Return the stage of `ema`. Raises TypeError for an alpha outside (0, 1]."""
     if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
         raise TypeError(f"ema takes an alpha in (0, 1], not {alpha!r}")
     return FoldStage(lambda mean, x: mean + alpha * (x - mean))
 
 
-ema_fold.__qualname__ = "ema"  # as whoever forgets its alpha is told
+ema_fold.__qualname__ = "ema"  # as the error for a missing alpha calls it

@@ -2,7 +2,7 @@
 
 The tree says whether every operation is known not to draw, write or keep anything, given plain values, and which
 observables it reads, as far down as attributes and constant subscripts go. Whether these are plain is looked at
-anew at each event, by their exact types. Everything else runs inside the agent's guard.
+again at each event, by their exact types. Everything else runs inside the agent's guard.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ObservablePath(NamedTuple):
     steps: tuple[str | tuple[Any], ...] = ()
 
     def shown(self) -> str:
-        """The path as the query has it."""
+        """Return the path as the query has it."""
         return self.root + "".join(f"[{step[0]!r}]" if isinstance(step, tuple) else f".{step}" for step in self.steps)
 
 
@@ -77,18 +77,18 @@ class Sight:
 
     @classmethod
     def of_whole(cls, names: Collection[str]) -> Sight:
-        """What is read by whoever copies the observables ``names``."""
+        """Return the paths that are read to copy the observables ``names``."""
         return cls([(ObservablePath(name), is_plain) for name in names])
 
     def explanation(self) -> str:
-        """When the agent guards the query."""
+        """Say when the agent guards the query."""
         if not self.roots and not self.needs:
             return "not guarded: nothing in it can change the loop"
         shown = ", ".join(dict.fromkeys([*self.roots, *(path.shown() for path, _ in self.needs)]))
         return f"guarded only where this is no number, text, tensor, array, nor a container or model of them: {shown}"
 
     def plain(self, event: Any) -> bool:
-        """Whether everything that the query reads of ``event`` is plain."""
+        """Return whether everything that the query reads of ``event`` is plain."""
         if type(event) is not Event:
             return type(event) is EventSnapshot
         own = event.__dict__
@@ -103,7 +103,7 @@ _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 
 def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Callable[[Any], bool]) -> bool:
-    """Whether all on the way of ``path`` is stored, and ``test`` holds of what stands at its end."""
+    """Return whether all on the way of ``path`` is stored, and ``test`` holds of what stands at its end."""
     value: Any = own[path.root] if path.root in own else event.__looptap_standing__().get(path.root)
     for place, step in enumerate(path.steps):
         kind = kind_of(type(value))
@@ -131,7 +131,7 @@ class _Unknown(Exception):
 def sight_of(
     body: ast.expr, names: Set[str], *, alias: str, source: str, whole: bool = False, stands: Set[str] = frozenset()
 ) -> Sight | ast.AST:
-    """What ``body`` reads of an event if it is harmless where that is plain; else the part that is not.
+    """Return the paths that ``body`` reads if it is harmless where they are plain; else the part that is not.
 
     ``names`` are those of the language that nothing hides, ``alias`` is what an event is called, ``source`` the
     sequence of all; with ``whole`` the query keeps observables as a whole. ``stands`` are the names of what the host
@@ -146,7 +146,7 @@ def sight_of(
 
 
 def unknown_call(node: ast.expr, names: Set[str]) -> ast.AST | None:
-    """The part of an argument without events that is not known to be harmless to evaluate, if there is one.
+    """Return the part of an argument without events that is not known to be harmless to evaluate, if there is one.
 
     To name a function or to write one is harmless; what it does, it does when it is called.
     """
@@ -169,7 +169,7 @@ class _Tree:
         self.needs: list[Need] = []
 
     def data(self, node: ast.expr, bound: Mapping[str, Kind]) -> Kind:
-        """What ``node`` stands for, where it is used as a value."""
+        """Return the path that ``node`` stands for where it is used as a value."""
         kind = self.kind(node, bound)
         if isinstance(kind, ObservablePath):
             self.needs.append((kind, is_plain))
@@ -179,7 +179,7 @@ class _Tree:
         return kind
 
     def all(self, nodes: Collection[ast.expr | None], bound: Mapping[str, Kind]) -> Kind:
-        """What a value made of all of these stands for."""
+        """Return the path that a value made of all of these stands for."""
         kinds = {self.data(node, bound) for node in nodes if node is not None}
         return EVENTS if EVENTS in kinds else DATA
 
@@ -233,7 +233,7 @@ class _Tree:
         raise _Unknown(node)
 
     def of_module(self, node: ast.expr, bound: Mapping[str, Kind]) -> tuple[str, str]:
-        """The module of the language that ``node`` is an attribute of, and the rest of the dotted name."""
+        """Return the module of the language that ``node`` is an attribute of, and the rest of the dotted name."""
         names: list[str] = []
         while isinstance(node, ast.Attribute):
             names.append(node.attr)
@@ -284,7 +284,7 @@ class _Tree:
         return self.method(node, f, count, bound)
 
     def helper(self, node: ast.Call, bound: Mapping[str, Kind], test: Callable[[Any], bool]) -> Kind:
-        """A function of looptap's own that goes over a model or an optimizer."""
+        """Return a function of looptap's own that goes over a model or an optimizer."""
         kind = self.kind(node.args[0], bound) if node.args else DATA
         if not isinstance(kind, ObservablePath):
             raise _Unknown(node)
@@ -304,7 +304,7 @@ class _Tree:
         return self.arguments(node, bound)
 
     def arguments(self, node: ast.Call, bound: Mapping[str, Kind], handed: int = 0) -> Kind:
-        """What the result of a harmless function stands for: it is made of its arguments.
+        """Return the path of the result of a harmless function: it is made of its arguments.
 
         The first ``handed`` of them are functions that it calls.
         """

@@ -51,7 +51,7 @@ Window: TypeAlias = Group | Count | Seconds | Sliding
 
 
 def seconds(size: float) -> Seconds:
-    """A window of ``size`` seconds (> 0). Raises QueryError for anything else.
+    """Return a window of ``size`` seconds (> 0). Raises QueryError for anything else.
 
     >>> seconds(30)
     Seconds(size=30)
@@ -62,7 +62,7 @@ def seconds(size: float) -> Seconds:
 
 
 def sliding(size: int) -> Sliding:
-    """A window of the last ``size`` events (1 to 1,000,000). Raises QueryError for anything else.
+    """Return a window of the last ``size`` events (1 to 1,000,000). Raises QueryError for anything else.
 
     >>> sliding(100)
     Sliding(size=100)
@@ -71,7 +71,7 @@ def sliding(size: int) -> Sliding:
 
 
 def as_window(window: object) -> Window:
-    """The window that ``window`` means: None the host's group, an int that many events, or a window itself.
+    """Return the window that ``window`` means: None the host's group, an int that many events, or a window itself.
 
     Raises QueryError for anything else.
 

@@ -1,6 +1,6 @@
 """The bounded buffer behind a stream: numbered items in columns, the oldest forgotten first.
 
-Items arrive as a `Batch` and stay columnar; `Record` objects are built only for whoever asks for them.
+Items arrive as a `Batch` and stay columnar; `Record` objects are built only when they are asked for.
 A buffer is not thread-safe: its stream holds a lock around it.
 """
 
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """``missing`` items that should have followed item ``after`` never came; None: nobody knows how many."""
+    """``missing`` items that should have followed item ``after`` never came; None: how many is unknown."""
 
     after: int
     missing: int | None
@@ -102,7 +102,7 @@ class Batch(NamedTuple):
         return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows)
 
     def good(self) -> list[Any]:
-        """The values, without the errors."""
+        """Return the values, without the errors."""
         if not self.flags:
             return self.values
         return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
@@ -112,7 +112,7 @@ class Batch(NamedTuple):
         return self._replace(values=_converted(self.values, self.flags, convert))
 
     def records(self) -> list[Record]:
-        """All items as records."""
+        """Return all items as records."""
         flags = self.flags or bytes(len(self.values))
         ranks = self.ranks or repeat(self.rank, len(self.values))
         columns = zip(self.events, ranks, self.times, self.values, flags, strict=True)
@@ -234,7 +234,7 @@ class StreamBuffer:
             self.start = max(self.start, chunks[0].start)
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Up to ``limit`` items from ``position`` on that lie together, and the position after them."""
+        """Return up to ``limit`` items from ``position`` on that lie together, and the position after them."""
         position = max(position, self.start)
         if position >= self.end:
             return None, self.end
@@ -245,11 +245,11 @@ class StreamBuffer:
         return batch, position + len(batch.values)
 
     def parts(self) -> list[Batch]:
-        """All items."""
+        """Return all items."""
         return self.parts_after(-1)
 
     def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
-        """All items whose number is above ``number``; ``plain`` leaves them as they came, if nobody has read them."""
+        """Return the items above ``number``; ``plain`` leaves them as they came, if they have not been read."""
         found = []
         for chunk in reversed(self._chunks):
             offset = max(self.start - chunk.start, number + 1 - chunk.first, 0)
@@ -259,7 +259,7 @@ class StreamBuffer:
         return found[::-1]
 
     def values(self) -> list[Any]:
-        """All values, without the errors."""
+        """Return all values, without the errors."""
         found: list[Any] = []
         for chunk in self._chunks:
             offset = max(0, self.start - self._shown(chunk).start)
@@ -270,12 +270,12 @@ class StreamBuffer:
         return found
 
     def errors(self) -> list[Record]:
-        """The items that are errors."""
+        """Return the items that are errors."""
         flagged = [part for part in self.parts_after(-1, plain=True) if part.flags]
         return [record for part in flagged for record in part.records() if record.error is not None]
 
     def error_count(self) -> int:
-        """How many of the items are errors."""
+        """Return how many of the items are errors."""
         return sum(
             sum(1 for flag in chunk.flags[max(0, self.start - chunk.start) :] if flag & ERROR)
             for chunk in self._chunks

@@ -47,7 +47,7 @@ class StreamContents:
         return self.records_after(0)
 
     def records_after(self, number: int) -> list[Record]:
-        """The kept records whose number is above ``number``, to look again and again at what is new.
+        """Return the kept records whose number is above ``number``, to look again and again at what is new.
 
         >>> from looptap import stream_of
         >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
@@ -86,7 +86,7 @@ class StreamContents:
         return self.feed.newest
 
     def first(self) -> Any:
-        """The oldest kept value that is not None; None if there is none.
+        """Return the oldest kept value that is not None; None if there is none.
 
         >>> from looptap import stream_of
         >>> stream_of([None, 0.5, 0.25]).first()
@@ -147,7 +147,7 @@ class StreamContents:
         return True  # a stream without values is still a stream
 
     def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
-        """The kept values whose number is above ``after``, and arrays of their numbers, events and times.
+        """Return the kept values whose number is above ``after``, and arrays of their numbers, events and times.
 
         ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
         """
@@ -162,7 +162,7 @@ class StreamContents:
     @overload
     def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
     def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
-        """The values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
+        """Return the values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
 
         With names, an array for each, equally long also while the stream grows: fields of the values, or
         number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
@@ -178,7 +178,7 @@ class StreamContents:
         return arrays if len(arrays) > 1 else arrays[0]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
+        """Return the values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
 
         Raises ImportError if pandas is not installed.
         """

@@ -94,7 +94,7 @@ class Derivation:
         return (flags, self._explained(value)) if flags & ERROR else output
 
     def _explained(self, error: str) -> str:
-        """An error's text, and what to write where a plain value was asked for one of its fields."""
+        """Return an error's text, and what to write where a plain value was asked for one of its fields."""
         wanted = _NO_PART.search(error) if self._kind in (bool, int, float, str) else None
         if wanted is None:
             return error

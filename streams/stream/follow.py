@@ -51,7 +51,7 @@ class Follow:
                 raise self._late()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        import asyncio  # not above: it takes 50 ms to load, and whoever comes here has loaded it
+        import asyncio  # not above: it takes 50 ms to load, and a program with a running loop has loaded it
 
         feed, position = self._stream.feed, self._position
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Follow:
         changed: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the waiting task
                 loop.call_soon_threadsafe(_resolve, changed)
 
         if not self._stream.feed.wake_at_item(position, wake):

@@ -77,7 +77,7 @@ class Stream(StreamContents):
         self.limited: tuple[LimitedStretch, ...] = ()
         """Where a budget kept events from the query, as far as this client heard of it; the newest stretches."""
         self.drawn: tuple[str, ...] = ()
-        """The fields that a chart draws, unless it is told; none: all."""
+        """The fields that a chart draws, unless it gets others; none: all."""
         self.withheld = self.filtered = 0
         """Events that the budget kept from the query (see `notes`), and events at which it had no value to yield.
 
@@ -127,7 +127,7 @@ class Stream(StreamContents):
         """Call ``callback(value)`` for each value from now on, with ``replay`` also for those kept.
 
         Returns a function that ends this. An exception in the callback is warned of once and kept as
-        `callback_error`; the callback goes on to be called.
+        `callback_error`; the callback is still called.
         """
 
         def on_batch(batch: Batch) -> None:
@@ -155,7 +155,7 @@ class Stream(StreamContents):
         buffer: int = DEFAULT_BUFFER_ITEMS,
         name: str = "",
     ) -> DerivedStream:
-        """A stream derived from this one by a query over its ``values``, evaluated in this process.
+        """Return a stream derived from this one by a query over its ``values``, evaluated in this process.
 
         The language is that of a run's queries with ``values`` in place of ``events``. A reduction without a
         ``window`` yields one value, when this stream ends. Raises QueryError.
@@ -206,7 +206,7 @@ class Stream(StreamContents):
             return
         self.callback_error = error
         name = getattr(callback, "__name__", repr(callback))
-        with contextlib.suppress(Warning):  # where warnings are errors, nobody would catch it on this thread
+        with contextlib.suppress(Warning):  # where warnings are errors, nothing would catch it on this thread
             warnings.warn(
                 f"The callback {name} of a stream raised {type(error).__name__}: {error}. It is called again "
                 "for further values; this exception is kept as callback_error, others are not reported.",
@@ -215,11 +215,11 @@ class Stream(StreamContents):
             )
 
     def outlook(self) -> str:
-        """What is known of why values do not come, in a sentence or two; empty if nothing is."""
+        """Say why values do not arrive, in a sentence or two; empty if that is unknown."""
         return self._outlook().strip()
 
     def _outlook(self) -> str:
-        """What a message about missing values may add."""
+        """Return what a message about missing values may add."""
         return self._failures()
 
     def _failures(self) -> str:
@@ -258,7 +258,7 @@ class DerivedStream(Stream):
         return self.source.dropped + self._derivation.missed
 
     def explain(self) -> str:
-        """What of the query streams, what is collected, and when it yields."""
+        """Describe which parts of the query stream, which are collected, and when it yields."""
         return self._derivation.explain()
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class DerivedStream(Stream):
 
 
 def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, name: str = "") -> Stream:
-    """A stream that has ended and holds ``values``, numbered from 1; their events count likewise.
+    """Return a stream that has ended and holds ``values``, numbered from 1; their events count likewise.
 
     >>> stream_of([0.5, 0.25]).latest
     0.25

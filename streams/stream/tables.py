@@ -34,7 +34,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(batches: Sequence[Batch]) -> Columns:
-    """One table of all values in ``batches``."""
+    """Return one table of all values in ``batches``."""
     numbers, events, ranks, times, clocks = [], [], [], [], []
     values: list[Any] = []
     for batch in batches:
@@ -64,7 +64,7 @@ def _joined(parts: list[Any], dtype: Any) -> Any:
 
 
 def as_array(values: Sequence[Any]) -> NDArray[Any]:
-    """The values as an array: numbers as one axis, rows and arrays of one shape stacked, else objects.
+    """Return the values as an array: numbers as one axis, rows and arrays of one shape stacked, else objects.
 
     >>> as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
@@ -96,7 +96,7 @@ def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
 
 
 def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
-    """The columns of these names as arrays. Raises ValueError for a name that the table does not have."""
+    """Return the columns of these names as arrays. Raises ValueError for a name that the table does not have."""
     table = {"number": columns.numbers, **_table(columns, fields)}
     if not columns.values and not fields:  # which names the values will have is not known yet
         table = dict.fromkeys(names, np.empty(0)) | table
@@ -108,7 +108,7 @@ def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[st
 
 
 def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
-    """A pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
+    """Return a pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
     import pandas
 
     walls = pandas.to_datetime(columns.walls, unit="s", utc=True)
@@ -135,7 +135,7 @@ def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str,
 
 
 def _column(items: list[Any]) -> Any:
-    """The items as they are: pandas chooses a type for scalars, anything else stays an object."""
+    """Return the items as they are: pandas chooses a type for scalars, anything else stays an object."""
     if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
         return items
     column = np.empty(len(items), object)

@@ -76,7 +76,7 @@ def _per_sample(column: Any) -> bool:
 
 
 def _pick(name: str, column: Any, size: int, places: list[int] | None, device: Any) -> Sequence[Any]:
-    """The samples at the places; these may be known on the device only."""
+    """Return the samples at the places; these may be known on the device only."""
     if not _per_sample(column):
         return [column] * size
     if len(column) != size:

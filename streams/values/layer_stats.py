@@ -62,7 +62,7 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
 
 
 def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[Any]]]:
-    """The same in groups of one device and dtype each; an empty tensor, which has no norm, is left out."""
+    """Return the same in groups of one device and dtype each; an empty tensor, which has no norm, is left out."""
     one = len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1
     if one and all([tensor.numel() for tensor in tensors]):
         return [(names, tensors)]
@@ -76,7 +76,7 @@ def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[A
 
 
 def _norms(tensors: list[Any], kind: str) -> list[Any]:
-    """A number per tensor; all are of one device and dtype and have elements."""
+    """Return a number per tensor; all are of one device and dtype and have elements."""
     if tensors[0].is_complex():
         tensors = [tensor.abs() for tensor in tensors]
     elif tensors[0].itemsize < 4:
@@ -93,7 +93,7 @@ def _norms(tensors: list[Any], kind: str) -> list[Any]:
 
 
 def _fused(tensors: list[Any], kind: str) -> Any:
-    """A tensor of a number per tensor."""
+    """Return a tensor of a number per tensor."""
     torch = sys.modules["torch"]
     if kind == "std":
         norms = [tensor.std(correction=0) for tensor in tensors]

@@ -135,7 +135,7 @@ class ModuleState:
     # ------------------------------------------------------------ what is changed in which module
 
     def _modules(self) -> Iterator[tuple[str, Any, Kind]]:
-        """Each module once, with its path and kind."""
+        """Yield each module once, with its path and kind."""
         waiting: list[tuple[str, Any]] = [("", self.model)]
         seen: set[int] = set()
         while waiting:
@@ -222,7 +222,7 @@ class ModuleState:
     # ------------------------------------------------------------ copies
 
     def _alias(self, parameter: Any) -> Any:
-        """The same numbers with a gradient of their own."""
+        """Return the same numbers with a gradient of their own."""
         if parameter is None:
             return None
         alias = self._copies.get(id(parameter))
@@ -231,7 +231,7 @@ class ModuleState:
         return alias
 
     def _copy(self, value: Any, name: str) -> Any:
-        """A copy of what a module may change in place; anything else as it is."""
+        """Return a copy of what a module may change in place; anything else as it is."""
         kind = type(value)
         if kind in _IMMUTABLE:
             return value
@@ -302,7 +302,7 @@ class ModuleState:
 
 @lru_cache(maxsize=1)
 def _structure() -> frozenset[str]:
-    """The attributes that every module has."""
+    """Return the attributes that every module has."""
     return frozenset(vars(sys.modules["torch"].nn.Module()))
 
 

@@ -41,7 +41,7 @@ _kinds: dict[type, int] = dict(_BASIC)
 
 
 def kind_of(kind: type) -> int:
-    """What values of exactly this type are."""
+    """Classify values of exactly this type."""
     found = _kinds.get(kind)
     if found is None:
         if len(_kinds) > MAX_TYPES:
@@ -76,7 +76,7 @@ def _same(kind: type, base: type, name: str) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether ``value`` is plain, with all that it holds."""
+    """Return whether ``value`` is plain, with all that it holds."""
     kind = kind_of(type(value))
     if kind == ATOM:
         return True
@@ -90,7 +90,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _harmless(tensor: Any) -> bool:
-    """Whether what the job has hung on a tensor hides none of its methods."""
+    """Return whether what the job has hung on a tensor hides none of its methods."""
     return all(not hasattr(type(tensor), name) for name in list(tensor.__dict__))
 
 
@@ -121,7 +121,7 @@ _models: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 def is_plain_model(model: Any) -> bool:
-    """Whether ``model`` is a module all of whose submodules list their parameters as torch does, which are plain."""
+    """Return whether all submodules of ``model`` list their parameters as torch does, and these are plain."""
     known = _models.get(id(model))
     if known is not None and known[0]() is model and known[1] > 0:
         _models[id(model)] = (known[0], known[1] - 1)
@@ -158,7 +158,7 @@ _METHODS = frozenset(_OF_MODULES) - {"_parameters", "_buffers", "_modules"}
 
 
 def is_plain_optimizer(optimizer: Any) -> bool:
-    """Whether the groups of ``optimizer`` are stored as lists and dicts, and its learning rates are plain."""
+    """Return whether the groups of ``optimizer`` are stored as lists and dicts, and its learning rates are plain."""
     found, groups = stored(optimizer, "param_groups")
     if not found or type(groups) is not list or len(groups) > MAX_ITEMS:
         return False
@@ -173,7 +173,7 @@ _stored: dict[tuple[type, str], Reader] = {}
 
 
 def stored(value: Any, name: str) -> tuple[bool, Any]:
-    """Whether reading ``value.name`` runs no code of the job, and what stands there, None if nothing does."""
+    """Return whether reading ``value.name`` runs no code of the job, and what stands there, None if nothing does."""
     key = type(value), name
     reader = _stored.get(key)
     if reader is None:
@@ -206,7 +206,7 @@ def _unknown(value: Any) -> tuple[bool, Any]:
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
-    """The instance dictionary, without asking the class for it."""
+    """Return the instance dictionary, without asking the class for it."""
     try:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]  # of any object
     except AttributeError:
@@ -224,7 +224,7 @@ def _of_module(module: Any, name: str, held: Any) -> Any:
 
 
 def item_of(value: Any, key: Any) -> tuple[bool, Any]:
-    """Whether ``value[key]`` is an item of a plain container or of a sequence of modules, and the item or None."""
+    """Return whether ``value[key]`` is an item of a plain container or a sequence of modules, and the item or None."""
     try:
         if type(value) in (list, tuple, dict):
             return True, value[key]

@@ -156,12 +156,12 @@ class probing(untouched):  # noqa: N801  # as above
         if name := self.changed():
             raise QueryError(
                 f"the model changed its {name} in place while it was asked, in evaluation mode, too: "
-                "the loop goes on with what it has become."
+                "the loop continues with it as it is now."
             )
         return answer
 
     def _copied(self, given: Any) -> Any:
-        """The same input, which the model may change in place."""
+        """Return the same input, which the model may change in place."""
         if isinstance(given, self._torch.Tensor):
             keep = self._gradient and given.is_leaf and given.requires_grad
             return (given if keep else given.detach()).clone()
@@ -201,7 +201,7 @@ def _pop_modes(torch: Any, count: int) -> None:
 
 @cache
 def _no_collectives(torch: Any) -> Any:
-    """The mode in which a collective raises: the other ranks would not come to it."""
+    """Return the mode in which a collective raises: the other ranks would not reach it."""
 
     class NoCollectives(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not imported here
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -42,7 +42,7 @@ class RandomState:
 
 
 def _generators(torch: Any) -> list[Any]:
-    """The default generators of torch on the CPU and on every device that the process uses."""
+    """Return the default generators of torch on the CPU and on every device that the process uses."""
     if torch is None:
         return []
     generators = [torch.default_generator]
@@ -84,7 +84,7 @@ class _Bare:
 
 
 def _normal(numbers: Any, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The normal number that was drawn and not asked for yet; it is set, if one is given."""
+    """Return the normal number that was drawn and not asked for yet; it is set, if one is given."""
     generator, numbers._bit_generator = numbers._bit_generator, _Bare()
     try:
         if wanted is not None:
@@ -97,7 +97,7 @@ def _normal(numbers: Any, wanted: dict[str, Any] | None = None) -> dict[str, Any
 
 @cache
 def copies_memory() -> bool:
-    """Whether this numpy keeps its state where it is looked for."""
+    """Return whether this numpy keeps its state where it is looked for."""
     import numpy as np
 
     try:

@@ -48,7 +48,7 @@ class TaggedRow(Row):
 
 @lru_cache(maxsize=256)
 def row_type(fields: tuple[str, ...]) -> type[Row]:
-    """The type of rows with these names; what is no name, or comes twice, is called ``_`` and its position.
+    """Return the type of rows with these names; what is no name, or comes twice, is called ``_`` and its position.
 
     >>> row_type(("step", "loss"))((3, 0.5)).loss
     0.5
@@ -67,7 +67,7 @@ def row_type(fields: tuple[str, ...]) -> type[Row]:
 
 
 def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
-    """A function that names the elements of all tuples of the right length in a list."""
+    """Return a function that names the elements of all tuples of the right length in a list."""
     count = len(fields)
     make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, row_type(tuple(fields)))
 

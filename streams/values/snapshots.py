@@ -1,7 +1,7 @@
 """Copies of values that may leave the job: detached, bounded, free of references to it.
 
 `snapshot` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
-copied to the host beside the computation (`Pending`); nobody waits for it on the training thread.
+copied to the host beside the computation (`Pending`); the training thread never waits for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pending:
         self.tree = tree
 
     def resolve(self) -> Any:
-        """The value with every tensor on the host. Blocks: never call it on the training thread."""
+        """Return the value with every tensor on the host. Blocks: never call it on the training thread."""
         return _resolve(self.tree)
 
 
@@ -100,7 +100,7 @@ class _Refusal(SnapshotError):
 
 
 def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any, int]:
-    """A detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
+    """Return a detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
     dataclasses (as dicts), named tuples (as tuples), pictures (PIL, matplotlib); 0-dimensional arrays and tensors
@@ -128,7 +128,7 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
 
 
 def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
-    """A detached copy of ``value`` for a reducer: like `snapshot`, but a device tensor stays on its device."""
+    """Return a detached copy of ``value`` for a reducer: like `snapshot`, but a device tensor stays on its device."""
     kind = type(value)
     if kind in NUMBERS:
         return value
@@ -138,7 +138,7 @@ def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
 
 
 def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The values with numbers in place of scalar tensors; None if there is anything else."""
+    """Return the values with numbers in place of scalar tensors; None if there is anything else."""
     found = []
     for value in values:
         kind = type(value)
@@ -167,7 +167,7 @@ def weight(value: Any) -> int:
 
 
 def on_device(tensor: Any) -> bool:
-    """Whether reading the tensor's values would make the host wait for a device."""
+    """Return whether reading the tensor's values would make the host wait for a device."""
     return not tensor.is_cpu
 
 
@@ -349,7 +349,7 @@ _copiers: dict[type, _Copier] = dict(_BASIC)
 
 
 def _find_copier(kind: type, value: Any) -> _Copier:
-    """The copier for values of this type, remembered."""
+    """Return the copier for values of this type, remembered."""
     if len(_copiers) > 1000:  # classes made in a loop must not pile up
         _copiers.clear()
         _copiers.update(_BASIC)

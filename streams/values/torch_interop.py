@@ -1,4 +1,4 @@
-"""Torch tensors without importing torch: whoever hands one in has done so."""
+"""Torch tensors without importing torch: a caller that has one has imported it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _STARVING_SHARE = 0.2
 
 
 def middle(values: Iterable[float]) -> float:
-    """The mean without the lowest and the highest tenth: a validation or a page fault is no speed. NaN of nothing.
+    """Return the mean without the lowest and highest tenth: a validation or a page fault is no speed. NaN of nothing.
 
     >>> middle([1.0] * 9 + [1000.0])
     1.0
@@ -47,7 +47,7 @@ class StageMeter:
         self._scale, self._late = 1.0, False
 
     def handed(self, step: float, main: float, wait: float) -> None:
-        """One batch was used for ``step`` seconds; before it, ``main`` went into making it, ``wait`` into waiting."""
+        """Record a batch: ``step`` seconds of use, ``main`` of putting it together, ``wait`` of waiting for data."""
         self._steps.append(step)
         self._mains.append(main)
         self._waits.append(wait)
@@ -59,7 +59,7 @@ class StageMeter:
             self._unrested.append((self._number, self._since, step + main))
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
-        """A fresh batch came after so long a wait, ``interval`` after the one before; ``seconds`` are its stages."""
+        """Record a fresh batch: ``wait`` before it, ``interval`` since the one before, ``seconds`` of its stages."""
         for name, value in seconds.items():
             self._stages.setdefault(name, deque(maxlen=32)).append(value)
         self._serial.append(wait)
@@ -72,7 +72,7 @@ class StageMeter:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
 
     def changed(self) -> None:
-        """The factor was changed: how long was waited before says nothing of now."""
+        """Forget the waits: with another factor they say nothing of now."""
         self._waits.clear()
         self._weighed.clear()
 
@@ -133,12 +133,12 @@ class StageMeter:
         return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
 
     def stages(self) -> dict[str, float]:
-        """Seconds a batch of each stage: of "read", "augment" and "collate" in one worker, "batch" and "step" here."""
+        """Return seconds per batch of each stage: "read", "augment", "collate" in a worker, "batch", "step" here."""
         found = {name: middle(list(values)) for name, values in list(self._stages.items())}
         return found | {"batch": middle(list(self._mains)), "step": middle(list(self._steps))}
 
     def costs(self, factor: float) -> dict[str, float]:
-        """Seconds that each stage holds the loop up for every fresh batch, if all the others took no time."""
+        """Return the seconds that each stage holds the loop up per fresh batch, if all others took no time."""
         many = max(self.workers, 1)
         return {
             name: seconds * factor if name in ("batch", "step") else seconds / many
@@ -147,7 +147,7 @@ class StageMeter:
         }
 
     def _inside(self) -> float:
-        """Seconds between two fresh batches by what they took in the workers; 0 while unknown."""
+        """Return the seconds between two fresh batches by what they took in the workers; 0 while unknown."""
         return sum(middle(list(values)) for values in list(self._stages.values())) / max(self.workers, 1)
 
 
@@ -163,7 +163,7 @@ class Auto:
         self._looked, self._wait = 0, min(2, hold)
 
     def next(self, factor: float, meter: StageMeter, step: int) -> float:
-        """The factor from batch ``step`` on."""
+        """Return the factor from batch ``step`` on."""
         if step - self._looked < self._wait or meter.count < self._wait or math.isnan(ratio := meter.ratio):
             return factor
         self._looked, self._wait = step, min(2 * self._wait, self.hold)
@@ -174,7 +174,7 @@ class Auto:
 
 
 def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
-    """The stage that holds the loop up, and one sentence on what would help; two empty texts while nothing is known.
+    """Return the stage that holds the loop up, and a sentence on what would help; two empty texts while unknown.
 
     >>> meter = StageMeter(0)
     >>> for _ in range(20):
@@ -205,7 +205,7 @@ def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tupl
             f"{workers}, and {idle} none: more workers help more, with fresh data."
         )
     if dearest == "augment" and mode == "example_before_augment":
-        return slowest, f"{gain}, most of it augmentation, which is done anew for each copy: echo after it."
+        return slowest, f"{gain}, most of it augmentation, which is repeated for each copy: echo after it."
     if dearest == "collate" and mode != "batch":
         return slowest, f"{gain}, most of it collating: echo batches."
     if dearest == "read" and mode.startswith("batch") and augmented:

@@ -29,7 +29,7 @@ class Factor(Control):
             instance.__dict__[self.name] = value
 
     def range(self) -> str:
-        """What values there are, in words."""
+        """Describe the values that are allowed."""
         return f"{super().range()}, a function of the step, or 'auto'"
 
     def _admitted(self, value: Any) -> Any:
@@ -62,7 +62,7 @@ class Mode(Control):
 def impossible(
     mode: str, loader: Any, augment: Callable[[Any], Any] | None, augment_batch: Callable[[Any], Any] | None
 ) -> str:
-    """Why this insertion point cannot work with this loader; empty if it can."""
+    """Say why this insertion point cannot work with this loader; empty if it can."""
     if mode in (BATCH, SHUFFLED):
         return ""
     from torch.utils.data import DataLoader
@@ -99,7 +99,7 @@ def positive(name: str, value: Any, *, whole: bool = False) -> Any:
 
 
 def functions(**given: Any) -> None:
-    """Refuse what is neither a function nor None, before the loop comes to it. Raises TypeError."""
+    """Refuse what is neither a function nor None, before the loop calls it. Raises TypeError."""
     for name, value in given.items():
         if value is not None and not callable(value):
             raise TypeError(f"{name}={value!r:.60}: it is a function.")

@@ -51,7 +51,7 @@ class Flow(EchoObservables):
     _pending: deque[Example]
 
     def __len__(self) -> int:
-        """Batches of an epoch with the factor of now; inside one, those handed over and those to come. Or TypeError."""
+        """Return the batches of an epoch with the current factor, or, inside one, of this epoch. Raises TypeError."""
         whole, size = self._mode_now in (BATCH, SHUFFLED), 1 if self._whole else self._size or 1
         fresh = len(self.loader) if whole else self._examples()
         factor, rest = self._factor_now, float(fresh)
@@ -81,7 +81,7 @@ class Flow(EchoObservables):
     # ------------------------------------------------------------ items
 
     def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
-        """The next fresh batch as the loader makes it, where a sampler decides on the order; none if it has to be made.
+        """Return the next batch as the loader makes it, if a sampler sets the order; none if it has to be made.
 
         With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
         """
@@ -104,7 +104,7 @@ class Flow(EchoObservables):
         return [self._finished(batch)]
 
     def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
-        """What the next batch consists of; empty at the end of the epoch."""
+        """Draw the examples of the next batch; none at the end of the epoch."""
         buffer, many = self._buffer, 1 if self._whole else self._size or 1
         found: list[Example] = []
         had: set[tuple[int, int]] = set()
@@ -179,7 +179,7 @@ class Flow(EchoObservables):
             return self._augment_batch(batch)
 
     def _made(self, examples: list[Example]) -> Any:
-        """The batch of what was drawn; what is still to come of an example stays as it is."""
+        """Put together the batch of what was drawn; examples that are used again are copied."""
         whole, values = self._whole, []
         apart = self._guard == "clone" if whole else not self._copies_when_collated
         pending, used = self._pending[0] if self._pending else None, set[int]()
@@ -200,7 +200,7 @@ class Flow(EchoObservables):
         return batch if self._transfer is None else self._transfer(batch)
 
     def _spoiled(self, example: Example) -> None:
-        """A batch was changed in place while echoes of it were to come."""
+        """Leave out the echoes of a batch that the loop has changed in place."""
         left = example.waiting + (self._promised(example) - example.done if example in self._pending else 0)
         if not left:
             return
@@ -297,11 +297,11 @@ class Flow(EchoObservables):
         return self._augment is not None or self._augment_batch is not None
 
     def _promised(self, example: Example, factor: float | None = None) -> int:
-        """How often this item is to appear, by default with the factor that the loop has."""
+        """Return how often this item is to appear, by default with the factor that the loop has."""
         return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
 
     def _most(self, examples: int) -> int:
-        """What the buffer may hold, if that is so many examples."""
+        """Return how many items the buffer may hold if ``examples`` fit into it."""
         if self._now == BATCH:
             return 1
         return examples if self._now != SHUFFLED else max(2, -(-examples // (self._size or 1)))

@@ -110,7 +110,7 @@ class Echo(Flow):
         return getattr(self.loader, name)
 
     def impossible(self, mode: str) -> str:
-        """Why this insertion point cannot work with this loader; empty if it can."""
+        """Say why this insertion point cannot work with this loader; empty if it can."""
         return echo_arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -122,7 +122,7 @@ class Echo(Flow):
                 holder.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data with which `load_state_dict` goes on after the batch that was handed over last."""
+        """Return plain data from which `load_state_dict` continues after the last batch."""
         if self._resumed is not None:  # loaded, and not continued yet
             return dict(self._resumed)
         state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
@@ -132,7 +132,7 @@ class Echo(Flow):
         return state | self._epoch_state() if self._inside else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next ``iter`` go on where the state was taken. Raises ValueError if that is of another kind."""
+        """Continue from ``state`` at the next ``iter``. Raises ValueError for the state of another kind of loader."""
         kind = type(self._source).__name__
         if state.get("kind") != kind:
             raise ValueError(
@@ -179,7 +179,7 @@ class Echo(Flow):
             examples = examples if before else []
             yield held.pop()
             if turn != self._turns:
-                return self._say("An epoch ended early, since the loader was gone through anew before its end.")
+                return self._say("An epoch ended early, since the loader was iterated again before its end.")
             self._meter.handed(clock() - handed, main, waited)
             if before and versions(batch) != before:
                 self._spoiled(examples[0])
@@ -206,7 +206,7 @@ class Echo(Flow):
         return min(_START_BATCHES, math.ceil(self._factor)) * (self._size or 1)
 
     def _look(self) -> None:
-        """What is wanted for the batch to come."""
+        """Apply what is wanted for the next batch."""
         before, step = self._factor, self.steps
         if self.auto:
             self.__dict__["factor"] = self._controller.next(self.factor, self._meter, step)

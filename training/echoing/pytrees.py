@@ -15,7 +15,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``value`` with ``leaf(x)`` for each leaf x; containers are built anew.
+    """``value`` with ``leaf(x)`` for each leaf x; containers are rebuilt.
 
     >>> mapped({"a": (1, [2])}, lambda x: 10 * x)
     {'a': (10, [20])}
@@ -31,14 +31,14 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """All leaves, from left to right."""
+    """Return all leaves, from left to right."""
     found: list[Any] = []
     mapped(value, found.append)
     return found
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing that can be changed in place.
+    """Return a copy that shares nothing that can be changed in place.
 
     >>> x = [np.zeros(1), "a"]
     >>> copied(x)[0] is x[0]
@@ -48,7 +48,7 @@ def copied(value: Any) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """The same, its tensors and arrays in memory of their own: a view keeps all that it is a view of."""
+    """Return the same, its tensors and arrays in memory of their own: a view keeps all that it is a view of."""
     return mapped(value, lambda leaf: _copied(leaf) if is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
 
 
@@ -68,7 +68,7 @@ def size(value: Any) -> int:
 
 
 def versions(value: Any) -> list[int]:
-    """A number for each tensor that grows when it is changed in place."""
+    """Return a number for each tensor that grows when it is changed in place."""
     return [leaf._version for leaf in leaves(value) if is_tensor(leaf) and not leaf.is_inference()]
 
 
@@ -96,7 +96,7 @@ class Packed:
             self.spec, self.columns = 0, [("list", examples, None)]
 
     def examples(self) -> list[Any]:
-        """The examples; their tensors are views."""
+        """Return the examples; their tensors are views."""
         rows = [_rows(*column) for column in self.columns]
         if not rows:
             return [mapped(self.spec, lambda leaf: leaf) for _ in range(self.count)]
@@ -106,7 +106,7 @@ class Packed:
         return [mapped(self.spec, one.__getitem__) for one in zip(*rows, strict=True)]
 
     def collated(self) -> Any:
-        """The batch that torch makes of the examples, without taking them apart; None where they are ragged."""
+        """Return the batch that torch makes of the examples, without taking them apart; None where they are ragged."""
         if not self.columns or any(kind == "ragged" for kind, _, _ in self.columns):
             return None
         return _batch(self.spec, self.columns, list)

@@ -14,7 +14,7 @@ from looptap.streams.values.random_state import RandomState
 
 @contextlib.contextmanager
 def kept_random() -> Iterator[None]:
-    """The global random numbers of torch (CPU, devices), numpy and random go on as if nothing had been drawn."""
+    """Put the global random states of torch (CPU, devices), numpy and random back at the end."""
     state = RandomState()
     try:
         yield

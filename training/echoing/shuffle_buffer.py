@@ -81,12 +81,12 @@ class ShuffleBuffer:
         return Piece(nbytes)
 
     def add(self, example: Example) -> None:
-        """One more copy."""
+        """Add a copy."""
         example.waiting += 1
         self.items.append(example)
 
     def draw(self, many: int = 1, had: set[tuple[int, int]] | None = None) -> list[Example]:
-        """So many copies at random, taken out; there have to be as many.
+        """Take out ``many`` copies at random; the buffer has to hold as many.
 
         ``had`` has the items that the batch has already, without their copies: others come first, while there are some.
         """
@@ -105,7 +105,7 @@ class ShuffleBuffer:
         return found
 
     def release(self, example: Example) -> None:
-        """All copies of it are gone: its memory is, once nothing else of the same piece is left."""
+        """Release an example without copies; its memory is free once nothing else of its piece is left."""
         piece = example.piece
         if piece.examples.pop(example, example) is not None:
             return

@@ -1,4 +1,4 @@
-"""Where fresh data comes from: a loader like the host's, told batch by batch what to read, so it can be resumed."""
+"""Where fresh data comes from: a loader like the host's that gets each batch as a ticket, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Copies:
         self._generator, self.factor = generator, 1.0
 
     def __call__(self) -> int:
-        """The copies of the next example."""
+        """Return the copies of the next example."""
         return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
 
 
@@ -35,7 +35,7 @@ class Fresh(NamedTuple):
     """What it was asked for with, where an index leads to its items again."""
 
     def keys(self) -> list[Key]:
-        """The key of each item."""
+        """Return the key of each item."""
         given, number = self.delivered, self.number
         if given.whole:
             return [(number, -1, 0)]
@@ -46,7 +46,7 @@ class Fresh(NamedTuple):
 
 
 def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> Indexed | Streamed | Iterated:
-    """The source for a loader: a DataLoader with indices, one of a stream, or any other iterable of batches."""
+    """Return the source for a loader: a DataLoader with indices, one of a stream, or any other iterable of batches."""
     from torch.utils.data import DataLoader, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -55,7 +55,7 @@ def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) ->
 
 
 def _like(loader: Any, dataset: Any, stage: Stage, **batching: Any) -> Any:
-    """A DataLoader with all that the host's has, but for what is read and how it is put together."""
+    """Return a DataLoader with all that the host's has, but for what is read and how it is put together."""
     from torch.utils.data import DataLoader
 
     more = {"in_order": loader.in_order} if hasattr(loader, "in_order") else {}
@@ -83,7 +83,7 @@ class Tickets:
         self.begin(0, True, Copies(random.Random(0)))
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """The next epoch begins. ``copies`` tells of each example how many a worker makes."""
+        """Begin the next epoch. ``copies`` tells of each example how many a worker makes."""
         self.epoch, self._whole, self._copies = epoch, whole, copies
         self.outstanding.clear()
         self.again.clear()
@@ -93,7 +93,7 @@ class Tickets:
         """The random state, of torch and then of each generator, from which the sampler began this epoch."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Go on inside an epoch: ask again for what is ``needed`` and for what was outstanding, and skip what was."""
+        """Continue inside an epoch: ask again for what is ``needed`` or outstanding, and skip the rest."""
         self.asked, self.place = state["asked"], state["place"]
         self.started = list(state["started"])
         for number, entries in needed.items():
@@ -102,7 +102,7 @@ class Tickets:
             self.outstanding[number] = Ticket.of(number, self.epoch, self._whole, entries)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for `resume`."""
+        """Return plain data for `resume`."""
         waiting = [[number, ticket.entries()] for number, ticket in self.outstanding.items()]
         return {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
 
@@ -164,22 +164,22 @@ class Indexed:
         self._loader = _like(loader, reads, stage, batch_sampler=self._tickets)
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """The next epoch begins."""
+        """Begin the next epoch."""
         self._tickets.begin(epoch, whole, copies)
 
     def turned(self) -> None:
-        """Nothing to do: tickets are drawn with the factor of their time."""
+        """Do nothing: tickets are drawn with the factor of their time."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Called after `begin`: go on inside the epoch."""
+        """Continue inside the epoch; called after `begin`."""
         self._tickets.resume(state, needed)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for `resume`."""
+        """Return plain data for `resume`."""
         return self._tickets.state()
 
     def expected(self) -> int:
-        """Copies that workers were asked for and that have not arrived."""
+        """Return copies that workers were asked for and that have not arrived."""
         return sum(ticket.examples() for ticket in self._tickets.outstanding.values())
 
     @property
@@ -225,7 +225,7 @@ class Streamed:
         self._needed: set[int] = set()
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """The next epoch begins."""
+        """Begin the next epoch."""
         self._shared[1], self._shared[2] = float(whole), float(epoch)
         self._copies = copies
         self.turned()
@@ -233,24 +233,24 @@ class Streamed:
         self._needed = set()
 
     def turned(self) -> None:
-        """What a worker reads next is copied with the factor of now."""
+        """Copy what a worker reads next with the factor of now."""
         self._shared[0] = self._copies.factor
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Called after `begin`: go on inside the epoch."""
+        """Continue inside the epoch; called after `begin`."""
         self._skip, self._needed = state["asked"], set(needed)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for `resume`."""
+        """Return plain data for `resume`."""
         return {"asked": self._taken}
 
     def expected(self) -> int:
-        """Unknown: what workers have made ready is not told."""
+        """Return 0: how much the workers have ready is unknown."""
         return 0
 
     @property
     def asked(self) -> tuple[int, int]:
-        """Batches that have arrived, and -1: nobody knows how many examples there are."""
+        """Batches that have arrived, and -1: how many examples there are is unknown."""
         return self._taken, -1
 
     def _arriving(self) -> Iterator[Delivered]:
@@ -278,15 +278,15 @@ class Iterated(Streamed):
         return (Delivered(None, True, batch, batch_length(batch), {}) for batch in self._batches)
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """The next epoch begins."""
+        """Begin the next epoch."""
         self._taken = self._skip = 0
         self._needed = set()
 
     def turned(self) -> None:
-        """Nothing to do: no copy is made where it reads."""
+        """Do nothing: no copy is made where it reads."""
 
 
 def batch_length(batch: Any) -> int:
-    """The examples of a collated batch: the length of its first leaf that has one; else 1."""
+    """Return the examples of a collated batch: the length of its first leaf that has one; else 1."""
     shapes = (getattr(leaf, "shape", None) for leaf in leaves(batch))
     return next((int(shape[0]) for shape in shapes if shape), 1)

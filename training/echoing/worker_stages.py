@@ -34,7 +34,7 @@ class Ticket(NamedTuple):
 
     @classmethod
     def of(cls, number: int, epoch: int, whole: bool, entries: Iterable[Entry]) -> Ticket:
-        """The ticket that `entries` were taken from.
+        """Return the ticket that `entries` were taken from.
 
         >>> Ticket.of(0, 0, False, [("a", 7, [0, 1])]).made()
         [(7, 0), (7, 1)]
@@ -43,17 +43,17 @@ class Ticket(NamedTuple):
         return cls(number, epoch, whole, list(indices), list(places), [tuple(some) for some in copies])
 
     def made(self) -> list[tuple[int, int]]:
-        """The place and the copy of each example that is made."""
+        """Return the place and the copy of each example that is made."""
         if self.copies is None:
             return [(place, 0) for place in self.places]
         return [(place, copy) for place, some in zip(self.places, self.copies, strict=True) for copy in some]
 
     def examples(self) -> int:
-        """How many examples are made."""
+        """Return how many examples are made."""
         return len(self.places) if self.copies is None else sum(map(len, self.copies))
 
     def entries(self) -> list[Entry]:
-        """All of it, as plain data."""
+        """Return all of it as plain data."""
         copies = self.copies or [(0,)] * len(self.places)
         return [(i, p, list(c)) for i, p, c in zip(self.indices, self.places, copies, strict=True)]
 
@@ -69,7 +69,7 @@ class Delivered:
         """Of a stream: of which item of the batch each example is, and which copy; None where each is there once."""
 
     def pin_memory(self, device: str = "") -> Delivered:
-        """Called by the loader's thread if it pins; single examples are pinned when they are a batch again."""
+        """Pin, on the loader's thread; single examples are pinned when they are a batch again."""
         if self.whole:
             self.payload = pinned(self.payload)
         return self
@@ -120,7 +120,7 @@ class Reads:
             yield item
 
     def taken(self) -> float:
-        """Seconds in which a stream was read since the last time."""
+        """Return seconds in which a stream was read since the last time."""
         seconds = self._seconds
         object.__setattr__(self, "_seconds", 0.0)
         return float(seconds)
@@ -190,7 +190,7 @@ class Stage:
 
 
 def drawn(factor: float, u: float) -> int:
-    """How often an item appears: floor(factor), and once more with the probability of the rest; u is uniform in [0, 1).
+    """Return how often an item appears: floor(factor), or once more with the probability of the rest; u: [0, 1).
 
     >>> drawn(2.25, 0.2), drawn(2.25, 0.3)
     (3, 2)
@@ -200,7 +200,7 @@ def drawn(factor: float, u: float) -> int:
 
 
 def pinned(batch: Any) -> Any:
-    """The batch in pinned memory, where there is a device to copy it to."""
+    """Return the batch in pinned memory, where there is a device to copy it to."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return batch

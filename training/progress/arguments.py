@@ -32,7 +32,7 @@ def positive(**values: object) -> None:
 
 
 def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule:
-    """The rule that is meant; raises TypeError."""
+    """Return the rule that is meant; raises TypeError."""
     if rule is None:
         return Never()
     if isinstance(rule, StopRule):
@@ -57,7 +57,7 @@ def seed_of(seed: object) -> int:
 
 
 def rates_of(rates: Sequence[float] | None) -> Floats | None:
-    """The learning rates as an array; raises ValueError unless they are numbers from 0 on, the first above it."""
+    """Return the learning rates as an array; raises ValueError unless they are numbers >= 0 and the first is > 0."""
     if rates is None:
         return None
     found = _numbers(rates)
@@ -70,7 +70,7 @@ def rates_of(rates: Sequence[float] | None) -> Floats | None:
 
 
 def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Earlier]:
-    """The curves of earlier runs, as errors; raises ValueError for what is no list of lists of numbers."""
+    """Return the curves of earlier runs, as errors; raises ValueError for what is no list of lists of numbers."""
     curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
     if any(curve is None for curve in curves):
         raise ValueError(f"history={history!r:.60}: it is a list of curves, each a list of what a run validated.")
@@ -78,7 +78,7 @@ def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Ear
 
 
 def _numbers(values: object) -> Floats | None:
-    """A list of numbers as an array; None if it is none."""
+    """Return a list of numbers as an array; None if it is none."""
     try:
         found = np.asarray(None if isinstance(values, str) else values, float)
     except (TypeError, ValueError):

@@ -67,7 +67,7 @@ class Ledger:
         self._sample()
 
     def phase(self, phase: int) -> None:
-        """From now on time belongs to ``phase``."""
+        """Book time to ``phase`` from now on."""
         self._book()
         if phase == TRAIN and not self._began:
             self._began, self.seconds[OTHER] = True, 0.0  # a start is no part of the cycles that follow
@@ -75,7 +75,7 @@ class Ledger:
         self._sample()
 
     def count(self, instances: float) -> None:
-        """A batch of the present phase is done."""
+        """Count a batch of the present phase."""
         taken = self._book(counted=True)
         if self._phase != OTHER:
             self.counts[self._phase] += instances
@@ -94,18 +94,18 @@ class Ledger:
         return self._phase
 
     def elapsed(self) -> float:
-        """Seconds since the books were opened."""
+        """Return seconds since the books were opened."""
         return self._clock() - self._opened
 
     def resume(self, trained: float) -> None:
-        """So many instances were trained by earlier processes; nothing is known of their speed."""
+        """Count ``trained`` instances of earlier processes, whose speed is unknown."""
         self.counts[TRAIN] = trained
         self._samples.clear()
         self._turn = None
         self._sample()
 
     def turned(self, stated: float, unsure: float) -> None:
-        """Training is said to be ``stated`` times as fast from now on; ``unsure`` is the deviation of the logarithm.
+        """Expect training to be ``stated`` times as fast from now on; ``unsure`` is the deviation of the logarithm.
 
         A rate is then taken over no earlier time; what is stated counts, too, and less and less. A change of which
         nothing is known (1.0) is not looked at soon after another one.
@@ -120,7 +120,7 @@ class Ledger:
             )
 
     def unsure(self, window: float) -> float:
-        """The standard deviation of the logarithm of the rate of training; 0 after a ``window`` without a change."""
+        """Return the deviation of the logarithm of the training rate; 0 after a ``window`` without a change."""
         if (turn := self._reached(window)) is not None:
             return turn.spread
         return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
@@ -166,7 +166,7 @@ class Ledger:
         )  # fmt: skip
 
     def rate(self, phase: int, window: float) -> float | None:
-        """Instances of ``phase`` per second booked to it, over the last ``window`` seconds; None before the first.
+        """Return instances of ``phase`` per second booked to it, in the last ``window`` seconds; None before the first.
 
         A window in which there was nothing of the phase reaches back until there is some, but not beyond a change.
         """

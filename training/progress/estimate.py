@@ -118,12 +118,12 @@ class Estimator:
     # ------------------------------------------------------------ what happens
 
     def phase(self, phase: int) -> None:
-        """From now on time belongs to ``phase``: TRAIN, VALIDATION or OTHER."""
+        """Book time to ``phase`` from now on: TRAIN, VALIDATION or OTHER."""
         self.ledger.phase(phase)
         self.window.phase(phase)
 
     def count(self, phase: int, instances: float) -> None:
-        """A batch is done."""
+        """Count a batch."""
         self.ledger.count(instances)
         if self.speed == "paper":
             self.window.count(self.ledger.now, instances)
@@ -133,7 +133,7 @@ class Estimator:
             self.plan.checked += instances
 
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
-        """A validation yielded ``value``; with ``x``, where it was, it was an inserted one of known ``variance``."""
+        """Record that a validation yielded ``value``: one inserted at ``x``, of known ``variance``, or a raw point."""
         if x is None:
             self.plan.reached()
             self.cycles += 1
@@ -147,13 +147,13 @@ class Estimator:
         return [value for x, value, _ in self.seen if x == int(x)]
 
     def changed(self) -> None:
-        """The plan, the rule or the learning rates are others than before."""
+        """Forget the forecast: the plan, the rule or the learning rates have changed."""
         self._stops = None
 
     # ------------------------------------------------------------ what follows
 
     def stops(self, pace: float = 0.0) -> Stops:
-        """Draws of where the run stops; made anew when there is something new to know.
+        """Return draws of where the run stops; made again when there is new information.
 
         That is at the earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived
         most of its draws; until then they are what they were, as far as they are not over yet.
@@ -185,7 +185,7 @@ class Estimator:
         return curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
     def estimate(self, pace: float = 0.0) -> Estimate | None:
-        """What remains now, with `stops` at that ``pace``; None before the first batch is done."""
+        """Estimate what remains, with `stops` at that ``pace``; None before the first batch is done."""
         self.ledger.settle()
         stops = self.stops(pace)
         centre = np.array([stops.median, *stops.band()])
@@ -252,7 +252,7 @@ class Estimator:
         return np.asarray(work + other * np.maximum(0.0, stop - self.plan.done - 1))
 
     def shares(self) -> tuple[float, float]:
-        """What `ratio` and `rest` are by now: they outlive a process better than speeds do."""
+        """Return what `ratio` and `rest` are by now: they outlive a process better than speeds do."""
         fast, checked = (self.ledger.rate(phase, math.inf) for phase in (TRAIN, VALIDATION))
         train, validation, other = self.ledger.seconds
         whole = self.cycles and train + validation

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
-    """How many batches ``loader`` has, or the number that it is itself; None if nobody knows.
+    """Return how many batches ``loader`` has, or the number that it is itself; None if that is unknown.
 
     Raises TypeError if it is no loader and no number, ValueError for a negative number.
     """
@@ -43,7 +43,7 @@ class Sizes:
         """Batches that workers have ready before the first is asked for."""
 
     def of(self, batch: Any) -> float:
-        """The instances of ``batch``."""
+        """Return the instances of ``batch``."""
         if self._size is None and type(batch) in (list, tuple):  # as of most loaders, and as short as it can be
             with_shape = getattr(batch[0] if batch else None, "shape", None)
             if with_shape:
@@ -54,7 +54,7 @@ class Sizes:
             return self.mean
 
     def seen(self, instances: float, batches: int) -> None:
-        """So many batches held so many instances."""
+        """Record that ``batches`` batches held ``instances`` instances."""
         self._count += batches
         self.mean += (instances / batches - self.mean) * min(1.0, batches / min(self._count, 100))
 

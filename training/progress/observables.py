@@ -40,7 +40,7 @@ class ProgressObservables(Noted, LoopObserver):
         self._ledger.pause(seconds)
 
     def estimate(self) -> Estimate | None:
-        """What is known now; None while the length of an epoch or the speed is unknown."""
+        """Return what is known now; None while the length of an epoch or the speed is unknown."""
         raise NotImplementedError
 
     @property

@@ -36,12 +36,12 @@ class TrainingPlan:
         return self.done + max(0, int((self.left + self.since) / self.point + 1e-6))
 
     def trained(self, instances: float) -> None:
-        """So many instances more are trained."""
+        """Count ``instances`` more instances as trained."""
         self.since += instances
         self.left = max(0.0, self.left - instances)
 
     def reached(self) -> None:
-        """A raw point is validated."""
+        """Count a validation at a raw point."""
         self.done, self.since, self.checked = self.done + 1, 0.0, 0.0
 
     def checked_at_point(self) -> float:
@@ -50,12 +50,12 @@ class TrainingPlan:
         return max(0.0, self.checked - self.subset * float(here[0]))
 
     def inserted(self, points: Floats) -> Floats:
-        """How many validations are inserted before raw point number ``points`` has been reached."""
+        """Return how many validations are inserted before raw point number ``points`` has been reached."""
         sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
         return np.asarray(sums[np.minimum(points, len(sums) - 1).astype(int)])
 
     def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
-        """Instances of training and of validation that remain if the run stops at raw points ``stop``.
+        """Return instances of training and of validation that remain if the run stops at raw points ``stop``.
 
         At the last raw point a rest of training after it belongs to the run, too.
         """
@@ -66,7 +66,7 @@ class TrainingPlan:
 
 
 def insertion(point: float, batch: float, validation: float, validation_batch: float, cost: float) -> tuple[int, int]:
-    """How many validations to insert before the first raw point, and of how many instances: n_0 and V'.
+    """Return how many validations to insert before the first raw point, and of how many instances: n_0 and V'.
 
     ``point`` instances of training lie before it, ``batch`` in a step; ``cost`` is C = 20,000 for each processor
     used. Validating one instance is taken to cost a third of training one. (0, 0) inserts nothing. Source: METHODS 1.2.

@@ -148,7 +148,7 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ in the loop
 
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
-        """The batches of one epoch, counted; a batch counts when the next one is asked for."""
+        """Yield the batches of one epoch and count them; a batch counts when the next one is asked for."""
         loader = self._loader if loader is None else loader
         length = length_of(loader, "train", strict=False)
         self._from, self._resumed = self.steps - self._resumed, 0
@@ -173,7 +173,7 @@ class Progress(ProgressObservables):
             self._phase(OTHER)
 
     def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of one validation, counted; training goes on to be timed after it."""
+        """Yield the batches of one validation and count them; the time after it belongs to training again."""
         sizes, before = Sizes(loader, None), self._ledger.current
         self._phase(VALIDATION)
         try:
@@ -185,7 +185,7 @@ class Progress(ProgressObservables):
             self._phase(before)
 
     def trained(self, instances: float) -> None:
-        """A step of training on so many instances is done; `train` calls this."""
+        """Count a step of training on ``instances`` instances; for loops that do not use `train`."""
         self.steps += 1
         self._pending += instances
         self._sized, self._size = self.steps, instances
@@ -221,12 +221,12 @@ class Progress(ProgressObservables):
         self._update()
 
     def _turned(self) -> None:
-        """See whether somebody changed how fast it goes."""
-        if (told := self._watch.changed(self._loader)) is not None:
-            self._ledger.turned(*told)
+        """Expect another speed if a command or the loader has changed it."""
+        if (change := self._watch.changed(self._loader)) is not None:
+            self._ledger.turned(*change)
 
     def validated(self, value: float) -> bool:
-        """A validation yielded ``value``; whether the rule says that training stops here."""
+        """Record that a validation yielded ``value``; True if the rule stops training here."""
         number = number_of(value)
         self._flush()
         if not math.isfinite(number):
@@ -242,7 +242,7 @@ class Progress(ProgressObservables):
         return self.rule.stops(compared) == len(compared)
 
     def finished(self) -> None:
-        """Training is over: `fraction` is 1 and nothing remains."""
+        """Note that training is over: `fraction` is 1 and nothing remains."""
         self._phase(OTHER)
         self._over = True
         self._update(now=True)
@@ -262,7 +262,7 @@ class Progress(ProgressObservables):
         self.patience = getattr(self._rule, "patience", self.patience)
 
     def estimate(self) -> Estimate | None:
-        """What is known now; None while the length of an epoch or the speed is unknown.
+        """Return what is known now; None while the length of an epoch or the speed is unknown.
 
         It is a second old at most. What a validation teaches of where the run stops is known later than that where all
         forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or the length
@@ -277,7 +277,7 @@ class Progress(ProgressObservables):
         return self._estimate
 
     def _now_long(self) -> int | None:
-        """Batches of an epoch; more than before if a loader's echo factor was turned."""
+        """Return batches of an epoch; more than before if a loader's echo factor was turned."""
         if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
             self._length = now
         return self._length
@@ -285,7 +285,7 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should hold: counters, what was validated, shares of the time. Speeds are not kept."""
+        """Return the state for a checkpoint: counters, validated values, shares of the time; no speeds."""
         self._flush()
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
@@ -294,7 +294,7 @@ class Progress(ProgressObservables):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` told; a loop that resumes inside an epoch trains the rest of it."""
+        """Continue from what `state_dict` returned; a loop that resumes inside an epoch trains the rest of it."""
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._counted = self._sized = self.steps
@@ -329,7 +329,7 @@ class Progress(ProgressObservables):
         self._estimator.phase(phase)
 
     def _left(self) -> float | None:
-        """Instances that are left to train if nothing stops the run; None while that is unknown."""
+        """Return instances that are left to train if nothing stops the run; None while that is unknown."""
         size, bounds = self._sizes.mean, []
         if self._bounded:
             if self._length is None:

@@ -25,14 +25,14 @@ class SpeedWindow:
         self._sum = 0.0
 
     def phase(self, phase: int) -> None:
-        """Another phase begins."""
+        """Begin another phase."""
         if phase in (TRAIN, VALIDATION) and phase != self._phase:
             self._phase, self._left = phase, self.skip
             self._done.clear()
             self._sum = 0.0
 
     def count(self, now: float, instances: float) -> None:
-        """A batch is done at ``now``."""
+        """Count a batch that is done at ``now``."""
         if self._left > 0:
             self._left -= 1
             self._start = now
@@ -49,5 +49,5 @@ class SpeedWindow:
 
 
 def units(trained: float, validated: float, seconds: float) -> float:
-    """The one speed of the former method: units of work a second, a validated instance being a third of one."""
+    """Return the one speed of the former method: units of work a second, a validated instance being a third of one."""
     return (trained + validated / 3) / seconds

@@ -18,7 +18,7 @@ _COMMAND_SPEED_NOISE = 0.1  # the logarithm of what another command makes of the
 
 
 def deviation(seconds: float) -> float:
-    """The standard deviation of the logarithm of a rate that is measured for so long; at most 1."""
+    """Return the standard deviation of the logarithm of a rate measured for ``seconds``; at most 1."""
     return min(1.0, _RATE_NOISE * math.sqrt(_RATE_NOISE_SECONDS / max(seconds, 1e-9)))
 
 
@@ -44,7 +44,7 @@ class SpeedChange:
     begun: bool = False
 
     def count(self, instances: float, seconds: float) -> None:
-        """So many were trained; those of the first call were begun before the change, and tell nothing."""
+        """Count trained instances; those of the first call began before the change, and are left out."""
         if self.begun:
             self.counted += instances
             self.seconds += seconds
@@ -81,7 +81,7 @@ class SpeedWatch:
         self.commands = self._seen_commands = 0
 
     def changed(self, loader: Any) -> tuple[float, float] | None:
-        """How many times as fast training is said to be since the last look, and the deviation of that's logarithm.
+        """Return the stated factor of the speed since the last look, and the deviation of its logarithm.
 
         None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
         one that only became longer may be as fast as before, or as much faster.
@@ -116,7 +116,7 @@ def _factor(loader: Any) -> float | None:
 
 
 def _told(loader: Any, before: float | None, now: float | None) -> float | None:
-    """What the loader says of how much faster it became; None if it does not know."""
+    """Return what the loader says of how much faster it became; None if it does not know."""
     try:
         found = loader.speed_up(now) / loader.speed_up(before)
     except Exception:  # as above

@@ -94,12 +94,12 @@ class Inserting:
         self._places = {place for place in places if 0 < place < self._batches}
 
     def due(self) -> bool:
-        """Whether a validation is inserted after this batch, which is counted."""
+        """Return whether a validation is inserted after this batch, which is counted."""
         self._since += 1
         return not self.reason and self._since in self._places
 
     def next_point(self) -> None:
-        """A raw point was validated: the next stretch has fewer of them."""
+        """Begin the next stretch after a raw point: it has fewer validations."""
         cycle = time.perf_counter() - self._cycle_began
         share = self._in_cycle / max(cycle - self._in_cycle, 1e-9)
         if self._since and self._any(share > MAX_PART) and not self.reason:
@@ -137,7 +137,7 @@ class Inserting:
             value, spread = found if isinstance(found, tuple) else (found, None)
             value = float(value)
             variance = (float(spread) ** 2 if spread is not None else value**2) / self.subset
-        except Exception as error:  # the loop goes on without them
+        except Exception as error:  # the loop continues without them
             self.reason = f"An inserted validation raised {type(error).__name__}: {error}. They are switched off."
             return None
         finally:
@@ -148,23 +148,23 @@ class Inserting:
         return value, variance, float(self.subset)
 
     def variance(self, value: float, spread: float, metric: Metric) -> float:
-        """How sure ``value`` is, as the metric of a subset drawn without replacement."""
+        """Return how sure ``value`` is, as the metric of a subset drawn without replacement."""
         if metric.kind in ("error", "accuracy"):
             spread = value * (1 - value) / self.subset
         return max(0.0, spread * (1 - self.subset / self._whole))
 
     def _agree(self) -> None:
-        """A reason of one rank is one of all: a rank that validates alone would wait for the others."""
+        """Share a reason with all ranks: a rank that validates alone would wait for the others."""
         if self._any(bool(self.reason)) and not self.reason:
             self.reason = "Another rank has switched inserted validations off."
 
     @staticmethod
     def _any(flag: bool) -> bool:
-        """Whether any rank says so; all ranks come here after the same step."""
+        """Return whether any rank says so; all ranks come here after the same step."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return flag
         nccl = "nccl" in torch.distributed.get_backend()
-        told = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
-        torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
-        return bool(told)
+        said = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
+        torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX)
+        return bool(said)

@@ -25,7 +25,7 @@ from looptap.streams.values.snapshots import snapshot
 MAX_NAMED_CHANGES = 3
 """Changes that a sentence names."""
 MUTATION_ADVICE = "Query a copy (x.clone()); for what is meant to, there is run.call"
-ENDINGS = {False: "the loop goes on with what it has become", True: "it was put back"}
+ENDINGS = {False: "the loop continues with it as it is now", True: "it was put back"}
 
 
 class StateGuard:

@@ -20,7 +20,7 @@ from looptap.training.progress.forecast.stopping_rules import Floats
 
 DRAW_COUNT = 400
 HORIZON_POINTS = 500
-"""Raw points that are simulated ahead; who has not stopped by then is taken to go on to the last."""
+"""Raw points that are simulated ahead; a run that has not stopped by then is taken to reach the last."""
 _FIRST_POINTS = 120  # of these, looked at first
 _OVERSAMPLING_FACTOR = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
@@ -85,7 +85,7 @@ class Earlier(NamedTuple):
         return float(min(max(self.errors[-1] / self.errors[0], 0.0), 0.99))
 
     def shape(self, x: Floats) -> Floats:
-        """From 1 to 0, and on at 0."""
+        """Fall from 1 to 0, and stay at 0."""
         whole = (self.errors / self.errors[0] - self.end) / (1 - self.end)
         return np.asarray(np.interp(x, np.arange(1, len(whole) + 1), whole))
 
@@ -165,20 +165,20 @@ class _Curves:
         return np.asarray(places[:_MAX_RATE_DROPS], float)
 
     def rate(self, x: Floats) -> Floats:
-        """The learning rate at ``x`` over the first."""
+        """Return the learning rate at ``x`` over the first."""
         if self.rates is None:
             return np.ones_like(x)
         at = np.clip(np.ceil(x).astype(int) - 1, 0, len(self.rates) - 1)
         return np.asarray(np.clip(self.rates[at] / self.rates[0], 1e-3, 10.0))
 
     def integral(self, x: Floats) -> Floats:
-        """The integral of the learning rate over the first, from 0 to ``x``."""
+        """Return the integral of the learning rate over the first, from 0 to ``x``."""
         assert self.rates is not None
         whole = np.concatenate([[0.0], np.cumsum(self.rates / self.rates[0])])
         return np.asarray(np.interp(x, np.arange(len(whole)), whole))
 
     def designs(self, x: Floats) -> Floats:
-        """What multiplies c, a, t, d...: (cells, points, coefficients)."""
+        """Return what multiplies c, a, t, d...: (cells, points, coefficients)."""
         found = np.empty((len(self.cells), len(x), 3 + len(self.drops)))
         shapes, tails, gains = self._parts(x)
         found[:, :, 0] = 1.0
@@ -196,7 +196,7 @@ class _Curves:
         return found
 
     def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """All shapes, all tails, and what each drop of the rate has brought: (any of them, points)."""
+        """Return all shapes, all tails, and what each drop of the rate has brought: (any of them, points)."""
         clocks = {False: x, True: x if self.rates is None else self.integral(x)}
         shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
         tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
@@ -230,7 +230,7 @@ class _Curves:
         return np.asarray(np.exp(-u / (tail * self.last)))
 
     def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
-        """The weight of each cell and level of noise, and the mean and a root of the covariance of its coefficients."""
+        """Return the weight of each cell and noise level, and mean and root of covariance of its coefficients."""
         m0, s0 = self._priors()
         coefficients = m0.shape[1]
         if not len(seen.x):
@@ -279,7 +279,7 @@ _Cell: TypeAlias = tuple[tuple[str, float, float], float | str | None, bool]
 
 @lru_cache(maxsize=4)
 def _cells(last: int, rated: bool) -> tuple[tuple[_Cell, ...], Floats]:
-    """All combinations for a run of ``last`` raw points, and their priors."""
+    """Return all combinations for a run of ``last`` raw points, and their priors."""
     taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
             for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, max(last, _MIN_TIME_CONSTANT_POINTS),
             count)]  # fmt: skip

@@ -27,7 +27,7 @@ def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
 
 
 def _smoothed(errors: Floats) -> Floats:
-    """A running mean in growing windows: the steep beginning stays as it is."""
+    """Return a running mean in growing windows: the steep beginning stays as it is."""
     count = len(errors)
     sums = np.concatenate([[0.0], np.cumsum(errors)])
     places = np.arange(count)

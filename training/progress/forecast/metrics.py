@@ -33,11 +33,11 @@ class Metric:
         return self.kind in ("accuracy", "max")
 
     def compared(self, values: Floats) -> Floats:
-        """What a rule sees of the ``values``: the same, or the negative where larger is better."""
+        """Return what a rule sees of the ``values``: the same, or the negative where larger is better."""
         return -values if self.larger_is_better else values
 
     def errors(self, values: Floats) -> Floats:
-        """The ``values`` so far as errors, 0 or more.
+        """Return the ``values`` so far as errors, 0 or more.
 
         >>> Metric("accuracy").errors(np.array([0.5, 0.75])).tolist()
         [0.5, 0.25]
@@ -52,7 +52,7 @@ class Metric:
         return values
 
     def back(self, errors: Floats, values: Floats) -> Floats:
-        """What a rule sees of simulated ``errors`` of a run that had the ``values``."""
+        """Return what a rule sees of simulated ``errors`` of a run that had the ``values``."""
         match self.kind:
             case "accuracy":
                 return errors - 1.0

@@ -28,7 +28,7 @@ def forecast(
     *,
     rng: np.random.Generator,
 ) -> Stops:
-    """Where a run stops: one draw, the mean over 300 simulated futures; ``last`` before the 4th observation.
+    """Forecast where a run stops: one draw, the mean over 300 simulated futures; ``last`` before the 4th observation.
 
     The arguments are those of `ensemble.forecast`.
     """

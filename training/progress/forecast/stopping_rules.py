@@ -26,7 +26,7 @@ class StopRule:
     """When training stops. A subclass says how it `begin`s, and what it does at each `step`."""
 
     def begin(self, paths: int) -> State:
-        """What the rule remembers of each of ``paths`` paths before the first point: arrays of ``paths`` rows."""
+        """Return what the rule remembers of ``paths`` paths before the first point: arrays of ``paths`` rows."""
         raise NotImplementedError
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
@@ -34,7 +34,7 @@ class StopRule:
         raise NotImplementedError
 
     def stops(self, history: Sequence[float]) -> int:
-        """The point (from 1) at which training stops in this ``history``; 0 if it goes on.
+        """Return the point (from 1) at which training stops in this ``history``; 0 if it continues.
 
         >>> Patience(2).stops([0.5, 0.4, 0.45, 0.41, 0.3])
         4
@@ -46,7 +46,7 @@ class StopRule:
         return 0
 
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
-        """Where each row of ``paths``, which goes on after ``history``, stops: a point's number, 0 for not at all."""
+        """Return the point at which each row of ``paths``, the future of ``history``, stops; 0 for not at all."""
         state = self.begin(1)
         for point, error in enumerate(history, 1):
             self.step(state, np.array([error], float), point)
@@ -197,7 +197,7 @@ class Threshold(StopRule):
 
 @dataclass(frozen=True)
 class Never(StopRule):
-    """Training goes on to its last epoch."""
+    """Train to the last epoch."""
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""
