@@ -95,10 +95,10 @@ class ControlDeclarations:
         steering = self._service.commands
         if on_stop is not None:
             if not isinstance(on_stop, type) or not issubclass(on_stop, BaseException):
-                raise ValueError(f"on_stop={on_stop!r}: it is a class of exceptions.")
+                raise ValueError(f"on_stop={on_stop!r} must be a class of exceptions.")
             on_stop()  # it must do without arguments
         if may_pause is not None and not 0 < may_pause < float("inf"):
-            raise ValueError(f"may_pause={may_pause!r}: it is a number of seconds above 0.")
+            raise ValueError(f"may_pause={may_pause!r} must be a number of seconds above 0.")
         steering.job.on_stop, steering.job.pause.bound = on_stop, may_pause
         path = replayed or os.environ.get("LOOPTAP_REPLAY")
         if path and not isinstance(self._taps, NullEventSources):

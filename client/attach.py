@@ -91,7 +91,7 @@ def attach(
     """
 
     if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
-        raise QueryError(f"wait={wait!r}: it is a number of seconds, math.inf for as long as it takes.")
+        raise QueryError(f"wait={wait!r} must be a number of seconds, math.inf for as long as it takes.")
     patience = wait if wait is not None else timeout if follow else 0.0
     answering = timeout if timeout < math.inf else START_TIMEOUT_SECONDS
 

@@ -266,7 +266,7 @@ class Run:
         """
         all_named("stream(query", unnamed)
         if latency not in ("normal", "low"):
-            raise QueryError(f"latency={latency!r}: it is 'normal' or 'low'.")
+            raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
         plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
         attach = m.Attach(
             self.session.requests.number(),

@@ -31,7 +31,7 @@ class Control:
     >>> loader.factor = 20
     Traceback (most recent call last):
         ...
-    looptap.streams.errors.ControlError: factor = 20: it is a whole number from 1 to 16.
+    looptap.streams.errors.ControlError: factor = 20 must be a whole number from 1 to 16.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Control:
         """``value`` as this control has it, such as 3 as 3.0. Raises ControlError with the value and the range."""
         found = (check or self._admitted)(value)
         if found is None:
-            raise ControlError(f"{name or self.name or 'value'} = {value!r:.80}: it is {self.range()}.")
+            raise ControlError(f"{name or self.name or 'value'} = {value!r:.80} must be {self.range()}.")
         return found
 
     def range(self) -> str:

@@ -669,7 +669,7 @@ def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
 def test_a_field_or_an_axis_that_there_is_not_is_told():
     stream = stream_of([(1, 2)], name="s", fields=("step", "loss"))
     chart = make(chosen(stream))
-    with pytest.raises(ValueError, match="axis='top': it is 'left' or 'right'"):
+    with pytest.raises(ValueError, match="axis='top' must be 'left' or 'right'"):
         chart.add(stream, axis="top")
     chart.add(stream, y=["lr"])
     chart.pull()

@@ -61,7 +61,7 @@ def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
     assert json.loads(here("controls", "small", "--json")[1])[0]["value"] == 3
     assert here("set", "small", "settings['rate']", "--", "-1.5")[1].startswith("set settings['rate']: 0.5 → -1.5, at")
     code, out, err = here("set", "small", "echo.factor", "99")
-    assert (code, out, err) == (1, "", "looptap: echo.factor = 99: it is a whole number from 1 to 16.\n")
+    assert (code, out, err) == (1, "", "looptap: echo.factor = 99 must be a whole number from 1 to 16.\n")
     code, out, _ = here("set", "small", "echo.facto", "3", "--json")
     assert (code, json.loads(out)["outcome"]) == (1, "ControlError")
     assert here("set", "small", "echo.factor", "3", "--id", outcome["id"])[1].startswith("set echo.factor: 2 → 3")

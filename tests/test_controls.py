@@ -54,16 +54,16 @@ def done(agent, run, ask, *arguments, event="batch", **how):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("factor", 0, "factor = 0: it is a whole number from 1 to 16 times."),
-        ("factor", 17, "factor = 17: it is a whole number from 1 to 16 times."),
-        ("factor", 2.5, "factor = 2.5: it is a whole number"),
-        ("factor", True, "factor = True: it is a whole number"),
-        ("factor", "3", "factor = '3': it is a whole number"),
-        ("order", "up", "order = 'up': it is one of 'random', 'sorted'."),
-        ("drop", float("nan"), "drop = nan: it is a number, 0.0 or more."),
-        ("drop", -1e-9, "drop = -1e-09: it is a number, 0.0 or more."),
-        ("drop", None, "drop = None: it is a number"),
-        ("verbose", 1, "verbose = 1: it is True or False."),
+        ("factor", 0, "factor = 0 must be a whole number from 1 to 16 times."),
+        ("factor", 17, "factor = 17 must be a whole number from 1 to 16 times."),
+        ("factor", 2.5, "factor = 2.5 must be a whole number"),
+        ("factor", True, "factor = True must be a whole number"),
+        ("factor", "3", "factor = '3' must be a whole number"),
+        ("order", "up", "order = 'up' must be one of 'random', 'sorted'."),
+        ("drop", float("nan"), "drop = nan must be a number, 0.0 or more."),
+        ("drop", -1e-9, "drop = -1e-09 must be a number, 0.0 or more."),
+        ("drop", None, "drop = None must be a number"),
+        ("verbose", 1, "verbose = 1 must be True or False."),
     ],
 )
 def test_a_wrong_value_is_a_sentence_for_host_and_client_alike(job, name, value, sentence):
@@ -81,7 +81,7 @@ def test_a_declaration_that_cannot_be_met_is_refused():
     for how in ({"type": list}, {"minimum": 2, "maximum": 1}, {"type": str, "minimum": 1}, {"choices": (1, "a")}):
         with pytest.raises(ControlError):
             Control(**how)
-    with pytest.raises(ControlError, match=r"default = 9: it is a whole number"):
+    with pytest.raises(ControlError, match=r"default = 9 must be a whole number"):
         Control(int, default=9, maximum=3)
 
 
@@ -185,7 +185,7 @@ def test_an_attribute_of_what_is_exposed_is_set_by_its_path(job):
         ("model[7].p", 1, "a Sequential has no 7"),
         ("model[0]", 1, "is of type Linear"),
         ("settings.on", 1, "True or False"),
-        ("settings.name", 1, "it is text"),
+        ("settings.name", 1, "must be text"),
         ("modl.p", 1, "no control 'modl.p'"),
         ("model..p", 1, "is no name of a control"),
         ("", 1, "there is no control ''"),
@@ -554,7 +554,7 @@ def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job
     for ask, sentence in (
         (lambda: run.set("n" * 201, 1), "names and ids have up to 200"),
         (lambda: run.set("echo.factor", "v" * 10_001), "a text of up to 10,000 characters"),
-        (lambda: run.set("echo.factor", [1]), r"echo.factor = \[1\]: it is a number, True, False or a text"),
+        (lambda: run.set("echo.factor", [1]), r"echo.factor = \[1\] must be a number, True, False or a text"),
         (lambda: run.set("echo.factor", 3, id="i" * 201), "names and ids have up to 200"),
     ):
         with pytest.raises(ControlError, match=sentence):

@@ -213,7 +213,7 @@ def test_what_cannot_be_a_rule_is_said_in_a_sentence():
     for wrong, said in (
         (lambda: looptap.Rule("loss >"), "loss >"),
         (lambda: looptap.Rule("loss > 5", actions=["stopp"]), "'stopp' is no action"),
-        (lambda: looptap.Rule("loss > 5", actions="stop"), "it is a list"),
+        (lambda: looptap.Rule("loss > 5", actions="stop"), "must be a list"),
         (lambda: looptap.Rule("loss > 5", lasting=0), "lasting=0"),
         (lambda: looptap.Rule.stalled(minutes=0), "a number above 0"),
         (lambda: looptap.Rule.worse_than_siblings("loss", by=0.5), "by=0.5"),
@@ -275,7 +275,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     assert finish(as_json, "nobody", "--once") == (0, "", "")
     for text, said in (
         ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
-        ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high': it is a number."),
+        ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high' must be a number."),
         ("rules:\n- query: mean(loss)\n  window: 3x", "line 2: '3x': a window is a number of events (100)"),
         ("rules:\n- query: a: b", "line 2: this is no YAML: mapping values are not allowed here. Put a text"),
         ("rules:\n- query: a\n  query: b", "line 3: this is no YAML: 'query' stands there twice"),

@@ -237,7 +237,7 @@ def test_a_relay_merges_on_the_way(job, place):
 
 def test_what_does_not_fit_together_is_refused(run):
     for how, why in (
-        ({"combine": "average"}, "it is one of 'mean'"),
+        ({"combine": "average"}, "must be one of 'mean'"),
         ({"combine": "merge"}, "yields at each event, and has nothing to merge"),
         ({"combine": "mean", "throttle": 0.1}, "throttle= picks others"),
         ({"combine": "mean", "when": "loss > 3"}, "when= picks others"),

@@ -150,7 +150,7 @@ def test_a_control_is_set_by_keys_and_the_outcome_shown(job):
         await pilot.press("e", "enter")
         await until(pilot, lambda: "new value" in shown(app), "the question")
         await pilot.press("9", "9", "enter")
-        await until(pilot, lambda: "it is a whole number from 1 to 16" in shown(app), "the refusal")
+        await until(pilot, lambda: "must be a whole number from 1 to 16" in shown(app), "the refusal")
 
     screen(scenario)
 

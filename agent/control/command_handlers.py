@@ -154,5 +154,5 @@ def _value(message: m.Command) -> Any:
     value = unpack(message.value)
     if type(value) not in _PLAIN or (isinstance(value, str) and len(value) > MAX_RESULT_BYTES):
         fine = f"a number, True, False or a text of up to {MAX_RESULT_BYTES:,} characters"
-        raise ControlError(f"{message.name} = {value!r:.80}: it is {fine}.")
+        raise ControlError(f"{message.name} = {value!r:.80} must be {fine}.")
     return value

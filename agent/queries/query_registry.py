@@ -254,5 +254,5 @@ def window_of(window: m.Window) -> Window:
 def grant_share(share: float | None) -> float | None:
     """The fraction of the loop's time that a client asks for. Raises QueryError for anything but a positive number."""
     if share is not None and not share > 0:
-        raise QueryError(f"budget={share!r}: it is a fraction of the loop's time above 0; math.inf lifts the limit.")
+        raise QueryError(f"budget={share!r} must be a fraction of the loop's time above 0; math.inf lifts the limit.")
     return share

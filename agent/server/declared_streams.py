@@ -129,12 +129,12 @@ class DeclaredStreams:
         """Start a standing stream. Raises QueryError, ValueError for what is no name or number, LimitReached."""
         self._check(name)
         if not isinstance(on, str) or not on:
-            raise ValueError(f"on={on!r}: it is the name of the events, such as 'batch'.")
+            raise ValueError(f"on={on!r} must be the name of the events, such as 'batch'.")
         for argument, number in (("history", history), ("max_bytes", max_bytes)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{argument}={number!r}: it is a whole number, 1 or more.")
+                raise ValueError(f"{argument}={number!r} must be a whole number, 1 or more.")
         if not isinstance(unit, str):
-            raise ValueError(f"unit={unit!r}: it is a text, such as 'ms'.")
+            raise ValueError(f"unit={unit!r} must be a text, such as 'ms'.")
         pipeline = self._queries.compiled(query, as_window(window), every, throttle)
         ring = self.history.open(history)
         attached = self._queries.declared(name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2))

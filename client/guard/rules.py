@@ -104,7 +104,7 @@ class Rule:
         'no event for 10 min'
         """
         if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
-            raise QueryError(f"Rule.stalled(minutes={minutes!r}): it is a number above 0.")
+            raise QueryError(f"Rule.stalled(minutes={minutes!r}) must be a number above 0.")
         shown = f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
         name = name or f"no event for {shown}"
         return cls("", actions=actions, again=again, kill=kill, name=name, quiet=60.0 * minutes)
@@ -125,9 +125,9 @@ class Rule:
         'loss worse than its siblings'
         """
         if not (isinstance(by, int | float) and 1 <= by < math.inf):
-            raise QueryError(f"by={by!r}: it is a factor, 1 or more.")
+            raise QueryError(f"by={by!r} must be a factor, 1 or more.")
         if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
-            raise QueryError(f"at_least={at_least!r}: it is a whole number of siblings, 1 or more.")
+            raise QueryError(f"at_least={at_least!r} must be a whole number of siblings, 1 or more.")
         return cls(
             value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget,
             name=name or f"{value} worse than its siblings", compared=Comparison(step, by, at_least, higher_is_better),
@@ -159,7 +159,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, str) or not self.actions:
-            raise QueryError(f"actions={self.actions!r}: it is a list of one action or more.")
+            raise QueryError(f"actions={self.actions!r} must be a list of one action or more.")
         for action in self.actions:
             _check(action)
         if self.kill is not None and "stop" not in self.actions:
@@ -169,7 +169,7 @@ class Rule:
         ):  # fmt: skip
             good = isinstance(number, int | float) and not isinstance(number, bool) and number >= least
             if number is not None and not good:
-                raise QueryError(f"{name}={number!r}: it is a number, {least} or more.")
+                raise QueryError(f"{name}={number!r} must be a number, {least} or more.")
         if not self.quiet:
             self._check_query()
 
@@ -177,7 +177,7 @@ class Rule:
         bounded = self.above is not None or self.below is not None
         for side, bound in (("above", self.above), ("below", self.below)):
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
-                raise QueryError(f"{side}={bound!r:.80}: it is a number.")
+                raise QueryError(f"{side}={bound!r:.80} must be a number.")
         if not self.name:
             bounds = (("above", self.above), ("below", self.below))
             sides = [f"{side} {bound:g}" for side, bound in bounds if bound is not None]

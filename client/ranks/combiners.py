@@ -69,7 +69,7 @@ def combination(combine: str | Callable[..., Any]) -> Combine:
     f = _BY_NAME.get(combine) if isinstance(combine, str) else None
     if f is None:
         known = ", ".join(map(repr, [*_BY_NAME, "list", MERGE]))
-        raise QueryError(f"combine={combine!r}: it is one of {known}, or a function of the list of values.")
+        raise QueryError(f"combine={combine!r} must be one of {known}, or a function of the list of values.")
     return functools.partial(_by_field, f)
 
 

@@ -131,7 +131,7 @@ def _asked(
 ) -> RankStream:  # fmt: skip
     """The stream, attached to each rank; its values are not brought together yet."""
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
-        raise QueryError(f"patience={patience!r}: it is a number of seconds, 0 or more.")
+        raise QueryError(f"patience={patience!r} must be a number of seconds, 0 or more.")
     asked = run.ranks.select(ALL if ranks is None else ranks)
     nodes = run.ranks.nodes(asked) if relay else {}
     chosen = tuple(nodes) or asked

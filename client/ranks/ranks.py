@@ -156,7 +156,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         """
         if isinstance(ranks, str):
             if ranks != ALL:
-                raise QueryError(f"ranks={ranks!r}: it is a rank, a list of ranks, or 'all'.")
+                raise QueryError(f"ranks={ranks!r} must be a rank, a list of ranks, or 'all'.")
             return tuple(self._there())
         given = [ranks] if isinstance(ranks, int) else list(ranks)
         if not given or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < self.size for r in given):

@@ -83,9 +83,9 @@ def compile_query(spec: QuerySpec) -> Pipeline:
 
 def _check(spec: QuerySpec) -> None:
     if not isinstance(spec.every, int) or isinstance(spec.every, bool) or spec.every < 1:
-        raise QueryError(f"every={spec.every!r}: it is a whole number of events, 1 or more.")
+        raise QueryError(f"every={spec.every!r} must be a whole number of events, 1 or more.")
     if not isinstance(spec.throttle, int | float) or not 0 <= spec.throttle < float("inf"):
-        raise QueryError(f"throttle={spec.throttle!r}: it is a number of seconds, 0 or more.")
+        raise QueryError(f"throttle={spec.throttle!r} must be a number of seconds, 0 or more.")
 
 
 class _Compiler:

@@ -26,7 +26,7 @@ class FlightRecorder(Generic[Record]):
     def __init__(self, condition: Pipeline, before: int, after: int, max_bytes: int = 64_000_000) -> None:
         for name, n in (("before", before), ("after", after)):
             if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 100_000:
-                raise QueryError(f"{name}={n!r}: it is a number of events from 0 to 100,000.")
+                raise QueryError(f"{name}={n!r} must be a number of events from 0 to 100,000.")
         if not condition.mapped:
             raise QueryError(
                 f"when={condition.text!r} reduces a window; a condition is evaluated at each event. "

@@ -44,7 +44,7 @@ class Feed:
     def __init__(self, buffer: int, buffer_bytes: int, fields: Sequence[str] | None = None) -> None:
         for name, bound in (("buffer", buffer), ("buffer_bytes", buffer_bytes)):
             if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-                raise ValueError(f"{name}={bound!r}: it is a whole number, 1 or more.")
+                raise ValueError(f"{name}={bound!r} must be a whole number, 1 or more.")
         self.state, self.reason = LIVE, ""
         self.traceback = ""
         """The text of the first error of the query, empty if there was none."""

@@ -82,7 +82,7 @@ def impossible(
 def checked_loader(loader: Any) -> Any:
     """``loader`` if it can be gone through more than once. Raises TypeError or ValueError."""
     if not hasattr(loader, "__iter__") or isinstance(loader, str | bytes):
-        raise TypeError(f"loader={loader!r:.60}: it is a DataLoader, or another iterable of batches.")
+        raise TypeError(f"loader={loader!r:.60} must be a DataLoader, or another iterable of batches.")
     if hasattr(loader, "__next__"):
         raise ValueError(
             f"loader={loader!r:.60}: an iterator is exhausted after one epoch; give the DataLoader it was made from."
@@ -94,7 +94,7 @@ def positive(name: str, value: Any, *, whole: bool = False) -> Any:
     """``value`` if it is above 0 (from 1, if whole). Raises ValueError."""
     fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
     if not fine or (whole and not float(value).is_integer()):
-        raise ValueError(f"{name}={value!r:.60}: it is a {'whole ' * whole}number above 0.")
+        raise ValueError(f"{name}={value!r:.60} must be a {'whole ' * whole}number above 0.")
     return value
 
 
@@ -102,11 +102,11 @@ def functions(**given: Any) -> None:
     """Refuse what is neither a function nor None, before the loop calls it. Raises TypeError."""
     for name, value in given.items():
         if value is not None and not callable(value):
-            raise TypeError(f"{name}={value!r:.60}: it is a function.")
+            raise TypeError(f"{name}={value!r:.60} must be a function.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """``value`` if it is among the choices. Raises ValueError."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r:.60}: it is one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"{name}={value!r:.60} must be one of {', '.join(map(repr, choices))}.")
     return str(value)

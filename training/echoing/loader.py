@@ -81,7 +81,7 @@ class Echo(Flow):
         self._guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
         self._every = echo_arguments.positive("agree_every", agree_every, whole=True)
         if not 1.0 <= echo_arguments.positive("bound", bound) <= MAX_FACTOR:
-            raise ValueError(f"bound={bound!r}: it is a factor, from 1 to {MAX_FACTOR:g}.")
+            raise ValueError(f"bound={bound!r} must be a factor, from 1 to {MAX_FACTOR:g}.")
         self.schedule: Callable[[int], float] | None = None
         ranks, rank = _ranks()
         self.apart = ranks > 1 and broadcast is None

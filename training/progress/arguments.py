@@ -19,7 +19,7 @@ def counts(**given: object) -> None:
     """Raise ValueError for what is neither None nor a whole number from 1 on."""
     for name, count in given.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1):
-            raise ValueError(f"{name}={count!r}: it is a whole number, 1 or more.")
+            raise ValueError(f"{name}={count!r} must be a whole number, 1 or more.")
 
 
 def positive(**values: object) -> None:
@@ -28,7 +28,7 @@ def positive(**values: object) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-            raise ValueError(f"{name}={value!r}: it is a number above 0.")
+            raise ValueError(f"{name}={value!r} must be a number above 0.")
 
 
 def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule:
@@ -39,20 +39,20 @@ def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule
         return rule
     if callable(rule) and not isinstance(rule, type):
         return Function(rule)
-    raise TypeError(f"rule={rule!r:.60}: it is a rule such as Patience(5), or a function of the list of all errors.")
+    raise TypeError(f"rule={rule!r:.60} must be a rule such as Patience(5), or a function of the list of all errors.")
 
 
 def callables(**given: object) -> None:
     """Raise TypeError for what is neither None nor a function."""
     for name, function in given.items():
         if function is not None and not callable(function):
-            raise TypeError(f"{name}={function!r:.60}: it is a function.")
+            raise TypeError(f"{name}={function!r:.60} must be a function.")
 
 
 def seed_of(seed: object) -> int:
     """``seed`` itself; raises ValueError if no random generator begins with it."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
-        raise ValueError(f"seed={seed!r:.60}: it is a whole number, 0 or more.")
+        raise ValueError(f"seed={seed!r:.60} must be a whole number, 0 or more.")
     return int(seed)
 
 
@@ -63,7 +63,7 @@ def rates_of(rates: Sequence[float] | None) -> Floats | None:
     found = _numbers(rates)
     if found is None or not len(found) or not found[0] > 0 or not (np.isfinite(found) & (found >= 0)).all():
         raise ValueError(
-            f"rates={rates!r:.60}: it is a list of learning rates, the mean one before each validation, of which the "
+            f"rates={rates!r:.60} must be a list of learning rates, the mean one before each validation, of which the "
             "first is above 0 and none below."
         )
     return found
@@ -73,7 +73,7 @@ def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Ear
     """Return the curves of earlier runs, as errors; raises ValueError for what is no list of lists of numbers."""
     curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
     if any(curve is None for curve in curves):
-        raise ValueError(f"history={history!r:.60}: it is a list of curves, each a list of what a run validated.")
+        raise ValueError(f"history={history!r:.60} must be a list of curves, each a list of what a run validated.")
     return earlier_of([metric.errors(curve) for curve in curves if curve is not None])
 
 

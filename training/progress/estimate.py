@@ -79,9 +79,9 @@ class Estimator:
         skip: int = 1,
     ) -> None:
         if forecast not in ("ensemble", "former", "none"):
-            raise ValueError(f"forecast={forecast!r}: it is 'ensemble', 'former' or 'none'.")
+            raise ValueError(f"forecast={forecast!r} must be 'ensemble', 'former' or 'none'.")
         if speed not in ("ledger", "paper", "former"):
-            raise ValueError(f"speed={speed!r}: it is 'ledger', 'paper' or 'former'.")
+            raise ValueError(f"speed={speed!r} must be 'ledger', 'paper' or 'former'.")
         self.plan, self.rule, self.ledger, self.rates, self.earlier = plan, rule, ledger, rates, earlier
         self.forecast, self.speed = forecast, speed
         self.window = SpeedWindow(skip)

@@ -16,7 +16,7 @@ def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
         return None
     if isinstance(loader, numbers.Integral) and not isinstance(loader, bool):
         if loader < 0 or (loader == 0 and name == "train"):
-            raise ValueError(f"{name}={loader!r}: it is a loader, or a number above 0.")
+            raise ValueError(f"{name}={loader!r} must be a loader, or a number above 0.")
         return int(loader)
     if not isinstance(loader, str | bytes):
         try:
@@ -24,7 +24,7 @@ def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
         except TypeError:  # a stream of data; PyTorch's loader of an iterable data set raises it, too
             if hasattr(loader, "__iter__") or not strict:
                 return None
-    raise TypeError(f"{name}={loader!r:.60}: it is a loader, or a number.")
+    raise TypeError(f"{name}={loader!r:.60} must be a loader, or a number.")
 
 
 class Sizes:

@@ -141,7 +141,7 @@ class Progress(ProgressObservables):
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):
-                raise TypeError(f"insert={insert!r:.60}: it is Inserting(evaluate, model, validation).")
+                raise TypeError(f"insert={insert!r:.60} must be Inserting(evaluate, model, validation).")
             insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
 

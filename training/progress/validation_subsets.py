@@ -52,9 +52,9 @@ class Inserting:
         if not len(data):
             raise ValueError("The validation set is empty: there is nothing of which a subset could be validated.")
         if not callable(evaluate):
-            raise TypeError(f"evaluate={evaluate!r:.60}: it is a function of a loader, which returns the metric.")
+            raise TypeError(f"evaluate={evaluate!r:.60} must be a function of a loader, which returns the metric.")
         if not hasattr(model, "modules") or not hasattr(model, "buffers"):
-            raise TypeError(f"model={model!r:.60}: it is the module that is validated.")
+            raise TypeError(f"model={model!r:.60} must be the module that is validated.")
         counts(accumulate=accumulate, processors=processors)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate = accumulate

@@ -123,7 +123,7 @@ class Chart:
         comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
         """
         if axis not in ("", "left", "right"):
-            raise ValueError(f"axis={axis!r:.80}: it is 'left' or 'right'.")
+            raise ValueError(f"axis={axis!r:.80} must be 'left' or 'right'.")
         y = (y,) if isinstance(y, str) else tuple(y)
         options = {"axis": axis, "color": color, "dash": dash, "name": name, "y": y, "chart": chart}
         with self.lock:

@@ -25,7 +25,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"metric={self.kind!r}: it is one of {', '.join(map(repr, KINDS))}.")
+            raise ValueError(f"metric={self.kind!r} must be one of {', '.join(map(repr, KINDS))}.")
 
     @property
     def larger_is_better(self) -> bool:

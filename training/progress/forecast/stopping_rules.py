@@ -63,17 +63,17 @@ class StopRule:
 
 def _positive(name: str, value: object, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name}={value!r}: it is a whole number of validations, {least} or more.")
+        raise ValueError(f"{name}={value!r} must be a whole number of validations, {least} or more.")
 
 
 def _number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ValueError(f"{name}={value!r}: it is a number, 0 or more.")
+        raise ValueError(f"{name}={value!r} must be a number, 0 or more.")
 
 
 def _metric(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}: it is a number, as validations yield it.")
+        raise ValueError(f"{name}={value!r} must be a number, as validations yield it.")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Patience(StopRule):
             if (value := getattr(self, name)) is not None:
                 _metric(name, value)
         if self.like not in ("keras", "lightning", "huggingface"):
-            raise ValueError(f"like={self.like!r}: it is 'keras', 'lightning' or 'huggingface'.")
+            raise ValueError(f"like={self.like!r} must be 'keras', 'lightning' or 'huggingface'.")
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""
