@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.values.torch_interop import is_tensor
-
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
@@ -49,13 +47,13 @@ def copied(value: Any) -> Any:
 
 def owned(value: Any) -> Any:
     """Return the same, its tensors and arrays in memory of their own: a view keeps all that it is a view of."""
-    return mapped(value, lambda leaf: _copied(leaf) if is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
+    return mapped(value, lambda leaf: _copied(leaf) if _is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
 
 
 def _copied(leaf: Any) -> Any:
     if isinstance(leaf, _PLAIN):
         return leaf
-    if is_tensor(leaf):
+    if _is_tensor(leaf):
         return leaf.clone()
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
@@ -69,7 +67,12 @@ def size(value: Any) -> int:
 
 def versions(value: Any) -> list[int]:
     """Return a number for each tensor that grows when it is changed in place."""
-    return [leaf._version for leaf in leaves(value) if is_tensor(leaf) and not leaf.is_inference()]
+    return [leaf._version for leaf in leaves(value) if _is_tensor(leaf) and not leaf.is_inference()]
+
+
+def _is_tensor(leaf: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(leaf, torch.Tensor)
 
 
 # ---------------------------------------------------------------- examples on their way from a worker
@@ -171,7 +174,7 @@ def _column(values: list[Any]) -> tuple[str, Any, Any]:
                 return "arrays", torch.from_numpy(np.stack(values)), None
             except TypeError:  # a type that torch has not
                 return "list", values, None
-    elif is_tensor(first) and all(_plain(v, first.dtype) for v in values):
+    elif _is_tensor(first) and all(_plain(v, first.dtype) for v in values):
         if len({v.shape for v in values}) == 1:
             with torch.no_grad():
                 return "tensors", torch.utils.data.default_collate(values), None
