@@ -1,6 +1,7 @@
 """What all tests rely on."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -26,6 +27,19 @@ LONGEST = "test_notebook.py", "test_tutorials.py", "test_demo.py", "test_top.py"
 def pytest_collection_modifyitems(items):
     """In the order of the names, but for those that take longest."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def pytest_collection_finish():
+    """Leave what is imported out of garbage collections: many tests ask for one, which looks at a million objects."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_out_what_other_files_leave():
+    """Leave what lives on after the tests of a file out of the collections of the next."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

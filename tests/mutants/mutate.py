@@ -97,17 +97,30 @@ _SILENT = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Delete)
 def faults(module: str, source: str) -> list[Fault]:
     """Every fault of a module, in the order of its lines."""
     tree = ast.parse(source)
-    found, named = [], Counter[str]()
+    found = []
+    for what, line, path, change in _places(tree):
+        changed = copy.deepcopy(tree)
+        _replace(changed, path, change)
+        found.append(Fault(module, line, what, ast.unparse(changed)))
+    return found
+
+
+def names(module: str, source: str) -> set[str]:
+    """How `allowed.txt` names the faults of a module."""
+    return {Fault(module, line, what, "").name for what, line, _, _ in _places(ast.parse(source))}
+
+
+def _places(tree: ast.AST) -> Iterator[tuple[str, int, Way, Callable[[ast.AST], ast.AST]]]:
+    """What can go wrong in a tree: its name, its line, the way to the node and what changes that."""
+    named = Counter[str]()
     for path, node, inside in _nodes(tree):
-        for what, change in _changes(node):
-            changed = copy.deepcopy(tree)
-            _replace(changed, path, change)
-            begun, before = (ast.unparse(each).partition("\n")[0][:100] for each in (inside, node))
+        changes = list(_changes(node))
+        begun, before = (ast.unparse(each).partition("\n")[0][:100] if changes else "" for each in (inside, node))
+        for what, change in changes:
             name = f"{before} → {what}" if begun == before else f"{begun}: {before} → {what}"
             named[name] += 1
             name += f" ({named[name]})" if named[name] > 1 else ""
-            found.append(Fault(module, getattr(node, "lineno", 0), name, ast.unparse(changed)))
-    return found
+            yield name, getattr(node, "lineno", 0), path, change
 
 
 def _nodes(tree: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
