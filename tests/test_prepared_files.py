@@ -323,6 +323,8 @@ def test_what_is_no_regular_file_does_not_keep_the_others_from_being_listed(good
     assert "unusable file" in said
     with pytest.raises(StoreError, match=r"Did you mean good\.looptap"):
         looptap.open("goo")
+    with pytest.raises(StoreError, match=r"No such file or directory\.$"):
+        looptap.open("bad")
 
 
 @pytest.mark.parametrize("make", ODD)

@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 import zmq
+import zmq.utils.z85
 from listening import bound
 
 from looptap.agent.io import authenticator
@@ -191,6 +192,22 @@ def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
     friend = wire.dial()
     friend.send(b"hello")
     assert friend.recv() == b"hello"
+
+
+def test_each_handshake_is_counted_once():
+    keys = RoleKeys.fresh("operator").client
+    doorman = authenticator.Authenticator()
+    assert (doorman.admitted, doorman.refused) == (0, 0)
+    with zmq.Context() as context, doorman.open(context), context.socket(zmq.REQ) as asker:
+        asker.rcvtimeo, asker.linger = 60_000, 0
+        asker.connect(authenticator.ENDPOINT)
+        for admitted, refused in ((0, 1), (1, 1)):
+            key = zmq.utils.z85.decode(keys.public)
+            asker.send_multipart([b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", key])
+            doorman.answer()
+            asker.recv_multipart()
+            assert (doorman.admitted, doorman.refused) == (admitted, refused)
+            doorman.admit(keys.public, "operator")
 
 
 # ---------------------------------------------------------------- roles
