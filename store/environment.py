@@ -1,4 +1,4 @@
-"""What a stored run says of the process that it is of: machine, versions, git commit."""
+"""The environment of a run as its file keeps it: machine, versions, git commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a stored run, one branch of looptap's tree.
+"""The errors of a stored run.
 
 LooptapError
 └── StoreError            a file that is no stored run, cannot be read, or does not have what is asked for

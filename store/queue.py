@@ -1,4 +1,4 @@
-"""What waits to be written, and how items are inserted: many with one statement."""
+"""The jobs of the writer, and their SQL: many items with one statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that a file has of a run: a list that is saved as YAML, and done again in another run."""
+"""The recorded commands of a run: a list that is saved as YAML and replayed in another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay does: the commands of a file that people write, or those of a stored run."""
+"""The commands of a replay: from a YAML file, or from a stored run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`StoredRun`: a run as its file tells it, also while the run is still writing."""
+"""`StoredRun`: a run read from its file, also while it is still being written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
 class StoredRun:
-    """A run that was stored: its streams, its commands, its facts; made by `looptap.open`.
+    """A stored run: its streams, commands and metadata; made by `looptap.open`.
 
     `state` is live while the run is being written, else ended, and `reason` says why. A live one is followed: new
     values come by themselves. All methods may be called from any thread. It is closed with `close`, as a context

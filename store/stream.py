@@ -33,7 +33,7 @@ class Declared(NamedTuple):
 
 
 class Kept(Stream):
-    """A stream of a file, which can be taken elsewhere."""
+    """A stream of a file, which can be exported."""
 
     def to_csv(self, path: str | Path) -> int:
         """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""

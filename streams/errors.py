@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class LooptapError(Exception):
-    """Anything that looptap reports; catch this to catch all of it."""
+    """Base of all errors of looptap."""
 
 
 class QueryError(LooptapError):
@@ -57,7 +57,7 @@ class StreamTimeout(LooptapError, TimeoutError):
 
 
 class ControlError(LooptapError, ValueError):
-    """A change that a control does not admit: an unknown name, a wrong type, a value out of range, a wrong moment."""
+    """A change that a control refuses: an unknown name, a wrong type, a value out of range, a wrong moment."""
 
 
 class ControlConflict(ControlError):

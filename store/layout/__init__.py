@@ -1,1 +1,1 @@
-"""Where the file of a run lies, and its tables and columns."""
+"""The path of the file of a run, its tables and columns."""

@@ -35,7 +35,7 @@ _BESIDE = ("-journal", "-wal", "-shm")
 
 
 class _Steps:
-    """What a query has left; SQLite, which holds on to it, must not hold the database."""
+    """The steps that a query has left; SQLite refers to this object, which must not refer to the database."""
 
     left = 0
 

@@ -1,4 +1,4 @@
-"""Where the file of a run lies, and whether that is on a disk of this machine."""
+"""The path of the file of a run, and whether it is on a disk of this machine."""
 
 from __future__ import annotations
 

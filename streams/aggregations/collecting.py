@@ -19,7 +19,7 @@ from looptap.streams.values.sizing import DEFAULT_BOUNDS, MISSING, Bounds, as_ke
 
 
 class Collector(Stateful):
-    """What the collecting reducers share: how much is held, and what is said when it is too much."""
+    """Base of the reducers that keep items: counts their bytes, and gives up at a bound."""
 
     __slots__ = ("_bounds", "_bytes", "_items", "_max_bytes", "_max_items", "_passed")
     name: ClassVar[str] = "list"

@@ -1,4 +1,4 @@
-"""Reducers of the shape of many numbers: median quantile histogram.
+"""Reducers of the distribution of many numbers: median quantile histogram.
 
 Exact while the numbers are few, then a sketch that states its error: ``error()`` is 0.0 while exact.
 """

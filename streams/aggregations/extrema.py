@@ -20,7 +20,7 @@ from looptap.streams.values.torch_interop import on_device
 
 
 class ScalarReducer(Stateful):
-    """What the reducers of this module share: they merge, and hold nothing but one value."""
+    """Base of the reducers that hold one value and can be merged."""
 
     __slots__ = ()
     mergeable = True
@@ -32,7 +32,7 @@ class ScalarReducer(Stateful):
 
 
 class Length(ScalarReducer):
-    """``len``: counts the items and looks at none."""
+    """``len``: counts the items without reading them."""
 
     __slots__ = ("_n",)
     kept = ("_n",)
@@ -54,7 +54,7 @@ class Length(ScalarReducer):
 
 
 class AnyTrue(ScalarReducer):
-    """``any``: an item's truth is asked for until one is true."""
+    """``any``: tests items until one is true."""
 
     __slots__ = ("_found",)
     kept = ("_found",)
@@ -77,7 +77,7 @@ class AnyTrue(ScalarReducer):
 
 
 class AllTrue(ScalarReducer):
-    """``all``: an item's truth is asked for until one is false."""
+    """``all``: tests items until one is false."""
 
     __slots__ = ("_kept",)
     kept = ("_kept",)

@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Reducer(Protocol):
-    """What is made of a window's items, in one pass."""
+    """Aggregates the items of a window, in one pass."""
 
     mergeable: bool
     """Whether ``merge`` works."""

@@ -1,4 +1,4 @@
-"""Two summaries of many numbers in bounded memory, each with a proven bound of its error.
+"""Two sketches of many numbers in bounded memory, each with a proven error bound.
 
 ``QuantileSketch`` (for ``median`` and ``quantile``) is exact for up to 4096 numbers. Beyond, full buffers are
 sorted and every second number is kept with twice the weight (Manku, Rajagopalan and Lindsay 1998),
@@ -30,7 +30,7 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class QuantileSketch(Stateful):
-    """Numbers, of which it can tell any quantile and by how much that may be wrong."""
+    """Estimates any quantile of the numbers added, and bounds the error."""
 
     __slots__ = ("_buffer", "_levels", "_nan", "_over", "_steps", "_under", "highest", "lowest", "n")
     kept = ("_buffer", "_levels", "_steps", "_over", "_under", "_nan", "lowest", "highest", "n")

@@ -1,4 +1,4 @@
-"""Which queries are arithmetic: they need no more of an event than a few numbers, and here is how to copy these.
+"""Finds queries that are arithmetic on a few numbers of an event, and copies these numbers.
 
 To arithmetic a scalar tensor of the CPU is the Python number in it.
 """

@@ -101,7 +101,7 @@ def check(pipeline: Pipeline) -> None:
 
 
 class RankMerger:
-    """A reducing query where the states of its parts come together, from ranks or from other mergers.
+    """Merges the states of a reducing query, from ranks or from other mergers.
 
     ``functions`` are names that only the job knows: what is called at each event is called there.
 

@@ -24,7 +24,7 @@ Output = tuple[int, Any]
 
 
 class Latest:
-    """A place for the newest value of an observable of another event type."""
+    """The newest value of an observable of another event type."""
 
     def __init__(self, event: str, name: str) -> None:
         self.event, self.name, self.value = event, name, None
@@ -37,7 +37,7 @@ class Latest:
 
 
 class Pipeline:
-    """What mapped and reducing pipelines share; ``every`` and ``throttle`` live here.
+    """Base of mapped and reducing pipelines: ``every`` and ``throttle``.
 
     ``errors`` are formatted tracebacks' sources: outputs flagged ERROR carry text. ``skipped`` counts the values
     that ``throttle`` held back.

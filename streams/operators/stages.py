@@ -1,4 +1,4 @@
-"""What happens to the items of a per-event sequence on their way: chained, folded, copied, collected."""
+"""Stages between a per-event sequence and its reducer: chain, fold, copy, collect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries leave the loop alone whatever happens: pure operations on what is plain at the event.
+"""Finds queries that cannot affect the loop: pure operations on plain values of the event.
 
 The tree says whether every operation is known not to draw, write or keep anything, given plain values, and which
 observables it reads, as far down as attributes and constant subscripts go. Whether these are plain is looked at
@@ -50,7 +50,7 @@ DATA, EVENTS, LATEST = "data", "events", "latest"
 
 
 class ObservablePath(NamedTuple):
-    """What stands below an observable: attributes by name, items by key in a tuple of one."""
+    """A path below an observable: attributes by name, items by key in a tuple of one."""
 
     root: str
     steps: tuple[str | tuple[Any], ...] = ()
@@ -65,7 +65,7 @@ Need: TypeAlias = "tuple[ObservablePath, Callable[[Any], bool]]"
 
 
 class Sight:
-    """What a harmless query reads of its event: it is harmless where all of that is `plain`."""
+    """The paths that a query reads of its event: it is harmless where all of them are `plain`."""
 
     __slots__ = ("needs", "roots")
 

@@ -1,4 +1,4 @@
-"""What a reducing query aggregates over: the host's group, a number of events, a time, or a sliding range."""
+"""The windows of a reducing query: the host's group, a number of events, a duration, or a sliding range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounded buffer behind a stream: numbered items in columns, the oldest forgotten first.
+"""The bounded buffer behind a stream: numbered items in columns, the oldest dropped first.
 
 Items arrive as a `Batch` and stay columnar; `Record` objects are built only when they are asked for.
 A buffer is not thread-safe: its stream holds a lock around it.

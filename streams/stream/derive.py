@@ -124,7 +124,7 @@ class Derivation:
 
 
 class _Outputs:
-    """What one batch of the source brings, in columns."""
+    """The outputs for one batch of the source, in columns."""
 
     def __init__(self, rank: int, clock: float) -> None:
         self.rank, self.clock = rank, clock

@@ -1,4 +1,4 @@
-"""Data echoing: a slow pipeline's items are used several times, as often as is worth it, and that can be turned.
+"""Data echoing: uses the items of a slow pipeline several times, by a factor that can be changed.
 
 >>> from looptap.training.echoing import Echo
 >>> list(Echo(["ab", "cd"], factor=2))

@@ -1,4 +1,4 @@
-"""How long each stage takes, what echoing can gain from that, and the factor that keeps the consumer just fed."""
+"""Measures the stages of the pipeline, and finds the echo factor that keeps the consumer just fed."""
 
 from __future__ import annotations
 

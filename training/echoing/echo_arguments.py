@@ -1,4 +1,4 @@
-"""What may be set of an echoed loader, and a sentence for everything else."""
+"""The arguments and controls of `Echo`, checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be seen of an `Echo`: the observables that a query or a chart reads."""
+"""The observables of an `Echo`, which a query or a chart reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from looptap.training.noted import Noted
 
 
 class EchoObservables(Noted):
-    """The part of an `Echo` that is read. Each is a number or a text of now."""
+    """The part of an `Echo` that clients read: current numbers and texts."""
 
     _meter: StageMeter
     factor: float

@@ -1,4 +1,4 @@
-"""The way of an item: from a fresh batch, through the buffer, as often as the factor says, into a batch of the loop."""
+"""Moves items from fresh batches through the buffer, as often as the factor says, into batches of the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # names in checkpoints, too
 
 
 class Flow(EchoObservables):
-    """The part of an `Echo` that moves items; what is wanted, and when, is decided by the other."""
+    """The part of an `Echo` that moves items; `Echo` decides what is wanted, and when."""
 
     loader: Any
     buffer: int

@@ -1,4 +1,4 @@
-"""What a loader yields, taken apart: tuples, lists and dicts with tensors, arrays and anything else as leaves."""
+"""Batches as trees: tuples, lists and dicts with tensors, arrays and anything else as leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The global random numbers: kept as they are while something draws from them, and seeded for it meanwhile."""
+"""The global random states: put back after something has drawn from them, and seeded for it meanwhile."""
 
 from __future__ import annotations
 

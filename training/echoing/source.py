@@ -1,4 +1,4 @@
-"""Where fresh data comes from: a loader like the host's that gets each batch as a ticket, so that it can be resumed."""
+"""Sources of fresh data: a loader like the host's that gets each batch as a ticket, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[int, int, int]
 
 
 class Copies:
-    """How often an example is copied where it is read: as the factor says, which is 1 where that is not the place."""
+    """Draws how often an example is copied where it is read; the factor is 1 where it is copied elsewhere."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator, self.factor = generator, 1.0

@@ -1,4 +1,4 @@
-"""What runs where the loader reads, in its workers or in the main process: read, copy, augment, collate; timed."""
+"""The stages that run where the loader reads, in workers or the main process: read, copy, augment, collate; timed."""
 
 from __future__ import annotations
 

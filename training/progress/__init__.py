@@ -1,4 +1,4 @@
-"""When a training loop will be done: counters, speeds, rules of early stopping, and forecasts of where they stop it.
+"""Estimates when a training loop will be done: counters, speeds, early-stopping rules and forecasts.
 
 >>> from looptap.training.progress import Patience, Progress
 >>> Progress(100, epochs=20, rule=Patience(5)).fraction

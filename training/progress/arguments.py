@@ -1,4 +1,4 @@
-"""What a host hands to `Progress`, checked."""
+"""The arguments of `Progress`, checked."""
 
 from __future__ import annotations
 

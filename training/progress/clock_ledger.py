@@ -1,4 +1,4 @@
-"""Whose time is it? Each second of a run is booked to training, validation or neither, beside the instances handled.
+"""Books each second of a run to training, validation or neither, with the instances handled.
 
 Rates are instances per booked second over the last while. Whole cycles are averaged, so a burst of batches that
 workers have prepared in advance does not look like speed.

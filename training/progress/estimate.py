@@ -1,4 +1,4 @@
-"""When will it be done? What remains of the plan, divided by how fast it goes, with what is not sure of either."""
+"""Estimates the remaining time: what remains of the plan, divided by the speed, with the uncertainty of both."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Estimate(NamedTuple):
 
 
 class Estimator:
-    """The errors of a run so far, and what follows from them: where it stops, and when.
+    """Estimates from the validations so far where a run stops, and when.
 
     ``forecast`` is "ensemble", "former" or "none" (no early stopping), ``speed`` is "ledger", "paper" or "former".
     """

@@ -1,4 +1,4 @@
-"""What a loader tells of itself: how many batches it has, of how many instances, and how many wait in its workers."""
+"""The size of a loader: batches, instances in each, and batches that its workers have ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be seen of a `Progress`: the observables that a query, a bar or a chart reads."""
+"""The observables of a `Progress`, which a query, a bar or a chart reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRACTION_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it 
 
 
 class ProgressObservables(Noted, LoopObserver):
-    """The part of a `Progress` that clients see, and that sees what they do to the loop."""
+    """The part of a `Progress` that clients read, and that learns of their commands and pauses."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self._ledger, self._insert, self._watch = ledger, insert, SpeedWatch()

@@ -1,4 +1,4 @@
-"""How much is to be done: instances of training and validation up to a point of stopping."""
+"""The work of a run: instances of training and validation up to a stopping point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Progress`: three lines in a training loop, and it tells when the loop will be done, early stopping included."""
+"""`Progress`: estimates when a training loop will be done, early stopping included, from three lines in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FORECAST_PACE_FACTOR = 1000  # times as long as the last forecast took passes b
 
 
 class Progress(ProgressObservables):
-    """When a training loop will be done.
+    """Estimates when a training loop will be done.
 
     ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
     A run ends after ``epochs``, ``max_steps`` steps of the optimizer, each of ``accumulate`` batches, ``budget``

@@ -1,4 +1,4 @@
-"""How fast is it? Two answers by name: rates of the ledger, and the window of the paper, which counts what it sees."""
+"""The speed by the method of the paper, a window of ten seconds, and by the former method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast is it after a change? What the change states, what was measured since, and how sure both are."""
+"""The speed after a change: what the change states, what was measured since, and the uncertainty of both."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SpeedChange:
 
 
 class SpeedWatch:
-    """Sees that a loader became longer or shorter (its echo factor was turned), or that a command was carried out."""
+    """Detects that a loader became longer or shorter (its echo factor was changed), or that a command was done."""
 
     def __init__(self) -> None:
         self._loader: Any = None

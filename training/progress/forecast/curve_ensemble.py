@@ -1,4 +1,4 @@
-"""Where will it stop? A Bayesian ensemble of learning curves, each linear given its shape, and paths drawn from it.
+"""Forecasts the stop by a Bayesian ensemble of learning curves, each linear given its shape, and paths drawn from it.
 
 A curve is ``y(x) = c + a phi(u(x)) + t tail(u(x)) - sum_m d_m h_m(x) + noise``: a shape ``phi`` that falls from 1
 to 0, a slow or rising tail, and a step for each drop of the learning rate. ``x`` counts raw points of validation;

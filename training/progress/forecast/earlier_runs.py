@@ -1,4 +1,4 @@
-"""What earlier runs of a job teach about the next: how their curves fell."""
+"""The learning curves of earlier runs of a job, as a prior for the next."""
 
 from __future__ import annotations
 

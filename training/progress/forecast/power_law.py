@@ -1,4 +1,4 @@
-"""Where will it stop? The former method: one inverse power law, fitted to the errors seen, and its simulated future.
+"""Forecasts the stop by the former method: one inverse power law, fitted to the errors, and its simulated future.
 
 Source: Dong & Luo, progress estimation for deep learning with early stopping (2022), as reconstructed in METHODS 1.4.
 """
