@@ -29,7 +29,7 @@ from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.replies import AgentStats, StackReport, StreamInfo
+from looptap.protocol.replies import AgentStats, CommandRecord, StackReport, StreamInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as_window
 from looptap.streams.stream.feed import LIVE
@@ -343,8 +343,12 @@ class Run:
         """
         return self._control.commands()
 
-    def commands_soon(self) -> Future[Any]:
-        """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
+    def command_records(self) -> list[CommandRecord]:
+        """The same as `commands`, as structs. Raises NoAnswer after 5 s."""
+        return self._control.records()
+
+    def commands_soon(self) -> Future[list[CommandRecord]]:
+        """Ask for `command_records` without waiting: the future holds them once the agent has answered."""
         return self._control.commands_soon()
 
     @property

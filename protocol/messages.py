@@ -127,7 +127,7 @@ class Grant(Request[None], tag="grant", frozen=True):
     budget: float | None = None
 
 
-class Call(Request[Any], tag="call", frozen=True):
+class Call(Request[r.CommandReply], tag="call", frozen=True):
     """Run ``code`` once on the training thread at the next event ``on``; ``id`` never runs twice."""
 
     id: str
@@ -137,7 +137,7 @@ class Call(Request[Any], tag="call", frozen=True):
     ranks: int = 0
 
 
-class Command(Request[Any], tag="command", frozen=True):
+class Command(Request[r.CommandReply], tag="command", frozen=True):
     """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
@@ -156,7 +156,7 @@ class Command(Request[Any], tag="command", frozen=True):
     ranks: int = 0
 
 
-class Agree(Request[Any], tag="agree", frozen=True):
+class Agree(Request[r.CommandReply], tag="agree", frozen=True):
     """Have the prepared command ``id`` done at event ``number``, on all its ranks or none; answered with its outcome.
 
     A `Call` or `Command` with ``ranks`` is only prepared, and answered with the ``number`` of the newest event of its
@@ -179,11 +179,11 @@ class GetControls(Request[r.ControlReport], tag="get controls", frozen=True):
     """Ask what can be set and done in the job."""
 
 
-class GetCommands(Request[Any], tag="get commands", frozen=True):
+class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen=True):
     """Ask for the records of the newest commands."""
 
 
-class GetShares(Request[r.Shares], tag="get shares", frozen=True):
+class GetShares(Request[r.Listed[r.ShareInfo]], tag="get shares", frozen=True):
     """Ask for the shares that have not ended."""
 
 
@@ -191,7 +191,7 @@ class GetClock(Request[float], tag="get clock", frozen=True):
     """Ask what the monotonic clock of the agent's host shows, in seconds."""
 
 
-class GetStreams(Request[r.Streams], tag="get streams", frozen=True):
+class GetStreams(Request[r.Listed[r.StreamInfo]], tag="get streams", frozen=True):
     """Ask for the declared streams that this client may read."""
 
 
@@ -233,7 +233,7 @@ class CreateShare(Request[r.NewShare], tag="share", frozen=True):
     only: bool = False
 
 
-class Revoke(Request[r.EndedShares], tag="revoke", frozen=True):
+class Revoke(Request[r.Listed[str]], tag="revoke", frozen=True):
     """End the share ``share`` at once, or all of them if it is empty."""
 
     share: str = ""

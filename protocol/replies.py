@@ -23,7 +23,7 @@ MAX_VALUE_NUMBER = 1 << 62
 
 _Entry = TypeVar("_Entry")
 _Few = msgspec.Meta(max_length=MAX_ENTRIES)
-_List: TypeAlias = Annotated[list[_Entry], _Few]
+Listed: TypeAlias = Annotated[list[_Entry], _Few]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_NUMBER)]
 _Texts: TypeAlias = Annotated[tuple[str, ...], _Few]
 _ByName: TypeAlias = Annotated[dict[str, _Entry], _Few]
@@ -88,9 +88,6 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
     def cost(self) -> Cost:
         """Cost of the query, which runs once for all readers."""
         return Cost(self.nanoseconds_per_event, self.share_of_time)
-
-
-Streams: TypeAlias = Annotated[list[StreamInfo], _Few]
 
 
 class DeclaredSource(Reply, frozen=True):
@@ -200,9 +197,6 @@ class ShareInfo(Reply, frozen=True, kw_only=True):
     """Names of the viewers who are attached by it."""
 
 
-Shares: TypeAlias = Annotated[list[ShareInfo], _Few]
-
-
 class NewShare(Reply, frozen=True):
     """A share that was just made, with its connection file, which holds the key."""
 
@@ -211,10 +205,6 @@ class NewShare(Reply, frozen=True):
 
     def __repr__(self) -> str:
         return f"NewShare({self.info!r})"
-
-
-EndedShares: TypeAlias = Annotated[list[str], _Few]
-"""The ids of the shares that were ended."""
 
 
 # ---------------------------------------------------------------- the agent itself
@@ -290,7 +280,7 @@ class RecordingStats(Reply, frozen=True, kw_only=True):
     """Longest wait for the disk, in seconds."""
     seconds: float
     """CPU time of the thread that writes."""
-    streams: _List[RecordedStreamStats]
+    streams: Listed[RecordedStreamStats]
 
 
 class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,12 +290,12 @@ class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
     events: _ByName[int]
     idle: float
     ages: _ByName[float]
-    inside: _List[LongEvaluation]
-    clients: _List[ClientStats]
+    inside: Listed[LongEvaluation]
+    clients: Listed[ClientStats]
     shares: int
-    queries: _List[SubscriptionStats]
-    streams: Streams
-    readers: _List[SubscriptionStats]
+    queries: Listed[SubscriptionStats]
+    streams: Listed[StreamInfo]
+    readers: Listed[SubscriptionStats]
     history_bytes: int
     history_peak: int
     outbox_bytes: int
@@ -314,7 +304,7 @@ class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
     withheld: int
     refused_messages: int
     events_in_cuda_graphs: int
-    lineage: _List[str] = []
+    lineage: Listed[str] = []
     """Ids of the runs that this one resumes, the oldest first; like the next three, only of a run that resumes one."""
     resumed_from: str | None = None
     resumed_at: _ByName[int] = {}
@@ -348,12 +338,12 @@ class EventActivity(Reply, frozen=True):
 class StackReport(Reply, frozen=True):
     """Where each thread of the job is, and whether its loop moves."""
 
-    threads: _List[ThreadStack]
+    threads: Listed[ThreadStack]
     events: _ByName[EventActivity]
     paused: float
     age: float
     """Seconds since the agent began."""
-    inside: _List[LongEvaluation]
+    inside: Listed[LongEvaluation]
 
 
 # ---------------------------------------------------------------- commands
@@ -362,7 +352,7 @@ PENDING = "pending"
 """The outcome of a command that waits for its event."""
 
 
-class CommandRecord(Reply, frozen=True, kw_only=True):
+class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only=True):
     """What is known of a command: what was asked, by whom, and what became of it."""
 
     id: str
@@ -394,3 +384,13 @@ class CommandRecord(Reply, frozen=True, kw_only=True):
     error: str = ""
     traceback: str = ""
     note: str = ""
+
+
+class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True):
+    """A command that waits for its ranks to agree, and the ``number`` of this rank's newest event of type ``on``."""
+
+    on: str
+    number: _Number
+
+
+CommandReply: TypeAlias = CommandRecord | Preparation

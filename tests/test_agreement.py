@@ -125,7 +125,7 @@ class Ranks:
             asked.append(
                 run.session.requests.send(m.Command(run.session.requests.number(), id, "set", "a", raw, ranks=2))
             )
-        return [one.result(5)["number"] for one in asked]
+        return [one.result(5).number for one in asked]
 
     def agree(self, id, number, ranks=(0, 1)):
         """Name the event; the futures of what comes of it."""
@@ -162,7 +162,7 @@ def test_both_do_it_at_the_event_that_was_named(both):
     assert both.values == [{"a": 0}, {"a": 0}]
     both.emit(1, 1)
     assert both.values == [{"a": 1}, {"a": 1}]
-    assert [one.result(5)["number"] for one in outcomes] == [5, 5]
+    assert [one.result(5).number for one in outcomes] == [5, 5]
     assert [run.outcome("x").number for run in both.runs] == [5, 5]
 
 
@@ -181,7 +181,7 @@ def test_no_rank_does_what_one_had_passed_and_nobody_waits_long(both):
     assert both.prepare("x", 2) == [5, 7]  # and another event will do
     outcomes = both.agree("x", 9)
     both.emit(4, 2)
-    assert [one.result(5)["new"] for one in outcomes] == [2, 2]
+    assert [one.result(5).new for one in outcomes] == [2, 2]
     found = [v.outcome.split(":")[0] for v in both.runs[0].stream("commands").values]
     assert found == ["refused", "done"]
 
@@ -274,7 +274,7 @@ def test_two_commands_for_one_event_are_done_in_one_order(both):
     both.prepare("y", 2)
     outcomes = [*both.agree("y", 3, (0,)), *both.agree("x", 3), *both.agree("y", 3, (1,))]
     both.emit(2, 2)
-    assert [one.result(5)["outcome"] for one in outcomes] == ["done"] * 4
+    assert [one.result(5).outcome for one in outcomes] == ["done"] * 4
     assert both.values == [{"a": 2}, {"a": 2}]
 
 
@@ -287,7 +287,7 @@ def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
         both.prepare(f"x{count}")
         outcomes = both.agree(f"x{count}", count + 1)
         both.emit(1, 1)
-        assert [one.result(5)["outcome"] for one in outcomes] == ["done", "done"]
+        assert [one.result(5).outcome for one in outcomes] == ["done", "done"]
     assert both.store.num_keys() <= 4
 
 

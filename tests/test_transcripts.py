@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -212,6 +213,11 @@ def heard(frame):
     agent.memory.service.receive(b"stranger", OPERATOR, frame)
     (answer,) = map(decode_from_agent, said)
     return answer
+
+
+def test_every_request_says_what_its_reply_is():
+    assert set(m.REPLIES) == {kind for kind in get_args(m.FromClient) if issubclass(kind, m.Request)}
+    assert Any not in m.REPLIES.values()
 
 
 def test_a_hello_of_a_greater_minor_with_fields_unknown_is_welcome():

@@ -42,8 +42,6 @@ class Requester(NamedTuple):
 
     peer: bytes
     request: int
-    whole: bool = True
-    """True for the record, False for the result alone."""
     anyhow: bool = False
     """True for the record of a command that failed, too; else its error is the answer."""
 
@@ -182,8 +180,8 @@ class LoopCommand:
             return m.Failed(requester.request, self.kind, self.error, self._traceback)
         try:
             value = self.value.resolve() if type(self.value) is Pending else self.value
-            told = msgspec.structs.replace(self.record, result=value) if requester.whole else value
-            return m.Done(requester.request, msgspec.Raw(pack(told)))
+            record = msgspec.structs.replace(self.record, result=value)
+            return m.Done(requester.request, msgspec.Raw(pack(record)))
         except Exception as error:
             return m.Failed(requester.request, type(error).__name__, str(error))
 

@@ -16,7 +16,7 @@ from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack
 from looptap.protocol.limits import Limits
-from looptap.protocol.replies import CommandRecord
+from looptap.protocol.replies import CommandRecord, Preparation
 from looptap.streams.errors import CommandCancelled, ControlError, LooptapError
 from looptap.streams.events import Event
 
@@ -36,12 +36,11 @@ class CommandService:
         self.commands = CommandLog(limits.commands_per_second)
         self.agreement = RankConsensus(self.commands, queries, taps, limits.agreement)
 
-    def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> dict[str, Any] | None:
+    def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> Preparation | None:
         """Do what a client asks for. Return the answer; None if the outcome is reported later. Raises LooptapError."""
         match message:
             case m.Call():
-                asker = Requester(peer, message.request, bool(message.ranks))
-                return self._call(client[:_MAX_NAME_CHARACTERS], message, asker)
+                return self._call(client[:_MAX_NAME_CHARACTERS], message, Requester(peer, message.request))
             case m.Command():
                 return self._command(client[:_MAX_NAME_CHARACTERS], message, Requester(peer, message.request))
             case m.Agree():
@@ -83,7 +82,7 @@ class CommandService:
 
     # ------------------------------------------------------------ by message
 
-    def _call(self, client: str, call: m.Call, asker: Requester) -> dict[str, Any] | None:
+    def _call(self, client: str, call: m.Call, asker: Requester) -> Preparation | None:
         """Have code run at the next event."""
         if self.commands.known(call.id, asker, again=bool(call.ranks)):
             return None
@@ -95,7 +94,7 @@ class CommandService:
         self.commands.count()
         return self._schedule(command, asker)
 
-    def _command(self, client: str, message: m.Command, asker: Requester) -> dict[str, Any] | None:
+    def _command(self, client: str, message: m.Command, asker: Requester) -> Preparation | None:
         """Have a command done at the next event that suits it."""
         if message.what == "cancel":
             self._cancel(client, message.id)
@@ -123,7 +122,7 @@ class CommandService:
             raise
         return self._schedule(command, asker)
 
-    def _schedule(self, command: LoopCommand, asker: Requester) -> dict[str, Any] | None:
+    def _schedule(self, command: LoopCommand, asker: Requester) -> Preparation | None:
         try:
             if command.record.agreed:
                 return self.agreement.prepare(command, asker)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from queue import Empty
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from looptap.agent.control.command import LoopCommand, Requester
 from looptap.agent.control.command_log import CommandLog
@@ -20,6 +20,7 @@ from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
+from looptap.protocol.replies import Preparation
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
 
@@ -63,7 +64,7 @@ class RankConsensus:
         self._prepared: dict[str, Prepared] = {}
         self._due: dict[str, EventSchedule] = {}
 
-    def prepare(self, command: LoopCommand, asker: Requester) -> dict[str, Any]:
+    def prepare(self, command: LoopCommand, asker: Requester) -> Preparation:
         """Keep a command until its event is named; return how far this rank is.
 
         Raises ControlError where ranks cannot agree, LimitReached.
@@ -87,7 +88,7 @@ class RankConsensus:
         self._prepared[record.id] = Prepared(command, asker.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
         return self._position(record.on)
 
-    def agree(self, message: m.Agree, asker: Requester) -> dict[str, Any] | None:
+    def agree(self, message: m.Agree, asker: Requester) -> Preparation | None:
         """Name the event of a prepared command: None, the outcome follows. Or drop it, or return how far this rank is.
 
         Raises ControlError.
@@ -151,8 +152,8 @@ class RankConsensus:
         for id in [id for id, one in self._prepared.items() if one.until < now]:
             del self._prepared[id]
 
-    def _position(self, on: str) -> dict[str, Any]:
-        return {"prepared": on, "number": self._taps.counts().get(on, 0)}
+    def _position(self, on: str) -> Preparation:
+        return Preparation(on, self._taps.counts().get(on, 0))
 
     def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
         """Count this rank in for a command, and wait for the decision of all. Loop thread.

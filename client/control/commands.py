@@ -17,7 +17,8 @@ from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
-from looptap.protocol.errors import NoAnswer
+from looptap.protocol.errors import MessageError, NoAnswer
+from looptap.protocol.replies import CommandRecord, CommandReply
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"
@@ -32,10 +33,6 @@ class CommandPending(NoAnswer, TimeoutError):
     def __init__(self, text: str, id: str) -> None:
         super().__init__(text)
         self.id = id
-
-
-class RankReports(dict[int, Any]):
-    """What each of several ranks tells of a command."""
 
 
 class ControlClient:
@@ -61,16 +58,15 @@ class ControlClient:
 
     def commands(self) -> Records:
         """The newest 1,000 commands of all clients. Raises NoAnswer after 5 s."""
-        return self._records(self._session.inquire(m.GetCommands, "The question for the commands", 5.0))
+        return Records.of(self.records(), self._session.info.id)
 
-    def commands_soon(self) -> Future[Any]:
-        """Ask for `commands` without waiting: the future holds a list of dicts once the agent has answered."""
+    def records(self) -> list[CommandRecord]:
+        """The same as `commands`, as structs. Raises NoAnswer after 5 s."""
+        return self._session.inquire(m.GetCommands, "The question for the commands", 5.0)
+
+    def commands_soon(self) -> Future[list[CommandRecord]]:
+        """Ask for `records` without waiting: the future holds them once the agent has answered."""
         return self._session.requests.send(m.GetCommands(self._session.requests.number()))
-
-    def _records(self, found: list[Any]) -> Records:
-        records = Records(record for record in found if isinstance(record, dict))
-        records.run = self._session.info.id
-        return records
 
     def set(
         self,
@@ -184,7 +180,9 @@ class ControlClient:
             return m.Call(session.requests.number(), id, code, on, checkpoint, count)
 
         found = self._have_done(message, id, timeout, on, "code", ranks)
-        return {rank: told.get("result") for rank, told in found.items()} if isinstance(found, RankReports) else found
+        if isinstance(found, CommandRecord):
+            return found.result
+        return {rank: record.result for rank, record in found.items()}
 
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
         """What came of an earlier command, which does not run again; raises what that raised.
@@ -226,21 +224,21 @@ class ControlClient:
         def message(session: Session, count: int) -> m.Command:
             return m.Command(session.requests.number(), id, what, name, packed, on, ranks=count, **how)
 
-        told = self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks)
-        return self._seen(told)
+        return self._seen(self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks))
 
-    def _seen(self, told: Any) -> Outcome:
-        """The outcome that was told; a change of one's own is one that was looked at."""
-        done = Outcome.of_ranks(told) if isinstance(told, RankReports) else Outcome.of(told)
+    def _seen(self, found: CommandRecord | dict[int, CommandRecord]) -> Outcome:
+        """Return the outcome; a change of one's own is one that was looked at."""
+        done = Outcome.of(found) if isinstance(found, CommandRecord) else Outcome.of_ranks(found)
         seen = self.controls.seen
-        if done.name in seen and isinstance(done.version, int):
+        if done.name in seen and done.version is not None:
             seen[done.name] = max(seen[done.name], done.version)
         return done
 
     def _have_done(
-        self, message: Callable[[Any, int], Any], id: str, timeout: float, on: str, what: str, ranks: Which
-    ) -> Any:
-        """What came of a command on the one rank that it is for, or of each of several, as `RankReports`."""
+        self, message: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float, on: str, what: str,
+        ranks: Which,
+    ) -> CommandRecord | dict[int, CommandRecord]:  # fmt: skip
+        """Return the record of a command for one rank, or those of several by rank."""
         sessions = meant(self._session, self._ranks, ranks)
         try:
             if len(sessions) == 1:
@@ -252,13 +250,13 @@ class ControlClient:
             raise
         if all(type(told) is NoAnswer for told in found.values()):
             raise _pending(self._session, timeout, on, id, what) from None
-        return RankReports(judged(found))
+        return judged(found)
 
     def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
         """Have something done, or told, by each rank for itself, without waiting for the loop."""
         id = id or os.urandom(16).hex()
 
-        def one(session: Session) -> Any:
+        def one(session: Session) -> CommandRecord:
             answer = session.requests.send(m.Command(session.requests.number(), id, what))
             return _awaited(session, answer, timeout, "", id, what)
 
@@ -266,23 +264,29 @@ class ControlClient:
             return self._seen(one(self._session))
         found = self._ranks.each(lambda run: one(run.session))
         known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
-        off = {r: told for r, told in known.items() if isinstance(told, dict) and told.get("outcome") == "cancelled"}
+        done = {rank: told for rank, told in known.items() if isinstance(told, CommandRecord)}
+        off = {rank: record for rank, record in done.items() if record.outcome == "cancelled"}
         if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
-            return self._seen(RankReports(off))
+            return self._seen(off)
         pending = [told for told in known.values() if isinstance(told, CommandPending)]
         if pending and len(pending) == len(known):
             raise pending[0]
-        return self._seen(RankReports(judged(known or found)))
+        return self._seen(judged(known or found))
 
 
-def _awaited(session: Session, answer: Any, timeout: float, on: str, id: str, what: str) -> Any:
-    """The answer to a command. Raises CommandPending."""
+def _awaited(
+    session: Session, answer: Future[CommandReply], timeout: float, on: str, id: str, what: str
+) -> CommandRecord:
+    """Wait for the record of a command that no other rank has to agree to. Raises CommandPending."""
     try:
-        return session.requests.wait(answer, timeout, "The command")
+        reply = session.requests.wait(answer, timeout, "The command")
     except NoAnswer as late:
         if late.unsent:
             raise
         raise _pending(session, timeout, on, id, what) from None
+    if not isinstance(reply, CommandRecord):
+        raise MessageError("The agent waits for other ranks with a command for one.")
+    return reply
 
 
 def _pending(session: Session, timeout: float, on: str, id: str, what: str) -> CommandPending:

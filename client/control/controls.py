@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from looptap.client.rank_numbers import numbered
-from looptap.protocol.errors import MessageError
 from looptap.protocol.files import command_file
-from looptap.protocol.replies import ControlInfo, ControlReport
+from looptap.protocol.replies import CommandRecord, ControlInfo, ControlReport
 from looptap.streams.expressions import nearest
 
-__all__ = ["ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of"]
-
-
-def _known(kind: type[Any], told: Any) -> dict[str, Any]:
-    """What a message of the agent says of the fields of ``kind``."""
-    if not isinstance(told, dict):
-        raise MessageError("The agent told of a control or a command in a way that is not understood.")
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in told.items() if name in names}
+__all__ = ["CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of"]
 
 
 @dataclass(frozen=True)
@@ -70,17 +63,18 @@ class Outcome:
         return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}"
 
     @classmethod
-    def of(cls, told: Any) -> Outcome:
-        """What the agent tells. Raises MessageError."""
-        known = _known(cls, told)
-        if "id" not in known or "what" not in known:
-            raise MessageError("The agent answered a command in a way that is not understood.")
-        return cls(**{name: value for name, value in known.items() if name != "ranks"})
+    def of(cls, record: CommandRecord) -> Outcome:
+        """Return the outcome of a command on one rank."""
+        return cls(
+            id=record.id, what=record.what, name=record.name, outcome=record.outcome, event=record.event,
+            number=record.number, time=record.time, old=record.old, new=record.new, version=record.version,
+            result=record.result, saved=record.saved, error=record.error, note=record.note, waited=record.waited,
+        )  # fmt: skip
 
     @classmethod
-    def of_ranks(cls, told: Mapping[int, Any]) -> Outcome:
-        """What the agents of several ranks tell. Raises MessageError."""
-        found = {rank: cls.of(one) for rank, one in sorted(told.items())}
+    def of_ranks(cls, records: Mapping[int, CommandRecord]) -> Outcome:
+        """Return the outcome of a command on several ranks."""
+        found = {rank: cls.of(one) for rank, one in sorted(records.items())}
         return replace(next(iter(found.values())), ranks=found)
 
 
@@ -127,6 +121,13 @@ class Records(list[dict[str, Any]]):
     """The commands of a run in the order in which they came, each a dict; pandas makes a table of them."""
 
     run: str = ""
+
+    @classmethod
+    def of(cls, records: Iterable[CommandRecord], run: str) -> Records:
+        """Return the ``records`` of the run with the id ``run``."""
+        found = cls(map(msgspec.structs.asdict, records))
+        found.run = run
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""

@@ -13,13 +13,15 @@ from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, NoSuchRun, RemoteError
+from looptap.protocol.replies import CommandRecord, CommandReply, Preparation
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 
 MAX_ATTEMPTS = 8
 """Events that are named, each further ahead, before it is given up: a loop may be faster than we are."""
 _REPLY_TIMEOUT_SECONDS = 5.0  # seconds in which an agent answers what it need not ask the loop for
 
-Told: TypeAlias = dict[str, Any]
+Answer: TypeAlias = CommandRecord | LooptapError
+"""The record of a command on one rank, or why there is none."""
 
 
 def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int]) -> dict[int, Session]:
@@ -42,7 +44,7 @@ def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int])
 
 def agreed(
     sessions: Mapping[int, Session], prepare: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float
-) -> dict[int, Told | LooptapError]:
+) -> dict[int, Answer]:
     """What came of the command ``id`` on each rank: its record, or the error.
 
     Raises what keeps it from being prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks
@@ -53,11 +55,12 @@ def agreed(
         first = _all(
             sessions, lambda session: prepare(session, len(sessions)), min(_REPLY_TIMEOUT_SECONDS, timeout), id
         )
-        if any("prepared" not in told for told in first.values()):  # it was done before: whoever asks again is told
+        prepared = {rank: reply for rank, reply in first.items() if isinstance(reply, Preparation)}
+        if len(prepared) < len(first):  # it was done before: who asks again gets the outcome
             _let_go(sessions, id)
             never = InDoubt("this rank does not know the command.")
-            return {rank: never if "prepared" in told else told for rank, told in first.items()}
-        if len(events := {str(told["prepared"]) for told in first.values()}) > 1:
+            return {rank: never if isinstance(reply, Preparation) else reply for rank, reply in first.items()}
+        if len(events := {reply.on for reply in prepared.values()}) > 1:
             _let_go(sessions, id)
             named = ", ".join(sorted(events))
             raise NotAgreed(f"the ranks would do it at different events ({named}): name one with on=.")
@@ -67,16 +70,18 @@ def agreed(
             min(_REPLY_TIMEOUT_SECONDS, timeout),
             id,
         )
-        moved = max(_number(second[rank]) - _number(first[rank]) for rank in sessions)
+        moved = max(_number(second[rank]) - prepared[rank].number for rank in sessions)
         ahead = max(map(_number, second.values())) + 2 * moved + 2**attempt
-        found = _each(sessions, lambda session: m.Agree(session.requests.number(), id, ahead), deadline)  # noqa: B023 used at once
+        last = _each(sessions, lambda session: m.Agree(session.requests.number(), id, ahead), deadline)  # noqa: B023 used at once
+        unclear = MessageError("The agent goes on waiting for other ranks.")
+        found = {rank: unclear if isinstance(reply, Preparation) else reply for rank, reply in last.items()}
         passed = [error for error in found.values() if isinstance(error, EventPassed)]
         if not passed or not all(isinstance(told, NotAgreed) for told in found.values()) or monotonic() > deadline:
             break
     return found
 
 
-def judged(found: Mapping[int, Told | LooptapError]) -> dict[int, Told]:
+def judged(found: Mapping[int, Answer]) -> dict[int, CommandRecord]:
     """The records of all ranks. Raises what the command came to, if it was not done on every one."""
     done = {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
     failed = {rank: error for rank, error in found.items() if isinstance(error, LooptapError)}
@@ -103,8 +108,8 @@ def _doubtful(error: LooptapError) -> bool:
 
 
 def _all(
-    sessions: Mapping[int, Session], request: Callable[[Session], m.Message], timeout: float, id: str
-) -> dict[int, Told]:
+    sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], timeout: float, id: str
+) -> dict[int, CommandReply]:
     """What every rank answers; if one fails, the command is let go of everywhere and nothing is done."""
     found = _each(sessions, request, monotonic() + timeout)
     for rank, told in found.items():
@@ -117,11 +122,11 @@ def _all(
 
 
 def _each(
-    sessions: Mapping[int, Session], request: Callable[[Session], Any], deadline: float
-) -> dict[int, Told | LooptapError]:
+    sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], deadline: float
+) -> dict[int, CommandReply | LooptapError]:
     """The answer of each rank, or why there is none."""
-    asked: dict[int, Future[Any]] = {}
-    found: dict[int, Told | LooptapError] = {}
+    asked: dict[int, Future[CommandReply]] = {}
+    found: dict[int, CommandReply | LooptapError] = {}
     for rank, session in sessions.items():
         try:
             asked[rank] = session.requests.send(request(session))
@@ -129,8 +134,7 @@ def _each(
             found[rank] = error
     for rank, answer in asked.items():
         try:
-            told = sessions[rank].requests.wait(answer, max(0.0, deadline - monotonic()), "The command")
-            found[rank] = told if isinstance(told, dict) else MessageError("it was answered with something else.")
+            found[rank] = sessions[rank].requests.wait(answer, max(0.0, deadline - monotonic()), "The command")
         except LooptapError as error:
             found[rank] = error
     return dict(sorted(found.items()))
@@ -143,8 +147,7 @@ def _let_go(sessions: Mapping[int, Session], id: str) -> None:
             session.requests.forget(session.requests.send(m.Agree(session.requests.number(), id, -1)))
 
 
-def _number(told: Told) -> int:
-    number = told.get("number")
-    if not isinstance(number, int):
-        raise MessageError("The agent did not tell how far its rank is.")
-    return number
+def _number(reply: CommandReply) -> int:
+    if not isinstance(reply, Preparation):
+        raise MessageError("The agent did not say how far its rank is.")
+    return reply.number

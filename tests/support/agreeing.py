@@ -64,7 +64,7 @@ CLIENT = """
         prepare = lambda asks: asks.send(m.Call(asks.number(), id, m.Code("1"), "batch", False, 2))
         answers = [prepare(run.ranks[rank].session.requests).result(5) for rank in (0, 1)]
         if kind:  # it is named to one rank only, or to none
-            number = max(answer["number"] for answer in answers) + 1
+            number = max(answer.number for answer in answers) + 1
             requests = run.ranks[kind - 1].session.requests
             requests.send(m.Agree(requests.number(), id, number))
     print("now", flush=True)

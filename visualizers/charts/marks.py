@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
+from looptap.client.control.controls import CommandRecord
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.charts.series import Series
@@ -169,32 +170,39 @@ def _place(command: CommandMark, series: list[Series]) -> float | None:
 
 
 def commands(source: Iterable[Any]) -> list[CommandMark]:
-    """The commands in mappings, or in rows of a store; what is neither is left out, and so is what was refused.
+    """The commands on record, in mappings or in rows of a store; anything else is left out, and what was refused.
 
     >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
     'lr 0.1 → 0.01'
     """
-    found = []
-    for one in source:
-        if not isinstance(one, Mapping):
-            if not hasattr(one, "_asdict"):
-                continue
-            one = one._asdict()
-        get = one.get
-        what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
-        old, new, outcome = get("old"), get("new"), str(get("outcome") or "done")
-        if outcome.startswith("refused"):  # it changed nothing, and has no event
-            continue
-        change = f"{new!r:.20}" if old is None else f"{old!r:.20} → {new!r:.20}"
-        text = what if new is None else f"{what} {change}"
-        text = text if outcome == "done" else f"{text} ({outcome:.40})"
-        number, wall = get("number"), get("wall") or get("time") or get("start")
-        found.append(
-            CommandMark(
-                text[:120],
-                str(get("event") or ""),
-                number if isinstance(number, int) else 0,
-                float(wall) if isinstance(wall, int | float) else 0.0,
-            )
-        )
-    return found
+    marks = (_mark_of_record(one) if isinstance(one, CommandRecord) else _mark_of_mapping(one) for one in source)
+    return [mark for mark in marks if mark is not None]
+
+
+def _mark_of_record(record: CommandRecord) -> CommandMark | None:
+    what = record.name or record.what
+    return _mark(what, record.old, record.new, record.outcome, record.event, record.number, record.time)
+
+
+def _mark_of_mapping(one: Any) -> CommandMark | None:
+    if not isinstance(one, Mapping):
+        if not hasattr(one, "_asdict"):
+            return None
+        one = one._asdict()
+    get = one.get
+    what = str(get("name") or get("what") or "command").removeprefix("set ")  # a store has both in one
+    number, wall = get("number"), get("wall") or get("time") or get("start")
+    return _mark(
+        what, get("old"), get("new"), str(get("outcome") or "done"), str(get("event") or ""),
+        number if isinstance(number, int) else 0, float(wall) if isinstance(wall, int | float) else 0.0,
+    )  # fmt: skip
+
+
+def _mark(what: str, old: Any, new: Any, outcome: str, event: str, number: int, wall: float) -> CommandMark | None:
+    """What a command looks like on a chart; None if it was refused: it changed nothing, and has no event."""
+    if outcome.startswith("refused"):
+        return None
+    change = f"{new!r:.20}" if old is None else f"{old!r:.20} → {new!r:.20}"
+    text = what if new is None else f"{what} {change}"
+    text = text if outcome == "done" else f"{text} ({outcome:.40})"
+    return CommandMark(text[:120], event, number, wall)

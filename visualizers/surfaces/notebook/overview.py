@@ -133,13 +133,13 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
     def _commands(self) -> list[str]:
         rows = [
             (
-                time.strftime("%H:%M:%S", time.localtime(float(one.get("time") or 0))),
-                f"{one.get('what', '')} {one.get('name', '') or ''}",
-                f"{one.get('old')!r:.40} → {one.get('new')!r:.40}" if one.get("what") == "set" else "",
-                str(one.get("client", "")),
-                str(one.get("outcome", "")),
+                time.strftime("%H:%M:%S", time.localtime(one.time)),
+                f"{one.what} {one.name}",
+                f"{one.old!r:.40} → {one.new!r:.40}" if one.what == "set" else "",
+                one.client,
+                one.outcome,
             )
-            for one in reversed(list(self.run.commands)[-_MAX_COMMANDS:])
+            for one in reversed(self.run.command_records()[-_MAX_COMMANDS:])
         ]
         return [table("Last commands", ("at", "what", "change", "by", "outcome"), rows)]
 
