@@ -1,4 +1,4 @@
-"""What all tests rely on."""
+"""Fixtures and options of all tests."""
 
 import atexit
 import gc

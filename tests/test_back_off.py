@@ -1,4 +1,4 @@
-"""A client for which there is no room is left alone for a while: what it costs the job is bounded by that."""
+"""A client that the agent cannot write to is not retried for a while, which bounds its cost to the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that are arithmetic on a few numbers are evaluated after their events: nobody can tell but by the cost."""
+"""Deferred evaluation of queries on plain numbers: the same values as evaluation at the event, at a lower cost."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def run(directory):
     with Agent("later") as agent, looptap.attach("later") as run:
         yield agent, run
 

@@ -1,4 +1,4 @@
-"""What a peer sends takes no more memory than stated, and a value that cannot be sent loses nothing else."""
+"""Bounds on decoded values: memory as stated, and a value that cannot be sent loses no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries together stay within the budget, say so, and are granted more (SAFETY S15)."""
+"""The overhead budget: all queries together stay within it, say how they are limited, and can get more (SAFETY S15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command whose event does not come is called off: done nowhere, answered once, on record."""
+"""Cancelled commands: applied on no rank, answered once, recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts: choosing one by the first value, taking in what comes, saying what is missing."""
+"""Charts: the choice by the first value, later values, notes on missing ones."""
 
 from __future__ import annotations
 

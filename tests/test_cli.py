@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: other processes, a real job, what is printed and the exit code."""
+"""The command line from outside: separate processes, a real job, printed output and exit codes."""
 
 from __future__ import annotations
 
@@ -221,9 +221,7 @@ def test_ls_shows_a_killed_run_as_ended_until_it_is_cleaned_away(start, run, her
     assert "doomed" not in here("ls", "--clean")[1]
 
 
-def test_ls_of_an_empty_directory_says_how_to_get_a_run(here, tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_ls_of_an_empty_directory_says_how_to_get_a_run(here, directory):
     assert "looptap demo" in here("ls")[1]
 
 

@@ -1,4 +1,4 @@
-"""Steering a job from the shell: what is printed, and the exit code."""
+"""Commands from the shell: printed output and exit codes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class Echo:
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def job(directory):
     with looptap.Agent("small", may_pause=20.0) as agent:
         agent.expose(echo=Echo(), settings={"rate": 0.5, "name": "a"})
         agent.checkpoint(lambda: "step.pt")
@@ -138,9 +136,7 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
 
 
-def test_a_job_without_controls_says_how_to_get_some(tmp_path, monkeypatch, here):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_job_without_controls_says_how_to_get_some(directory, here):
     with looptap.Agent("bare"):
         assert "has no controls. It has them once it calls agent.control(...)" in here("controls", "bare")[1]
         assert here("commands", "bare")[1] == "No commands so far.\n"

@@ -1,4 +1,4 @@
-"""Finding the run that is meant, and saying what is wrong where there is none."""
+"""Run discovery: names resolve to runs, and errors explain why none matches."""
 
 from __future__ import annotations
 

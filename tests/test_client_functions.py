@@ -1,4 +1,4 @@
-"""Functions as code that travels: pickled with what they need, and as text where they need nothing."""
+"""Functions as queries: pickled with their closures, or sent as source text if they have none."""
 
 from __future__ import annotations
 

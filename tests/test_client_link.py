@@ -1,4 +1,4 @@
-"""The client's end of the wire: who is there, who is not, and how the two are told apart."""
+"""The client's transport: connecting, and telling a live agent from a dead or foreign one."""
 
 from __future__ import annotations
 

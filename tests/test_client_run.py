@@ -1,4 +1,4 @@
-"""A run as its client sees it, against the real agent: streams, commands, endings, lost links, hostile replies."""
+"""A `Run` against a real agent: streams, commands, endings, lost links, hostile replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and messages as bytes: what goes in comes out, and hostile bytes raise one error."""
+"""The codec: values and messages round-trip, and hostile bytes raise one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under torch.compile an event leaves no trace: no break, no guard, no recompilation, attached or not."""
+"""Events under torch.compile: no graph break, no guard, no recompilation, with or without a client."""
 
 from __future__ import annotations
 

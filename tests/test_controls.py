@@ -1,4 +1,4 @@
-"""Knobs of a running job: declared, found, bounded, set once at a safe event, and on record."""
+"""Controls of a running job: declared, found, bounded, set once at a safe event, and recorded."""
 
 from __future__ import annotations
 
@@ -398,10 +398,8 @@ def test_only_a_host_that_wants_it_is_stopped_by_an_exception_after_the_queries_
 
 
 @pytest.fixture
-def loop(tmp_path, monkeypatch):
+def loop(directory):
     """A job with sockets and an I/O thread, whose loop runs in a thread of its own."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     agent = looptap.Agent("loop", may_pause=600.0, limits=looptap.Limits(heartbeat=0.05))
     agent.expose(echo=Loader())
     over = threading.Event()

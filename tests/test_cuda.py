@@ -1,4 +1,4 @@
-"""Values of a device: what was asked for never changes afterwards, and nothing makes the loop wait (SAFETY S19).
+"""Device values: a snapshot never changes afterwards, and no query synchronizes the device (SAFETY S19).
 
 Each test is run on a pretended device, made of host memory that is filled when somebody waits for it, and, where there
 is one, on a CUDA device; the name of the test says which.

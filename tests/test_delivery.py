@@ -1,4 +1,4 @@
-"""A flush costs what has news: no idle stream is looked at, no client waits for another, no wakeup is lost."""
+"""Delivery: a flush visits only streams with new values, clients take turns, no wakeup is lost."""
 
 from __future__ import annotations
 

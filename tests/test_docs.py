@@ -1,4 +1,4 @@
-"""The documentation says what is there, and what it shows works."""
+"""The documentation names what exists, and its examples work."""
 
 from __future__ import annotations
 

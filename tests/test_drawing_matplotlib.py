@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib: what is on the canvas, what an update touches, what no job can break."""
+"""Pictures drawn by matplotlib: the canvas, updates, hostile values."""
 
 from __future__ import annotations
 

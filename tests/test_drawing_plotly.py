@@ -1,4 +1,4 @@
-"""Pictures drawn by plotly: its traces hold the picture's data, an update sets it in one batch, texts stay texts."""
+"""Pictures drawn by plotly: traces hold the picture's data, an update sets it in one batch, texts are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures as text: the curve is in it, it keeps to its width, and nothing of the job's reaches the terminal raw."""
+"""Pictures as text: curves, widths, and control characters of the job escaped."""
 
 from __future__ import annotations
 

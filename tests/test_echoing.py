@@ -1,4 +1,4 @@
-"""Each item as often as promised, from loaders of every kind; nothing of it leaks, and a checkpoint has all of it."""
+"""Data echoing: each item as often as promised, from every kind of loader; no leaks, complete checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pieces of `make bench-echo`: files come as they are, and late; a promise can be missed."""
+"""The parts of `make bench-echo`: files arrive intact and late; a missed promise is reported."""
 
 from __future__ import annotations
 

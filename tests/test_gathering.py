@@ -1,4 +1,4 @@
-"""Values of several ranks brought together by their numbers: against a model, in any order of arrival."""
+"""The window assembler: values of several ranks joined by number, in any order of arrival, against a model."""
 
 from __future__ import annotations
 

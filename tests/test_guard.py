@@ -1,4 +1,4 @@
-"""Many runs under guard: each rule fires where it is true and nowhere else, and nothing is passed over in silence."""
+"""`looptap.guard`: each rule fires where it is true and nowhere else, and every gap is reported."""
 
 from __future__ import annotations
 

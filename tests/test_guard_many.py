@@ -1,4 +1,4 @@
-"""One watcher for many agents: none of the events that a rule needs is missed, and what a run costs is bounded."""
+"""One guard over many agents: it misses no event, and its cost per run is bounded."""
 
 from __future__ import annotations
 

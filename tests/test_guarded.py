@@ -1,4 +1,4 @@
-"""What a query changes of the loop is put back, refused, or reported by name."""
+"""The state guard: what a query changes of the loop is restored, refused, or reported by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's query that comes to stand in the job: exact at the seam, kept in the file, ended when nobody wants it."""
+"""A client's query that becomes a declared stream: no value lost or doubled, kept in the file, ended when unused."""
 
 from __future__ import annotations
 

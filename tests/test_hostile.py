@@ -1,4 +1,4 @@
-"""Clients that hold a valid key and mean harm, strangers that flood the port, and readers that never read."""
+"""Hostile clients with a valid key, floods from peers without one, and readers that never read."""
 
 from __future__ import annotations
 

@@ -135,13 +135,11 @@ def leave():
 
 
 @pytest.fixture
-def chaos(tmp_path, monkeypatch):
+def chaos(directory):
     """A process that attaches one hostile client after another, and kills some of them."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    report = tmp_path / "report"
+    report = directory / "report"
     with report.open("w") as file:
         command = [sys.executable, "-c", CHAOS, "7200"]
         child = warm.Popen(command, stdout=file, stderr=subprocess.DEVNULL, start_new_session=True)

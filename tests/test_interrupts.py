@@ -1,4 +1,4 @@
-"""Ctrl-C at every instruction of an event: it comes out, and the loop, the counts and the locks are whole."""
+"""Ctrl-C at every instruction of an event: it is raised once, and the loop, counts and locks stay intact."""
 
 from __future__ import annotations
 

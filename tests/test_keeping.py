@@ -1,4 +1,4 @@
-"""What a job keeps is in its file: streams that the host wants kept, and commands, also after kill -9."""
+"""Recording: kept streams and commands are in the file of the run, also after kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop that hangs, and a query that does not come back, are seen from outside, and by their names."""
+"""Liveness: a loop that hangs and a query that never returns are reported to clients by name."""
 
 from __future__ import annotations
 

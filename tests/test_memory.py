@@ -1,4 +1,4 @@
-"""What an event shows is dead when `emit` returns, whatever a query does with it (SAFETY S19)."""
+"""Memory: observables of an event are freed when `emit` returns, whatever a query does (SAFETY S19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions over ranks: events split over ranks and merged come to what one rank would have made of all of them."""
+"""Merged reductions: events split over ranks give the result of one rank with all of them."""
 
 from __future__ import annotations
 

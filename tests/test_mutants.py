@@ -1,4 +1,4 @@
-"""The mutation tests (`make mutants`) make the faults that they should, and name tests and modules that there are."""
+"""The mutation tests (`make mutants`): the faults that they make, and the tests and modules that they name."""
 
 from __future__ import annotations
 

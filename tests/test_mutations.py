@@ -1,4 +1,4 @@
-"""A query that changes what it sees is told so: it cannot be undone (SAFETY S19)."""
+"""Queries that change an observable: the change is restored where possible, and reported (SAFETY S19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that are cut, silent or half open, processes that are stopped, runs that follow one another."""
+"""Network faults: links cut, silent or half open, stopped processes, runs that follow each other."""
 
 from __future__ import annotations
 

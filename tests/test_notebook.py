@@ -1,4 +1,4 @@
-"""What a notebook shows, without a browser: who gets which frame, what is sent, what a panel asks for."""
+"""Notebook charts without a browser: frames, messages, requests of a panel."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""An agent comes to be or not: never is it the reason that a job does not start, and there is one for each name."""
+"""Agent start-up: a failure never stops the job, and there is one agent for each name."""
 
 from __future__ import annotations
 
@@ -23,14 +23,6 @@ from looptap.agent.agent import Agent
 from looptap.protocol.files.connection import listing
 
 RERUNS = 10
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of one's own for sockets and connection files."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
 
 
 _earlier: set[threading.Thread] = set()

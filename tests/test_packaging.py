@@ -1,4 +1,4 @@
-"""What is built and installed is what lies in the folders, under one name each."""
+"""Packaging: wheels contain the folders, each module under one name."""
 
 from __future__ import annotations
 

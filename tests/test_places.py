@@ -1,4 +1,4 @@
-"""Where runs announce themselves: shared, private and vanishing directories, other hosts, what the dead left."""
+"""Advertisement of runs: shared, private and vanishing directories, other hosts, files of dead runs."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Plots: cells whose charts come with the first value, several runs on one chart, the table of what was best."""
+"""Plots: cells that get their chart with the first value, several runs on one chart, the summary table."""
 
 from __future__ import annotations
 

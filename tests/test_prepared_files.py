@@ -1,4 +1,4 @@
-"""Files that somebody has prepared: each is refused in a sentence, and none keeps its reader for ever."""
+"""Hostile files: each is refused in a sentence, and none hangs its reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a model (`looptap.probe`): the loop ends bit-identical, and no part of the model notices."""
+"""`looptap.probe`: the loop ends bit-identical, and the model is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When will it be done: clocks that are turned by hand, real loaders, a real kill and resume."""
+"""Progress estimates: fake clocks, real loaders, a real kill and resume."""
 
 from __future__ import annotations
 

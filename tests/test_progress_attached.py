@@ -1,4 +1,4 @@
-"""Progress beside an agent: asked, turned, paused, drawn by `looptap progress`; and on two ranks in step."""
+"""Progress with an agent: queried, changed, paused, drawn by `looptap progress`; and on two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of stopping decide like the trainers that they stand for, and paths like single histories."""
+"""Rules of early stopping: the decisions of the original trainers, and paths like single histories."""
 
 from __future__ import annotations
 

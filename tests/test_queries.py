@@ -1,4 +1,4 @@
-"""Queries attached to a loop, end to end over the in-memory pair: the same agent, messages and client, no sockets."""
+"""Attached queries end to end over `looptap.testing.pair`: the same agent, messages and client, no sockets."""
 
 from __future__ import annotations
 

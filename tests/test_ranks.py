@@ -1,4 +1,4 @@
-"""Jobs on several ranks: one run to look at, its ranks to ask one by one, together, or as one."""
+"""Jobs on several ranks: streams of one rank, of several, combined and merged."""
 
 from __future__ import annotations
 

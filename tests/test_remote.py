@@ -1,4 +1,4 @@
-"""Runs behind a command: through `looptap bridge` started plainly, and through a real sshd on loopback."""
+"""Remote runs: through `looptap bridge` started directly, and through a real sshd on loopback."""
 
 import contextlib
 import gc

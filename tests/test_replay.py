@@ -1,4 +1,4 @@
-"""What was done to one run is a file, and is done again in another: bit for bit."""
+"""Replay: the recorded commands of one run give the same result in another, bit for bit."""
 
 from __future__ import annotations
 
@@ -78,10 +78,8 @@ def steer(name, ready, path, failures):
         failures.append(error)
 
 
-def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    path, ready, failures = tmp_path / "commands.yaml", threading.Event(), []
+def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
+    path, ready, failures = directory / "commands.yaml", threading.Event(), []
     agent = looptap.Agent("steered")
     client = threading.Thread(target=steer, args=("steered", ready, path, failures))
     client.start()

@@ -1,4 +1,4 @@
-"""A job that goes on from a checkpoint: numbers, controls, and what is done anew; and the stream of all commands."""
+"""Resume from a checkpoint: event numbers, controls, repeated events; and the stream of all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures in files: each suffix holds the drawing, and what cannot be written is said in a sentence."""
+"""Saved pictures: each file format contains the drawing, and each error is a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries on one rank of a sharded model start no collective: nobody waits, nothing changes (SAFETY S19, S23)."""
+"""Queries on one rank of a sharded model: no collective, no wait, no change (SAFETY S19, S23)."""
 
 from __future__ import annotations
 

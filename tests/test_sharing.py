@@ -1,4 +1,4 @@
-"""Viewers: they see what is exported and nothing else, through a socket that is there only while somebody shares."""
+"""Viewers: they see exported streams only, through a socket that exists only while there is a share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No signal is handled, but SIGTERM for who asks for it (SAFETY S24)."""
+"""Signals: none is handled, except SIGTERM on request (SAFETY S24)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from waiting import soon
 
 import looptap
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
-
-
-@pytest.fixture(autouse=True)
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them"),
+    pytest.mark.usefixtures("directory"),
+]
 
 
 def child(program, *arguments):

@@ -1,4 +1,4 @@
-"""What leaves the job is a copy: complete, detached, bounded; what cannot leave is named."""
+"""Snapshots: complete, detached, bounded copies; unsupported values are named."""
 
 from __future__ import annotations
 

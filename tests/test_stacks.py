@@ -1,4 +1,4 @@
-"""A job that hangs tells where, while it sleeps, spins in Python or waits in C."""
+"""Stack reports of a job that hangs: asleep, spinning in Python, waiting in C."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ HANGS = {
 
 
 @pytest.fixture(params=HANGS)
-def hanging(request, tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def hanging(request, directory):
     code = """
         import looptap, os, signal, threading, time
         signal.alarm(300)

@@ -1,4 +1,4 @@
-"""Streams that the host declares: history first, then live values, exact for any number of readers."""
+"""Declared streams: history first, then live values, exact for any number of readers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ from looptap.cli import main
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.testing import pair
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    return tmp_path
-
 
 # ---------------------------------------------------------------- declared and read
 

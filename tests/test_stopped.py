@@ -1,4 +1,4 @@
-"""Clients that are stopped and go on: of every stream what came and what is missing is all that there was."""
+"""Clients that are stopped and continued: received and missing values of each stream add up exactly."""
 
 from __future__ import annotations
 

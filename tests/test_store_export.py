@@ -1,4 +1,4 @@
-"""Stored streams leave for CSV, Parquet and TensorBoard, whose own readers read them; TensorBoard's files come in."""
+"""Export to CSV, Parquet and TensorBoard, read back by their own readers; import of TensorBoard's files."""
 
 from __future__ import annotations
 

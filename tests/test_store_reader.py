@@ -1,4 +1,4 @@
-"""A stored run has the interface of a live one, also while another process writes it; every misfit is one sentence."""
+"""Stored runs: the interface of a live run, also while another process writes; each bad file gives one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: what is kept, who waits, who is called, what is missing."""
+"""Streams: buffer, waits, callbacks, gaps."""
 
 from __future__ import annotations
 

@@ -89,10 +89,8 @@ def test_rows_and_columns_keep_the_name_and_so_do_queries_on_this_side():
         assert derived.values == expected
 
 
-def test_a_logged_tag_is_watched_kept_stored_and_exported_under_its_name(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
-    path = tmp_path / "run.looptap"
+def test_a_logged_tag_is_watched_kept_stored_and_exported_under_its_name(directory):
+    path = directory / "run.looptap"
     with looptap.Agent("tags", store=path) as agent:
         for loss in LOSSES:
             agent.log(**{"train/loss": loss})
@@ -105,6 +103,6 @@ def test_a_logged_tag_is_watched_kept_stored_and_exported_under_its_name(tmp_pat
             run.keep("train/loss")
     stored = looptap.open(path).stream("train/loss")
     assert stored.values == LOSSES
-    to_csv(stored, tmp_path / "loss.csv")
-    with (tmp_path / "loss.csv").open() as file:
+    to_csv(stored, directory / "loss.csv")
+    with (directory / "loss.csv").open() as file:
         assert [float(row["value"]) for row in csv.DictReader(file)] == LOSSES

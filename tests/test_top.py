@@ -1,4 +1,4 @@
-"""`looptap top` as its user meets it: a real run, keys, what stands on the screen."""
+"""`looptap top` with a real run: keys, and the contents of the screen."""
 
 from __future__ import annotations
 

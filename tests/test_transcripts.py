@@ -1,4 +1,4 @@
-"""What was said in each version of the wire: minors of today's major are still understood, other majors refused."""
+"""Recorded conversations of each protocol version: minors of this major are understood, other majors refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of notebooks/ run from a clean kernel, leave nothing behind, and are fit to be read where they lie."""
+"""The notebooks of notebooks/: they run from a clean kernel, clean up, and are readable as saved."""
 
 import itertools
 import json

@@ -102,9 +102,7 @@ def test_a_keyboard_interrupt_always_goes_through():
     agent.close()
 
 
-def test_ctrl_c_fifty_times_is_the_users_each_time(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_ctrl_c_fifty_times_is_the_users_each_time(directory):
     code = """
         import looptap, signal, sys, torch
         signal.alarm(300)  # in case nobody is left to interrupt it
@@ -322,9 +320,7 @@ def test_events_from_eight_threads_are_counted_exactly_and_in_order(queries):
     agent.close()
 
 
-def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(directory):
     agent = looptap.Agent("blocked", limits=looptap.Limits(outbox_values=1000))
     with looptap.attach("blocked") as run:
         stream = run.stream("step", on="batch")
@@ -387,9 +383,7 @@ def test_a_bad_name_is_a_sentence_at_construction(name):
         looptap.Agent(name)
 
 
-def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(directory):
     with looptap.Agent("parent") as agent, looptap.attach("parent") as run:
         stream = run.stream("step", on="batch")
         child = os.fork()
@@ -402,9 +396,7 @@ def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(tmp_path
         assert stream.wait(1, timeout=60) == [1]
 
 
-def test_dataloader_workers_by_fork_do_not_disturb_the_stream(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_dataloader_workers_by_fork_do_not_disturb_the_stream(directory):
 
     class Data(torch.utils.data.Dataset):
         def __len__(self):

@@ -1,4 +1,4 @@
-"""Whatever is asked of a loop, it is bit for bit the loop that nobody asks, or the client hears what has changed."""
+"""Random queries on a loop: it ends bit for bit like the loop without queries, or the client gets a report."""
 
 from __future__ import annotations
 

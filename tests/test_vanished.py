@@ -48,11 +48,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
-def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_job_with_it(
-    listen, tmp_path, monkeypatch
-):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_job_with_it(listen, directory):
     limits = looptap.Limits(heartbeat=0.05, heartbeat_timeout=60.0)
     with looptap.Agent("flooded", limits=limits, listen=listen) as agent:
         places = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
@@ -78,9 +74,7 @@ def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_j
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
-def test_the_queries_of_a_client_that_vanishes_are_removed(how, tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
     with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat_timeout=1.0)) as agent:
         client = warm.Popen([sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:

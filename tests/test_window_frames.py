@@ -1,4 +1,4 @@
-"""A window without a toolkit: what is drawn anew and what is not, keys, frames, zooms, saving, closing."""
+"""A window without a toolkit: what is redrawn and what is not, keys, frames, zooms, saving, closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows as their user sees them: `looptap plot` in a process of its own on a display of its own, by its pixels."""
+"""`looptap plot` in a process of its own on a virtual display, checked by its pixels."""
 
 from __future__ import annotations
 

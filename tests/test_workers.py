@@ -1,4 +1,4 @@
-"""Worker processes of a loader: an agent that was copied into them is inert, and they hold nothing up (SAFETY S22)."""
+"""Worker processes of a loader: the copy of the agent in them is inert, and they block nothing (SAFETY S22)."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ ORPHANING = """
 
 
 @pytest.mark.parametrize("listen", ["", "tcp"])
-def test_a_killed_job_is_told_dead_at_once_although_a_worker_lives_on(listen, tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_killed_job_is_told_dead_at_once_although_a_worker_lives_on(listen, directory):
     command = [sys.executable, "-c", textwrap.dedent(ORPHANING), listen]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as job:
         worker = int(job.stdout.readline())

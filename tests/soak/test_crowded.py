@@ -1,4 +1,4 @@
-"""Queries on a CPU that many want: who is preempted is not limited, who computes or sleeps is."""
+"""Queries on a crowded CPU: a preempted query is not limited, one that computes or sleeps is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a job on another host, which only ssh reaches: asked, changed and lost from here."""
+"""Ranks on another host that only ssh reaches: queried, changed and lost from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A torchrun job whose rank is killed: all ranks are started anew, and a client that follows goes over with them."""
+"""A torchrun job with a killed rank: all ranks restart, and a client with `follow=True` continues with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoders under a fuzzer that is led by what it reaches (SAFETY S17)."""
+"""The decoders under a coverage-guided fuzzer (SAFETY S17)."""
 
 from __future__ import annotations
 

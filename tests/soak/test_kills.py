@@ -1,4 +1,4 @@
-"""The full count of processes that are killed while they keep values."""
+"""Processes that are killed while they keep values: the full count."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from rank_jobs import LOOP, environment, started
+from waiting import soon
 
 JOB = """
 import sys, threading, time, looptap
@@ -99,23 +100,10 @@ def child(space, code):
             process.kill()
 
 
-def until(condition, seconds):
-    """Wait for a condition, which is returned; fail after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("end", ["the job's", "the client's"])
-def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_numbers_add_up(
-    end, cable, tmp_path, monkeypatch
-):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_numbers_add_up(end, cable, directory):
     if end == "the job's":
         pull = cable
     else:
@@ -126,7 +114,7 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
     with child(HERE, JOB) as job, child(THERE, CLIENT) as client:
 
         def going_on(told):
-            until(lambda: all(client()[name][1] > told[name][1] for name in ("mapped", "window", "group")), 20)
+            soon(lambda: all(client()[name][1] > told[name][1] for name in ("mapped", "window", "group")), 20)
 
         for seconds in DOWN:
             going_on(client())
@@ -137,13 +125,13 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
                 time.sleep(0.02)
             pull("up")
             back = time.monotonic()
-            told = until(lambda latest=latest: (t := client())["latest"] > latest and t, 20)
+            told = soon(lambda latest=latest: (t := client())["latest"] > latest and t, 20)
             took = told["now"] - back
             print(f"{seconds:g} s out ({end} end): first value after {took:.2f} s; {told['mapped'][2]} missing")
             assert took < 2
             going_on(told)
         job("stop")
-        added_up = until(lambda: (t := client()) and _adds_up(job(), t) and t, 20)
+        added_up = soon(lambda: (t := client()) and _adds_up(job(), t) and t, 20)
         print({name: added_up[name][1:] for name in ("mapped", "window", "group")})
         assert added_up["even"]
         assert None not in added_up["mapped"][3]
@@ -196,12 +184,10 @@ for line in sys.stdin:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, directory):
     other = ["unshare", "--uts", "--mount", "--time", f"--monotonic={AHEAD:.0f}", "--kill-child"]
     other += ["sh", "-ec", ELSEWHERE, "sh"]
-    if subprocess.run([*other, str(tmp_path), "true"], capture_output=True).returncode:
+    if subprocess.run([*other, str(directory), "true"], capture_output=True).returncode:
         pytest.skip("this machine makes no time namespaces (util-linux 2.36 and Linux 5.6 do)")
     children = []
     try:
@@ -210,10 +196,10 @@ def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, tmp_path, monkey
             listen = f", listen='tcp://{address}:*'"
             code = LOOP.format(name="many", batches=20, uneven=0, pause=0.005, slow="pass", listen=listen)
             more = {"MASTER_ADDR": "10.213.57.1", "GLOO_SOCKET_IFNAME": link}
-            where = ["ip", "netns", "exec", HERE if rank < 2 else THERE, *([] if rank < 2 else [*other, str(tmp_path)])]
-            settings = environment(tmp_path, rank, 4, 29517, **more)
+            where = ["ip", "netns", "exec", *([HERE] if rank < 2 else [THERE, *other, str(directory)])]
+            settings = environment(directory, rank, 4, 29517, **more)
             children.append(subprocess.Popen([*where, sys.executable, "-c", code], env=settings))
-        started(tmp_path, 4)
+        started(directory, 4)
         with child(HERE, ASKING) as client:
             enough = {"mean": 200, "group": 5, "seconds": 4, "skew": 200}
             told = client()

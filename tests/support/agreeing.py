@@ -1,4 +1,4 @@
-"""A job on several ranks that is steered, and clients that come, go, and die in the middle of a command."""
+"""A job on several ranks with commands, and clients that come, go, and die in the middle of one."""
 
 from __future__ import annotations
 

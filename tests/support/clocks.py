@@ -1,4 +1,4 @@
-"""Clocks that are turned by hand, and loops that turn them."""
+"""Fake clocks, and loops that advance them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A display of its own for windows, and what is to be seen on it."""
+"""A virtual display for windows, and its pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A JupyterLab with a browser in front of it, for tests that look at a notebook as a person does."""
+"""A JupyterLab in a browser, for tests of notebooks as users see them."""
 
 import contextlib
 import json

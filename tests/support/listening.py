@@ -1,4 +1,4 @@
-"""Where this process listens, as the kernel tells."""
+"""The sockets on which this process listens, from the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of all marks, with the numbers and texts of a job that means ill."""
+"""Pictures of all marks, with the numbers and texts of a hostile job."""
 
 from __future__ import annotations
 

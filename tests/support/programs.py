@@ -1,4 +1,4 @@
-"""Programs that some tests need and a machine may lack: how they are found, and what is said where they are not."""
+"""Programs that some tests need: finding them, and the message where they are missing."""
 
 import shutil
 

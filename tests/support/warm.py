@@ -1,4 +1,4 @@
-"""Python programs in processes of their own, forked from one that has imported what takes long.
+"""Python programs in processes of their own, forked from one with the slow imports done.
 
 ``warm.Popen([sys.executable, "-c", code, ...])`` and ``warm.run`` are those of `subprocess`, as far as tests use them,
 for programs of which the start is not what is tested: a fresh interpreter takes half a second of a processor until it

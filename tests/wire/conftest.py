@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import zmq
-from waiting import soon
 
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.io.server_thread import ServerThread
@@ -170,10 +169,3 @@ def wire(directory: Path) -> Iterator[Wire]:
     with contextlib.closing(Wire(directory)) as made:
         yield made
     assert not [t for t in threading.enumerate() if t.name == "looptap-io"]
-
-
-@pytest.fixture(scope="session")
-def until() -> Callable[..., None]:
-    """Wait until a condition holds; fail when ``seconds`` have passed."""
-
-    return soon

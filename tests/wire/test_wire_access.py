@@ -1,4 +1,4 @@
-"""Who may come in: nobody off loopback, nobody without a key, nobody beyond a role."""
+"""Access control: none off loopback, none without a key, none beyond a role."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 import zmq
 import zmq.utils.z85
 from listening import bound
+from waiting import soon
 
 from looptap.agent.io import authenticator
 from looptap.agent.io.server_socket import secure
@@ -249,7 +250,7 @@ def test_the_table_holds_every_message_of_a_client_and_no_other():
     assert {type(m) for m in OPERATORS_ONLY + ALSO_VIEWERS} == set(ALLOWED)
 
 
-def test_a_client_cannot_choose_its_role_by_metadata(wire, until):
+def test_a_client_cannot_choose_its_role_by_metadata(wire):
     wire.open()
     viewer = KeyPair.fresh()
     wire.link.authenticator.admit(viewer.public, "viewer")
@@ -264,7 +265,7 @@ def test_a_client_cannot_choose_its_role_by_metadata(wire, until):
     assert {role for role, _ in wire.brain.heard} == {"viewer"}
 
 
-def test_a_key_revoked_while_connected_is_heard_no_more(wire, until):
+def test_a_key_revoked_while_connected_is_heard_no_more(wire):
     wire.open()
     client = wire.dial()
     client.send(b"one")
@@ -272,7 +273,7 @@ def test_a_key_revoked_while_connected_is_heard_no_more(wire, until):
     wire.link.authenticator.revoke(wire.keys.client.public)
     for _ in range(100):
         client.send(b"two")
-    until(lambda: wire.link.denied == 100)
+    soon(lambda: wire.link.denied == 100)
     assert wire.brain.heard == [("operator", b"one")]
     assert wire.brain.peers == {}
 
@@ -310,7 +311,7 @@ def ask(port, request_bytes):
 
 
 @pytest.mark.parametrize("request_bytes", REQUESTS, ids=["get", "post", "tls", "zmtp", "noise"])
-def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, until, request_bytes):
+def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, request_bytes):
     wire.open("tcp", limits=Limits(handshake=0.2))
     port = int(wire.link.endpoints[0].rpartition(":")[2])
     before = len(os.listdir("/proc/self/fd"))
@@ -318,21 +319,21 @@ def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, u
         answer = ask(port, request_bytes)
         assert b"HTTP" not in answer
         assert len(answer) <= 64  # the greeting that libzmq says to everybody
-    until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    soon(lambda: len(os.listdir("/proc/self/fd")) <= before)
     assert wire.brain.heard == []
     friend = wire.dial()
     friend.send(b"hello")
     assert friend.recv() == b"hello"
 
 
-def test_a_message_of_several_frames_ends_its_peers_state(wire, until):
+def test_a_message_of_several_frames_ends_its_peers_state(wire):
     wire.open()
     client = wire.dial()
     client.send(b"hello")
     client.recv()
     assert len(wire.brain.peers) == 1
     client.send_multipart([b"x"] * 5000)
-    until(lambda: wire.link.denied == 1)
+    soon(lambda: wire.link.denied == 1)
     assert wire.brain.peers == {}
     client.send(b"again")
     assert client.recv() == b"again"

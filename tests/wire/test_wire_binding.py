@@ -1,4 +1,4 @@
-"""Binding never takes what is there; a fork, a stop and a kill leave nothing behind."""
+"""Endpoints: binding never replaces an existing file; a fork, a stop and a kill leave nothing behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import soon
 
 from looptap.agent.io import endpoints
 from looptap.agent.io.server_thread import ServerThread
@@ -232,7 +233,7 @@ with zmq.Context() as context, context.socket(zmq.DEALER) as client:
 
 
 @pytest.mark.parametrize("endpoint", ["", "tcp"], ids=["ipc", "tcp"])
-def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_endpoint(directory, endpoint, until):
+def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_endpoint(directory, endpoint):
     command = [sys.executable, "-c", SURVIVOR, str(directory), endpoint]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         pid, address = parent.stdout.readline().split()
@@ -241,7 +242,7 @@ def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_endpoint(dire
         assert Path(f"/proc/{pid}").exists()
         if endpoint:
             port = int(address.rpartition(":")[2])
-            until(lambda: can_listen(port))
+            soon(lambda: can_listen(port))
         else:
             with socket.socket(socket.AF_UNIX) as probe, pytest.raises(ConnectionRefusedError):
                 probe.connect(address.removeprefix("ipc://"))

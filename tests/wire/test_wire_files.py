@@ -1,4 +1,4 @@
-"""Connection files: complete or absent, for their owner's eyes only, and never another's removed."""
+"""Connection files: complete or absent, readable by their owner only; another run's file is never removed."""
 
 from __future__ import annotations
 

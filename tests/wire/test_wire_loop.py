@@ -1,4 +1,4 @@
-"""The I/O thread: cheap to wake, fair to all, and harmless whatever its brain does."""
+"""The I/O thread: cheap to wake, fair to all clients, and safe against faults of its request handler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import soon
 
 from looptap.agent.io import reactor
 from looptap.agent.io import server_thread as link_module
@@ -39,7 +40,7 @@ def test_values_that_come_within_the_linger_leave_in_one_flush(wire):
     assert wire.link.wakes == 1
 
 
-def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire, until):
+def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire):
     wire.open()
     client = attach(wire)
 
@@ -51,10 +52,10 @@ def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire, until):
             assert client.recv() == b"%d" % i
         return wire.link.wakes - wakes
 
-    until(lambda: woken() <= 5)  # where this thread has to wait for a processor, they do not keep coming
+    soon(lambda: woken() <= 5)  # where this thread has to wait for a processor, they do not keep coming
 
 
-def test_when_no_more_values_come_the_thread_sleeps_on(wire, until):
+def test_when_no_more_values_come_the_thread_sleeps_on(wire):
     wire.brain.pause = 0.002
     wire.open(limits=Limits(heartbeat=60.0))
     client = attach(wire)
@@ -72,7 +73,7 @@ def test_when_no_more_values_come_the_thread_sleeps_on(wire, until):
         time.sleep(0.05)  # many lingers long
         return wake_ups() == before
 
-    until(is_asleep)
+    soon(is_asleep)
 
 
 def test_what_does_not_fit_one_flush_follows_at_once(wire):
@@ -85,17 +86,17 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
     assert wire.brain.flushes == 6
 
 
-def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire, until):
+def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire):
     wire.open(limits=Limits(heartbeat=0.02))
     idle = reactor.Reactor(wire.link, wire.brain, wire.link.authenticator._socket)
     assert idle._poll_timeout() <= 21
-    until(lambda: wire.brain.beats >= 3)
+    soon(lambda: wire.brain.beats >= 3)
     attach(wire)
     assert idle._poll_timeout() <= 21
-    until(lambda: wire.brain.beats >= 6)
+    soon(lambda: wire.brain.beats >= 6)
 
 
-def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire, until):
+def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire):
     wire.open()
     attach(wire)
     stuck, go = threading.Event(), threading.Event()
@@ -110,14 +111,14 @@ def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire, until)
     times.sort()
     assert times[2500] < 10e-6
     assert times[4950] < 200e-6
-    until(lambda: wire.brain.flushes >= 1)
+    soon(lambda: wire.brain.flushes >= 1)
 
 
-def test_a_posted_call_runs_on_the_io_thread(wire, until):
+def test_a_posted_call_runs_on_the_io_thread(wire):
     wire.open()
     ran = []
     wire.link.post(lambda: ran.append(threading.current_thread()))
-    until(lambda: ran)
+    soon(lambda: ran)
     assert ran[0].name == "looptap-io"
     assert ran[0].daemon
 
@@ -151,22 +152,22 @@ def test_a_client_that_never_reads_is_told_to_be_full_and_the_others_lose_nothin
     assert all(one == frame for one in got)
 
 
-def test_values_do_not_wait_for_a_client_that_never_reads(wire, until):
+def test_values_do_not_wait_for_a_client_that_never_reads(wire):
     wire.brain.echoes = False
     wire.brain.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4, heartbeat=600.0, heartbeat_timeout=1200.0))
     deaf, healthy = wire.dial(rcvhwm=1), wire.dial(rcvhwm=100_000)
     for client in (deaf, healthy):
         client.send(b"hello")
-    until(lambda: len(wire.brain.peers) == 2)
+    soon(lambda: len(wire.brain.peers) == 2)
 
     def is_stuck() -> bool:  # so often in a row that the link has become patient
         wire.brain.values += [b"x" * 100_000] * 5
         wire.link.wake()
         return wire.brain.sent[SendResult.FULL] > 300
 
-    until(is_stuck)
-    until(lambda: not healthy.poll(50) or not healthy.recv())
+    soon(is_stuck)
+    soon(lambda: not healthy.poll(50) or not healthy.recv())
     for i in range(5):
         wire.brain.values.append(b"%d" % i)
         wire.link.wake()
@@ -193,7 +194,7 @@ def test_what_a_slow_client_could_not_take_comes_later_without_another_wake_up(w
     assert wire.link.full > 0
 
 
-def test_a_client_that_went_away_is_told_to_be_gone(wire, until):
+def test_a_client_that_went_away_is_told_to_be_gone(wire):
     wire.open()
     attach(wire).close()
 
@@ -202,7 +203,7 @@ def test_a_client_that_went_away_is_told_to_be_gone(wire, until):
         wire.link.wake()
         return wire.brain.sent[SendResult.GONE] > 0
 
-    until(is_gone)
+    soon(is_gone)
     assert wire.brain.peers == {}
 
 
@@ -255,7 +256,7 @@ def test_a_flood_of_values_does_not_keep_a_request_waiting(wire):
 
 
 @pytest.mark.parametrize("where", ["flush", "linger", "on_heartbeat_timer", "posted"])
-def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire, until, monkeypatch, where):
+def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire, monkeypatch, where):
     monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
     failures = []
     wire.open(limits=Limits(heartbeat=0.01), on_failure=failures.append)
@@ -270,11 +271,11 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
         else:
             setattr(wire.brain, where, fail)
             wire.link.wake()
-        until(lambda i=i: wire.link.faults > i)
+        soon(lambda i=i: wire.link.faults > i)
         if i < 3 and where == "posted":
             client.send(b"still there?")
             assert client.recv() == b"still there?"
-    until(lambda: not wire.link.alive)
+    soon(lambda: not wire.link.alive)
     assert wire.link.faults == 4
     assert len(failures) == 1
     assert "a bug in the brain" in failures[0]
@@ -283,7 +284,7 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
     assert list(wire.directory.iterdir()) == []
 
 
-def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire, until):
+def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire):
     wire.open()
     friend, foe = attach(wire), attach(wire)
     receive = wire.brain.receive
@@ -296,20 +297,20 @@ def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire, until):
     wire.brain.receive = fragile
     for _ in range(20):
         foe.send(b"poison")
-    until(lambda: wire.link.faults == 20)
+    soon(lambda: wire.link.faults == 20)
     assert len(wire.brain.peers) == 1
     friend.send(b"still there?")
     assert friend.recv() == b"still there?"
     assert wire.link.alive
 
 
-def test_faults_with_quiet_time_between_them_never_end_the_link(wire, until, monkeypatch):
+def test_faults_with_quiet_time_between_them_never_end_the_link(wire, monkeypatch):
     monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
     monkeypatch.setattr(link_module, "FAULT_MEMORY_SECONDS", 0.0)
     wire.open()
     for i in range(8):
         wire.link.post(lambda: 1 / 0)
-        until(lambda i=i: wire.link.faults == i + 1)
+        soon(lambda i=i: wire.link.faults == i + 1)
     assert wire.link.alive
 
 
@@ -349,7 +350,7 @@ def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
     assert wire.link.stop(timeout=60.0)
 
 
-def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
+def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch):
     monkeypatch.setattr(reactor, "TOUCH_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.01)
     path = wire.directory / "connection.json"
@@ -358,7 +359,7 @@ def test_the_files_of_a_link_are_kept_fresh(wire, monkeypatch, until):
     wire.link.watch_file(path, path.touch)
     for one in (path, Path(wire.link.endpoints[0].removeprefix("ipc://"))):
         os.utime(one, (1.0, 1.0))
-        until(lambda one=one: one.stat().st_mtime > 1.0)
+        soon(lambda one=one: one.stat().st_mtime > 1.0)
 
 
 # ---------------------------------------------------------------- nothing is executed
