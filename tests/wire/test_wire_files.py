@@ -17,7 +17,7 @@ from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionM
 from looptap.protocol.files import connection as connections
 from looptap.protocol.files.connection import ConnectionFile, listing, publish, read, remove, runtime_dir, sweep
 from looptap.protocol.keys import KeyPair, RoleKeys, is_key
-from looptap.protocol.messages import RunInfo
+from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process_identity import Process, start_time
 
 KEYS = RoleKeys.fresh("operator")
@@ -212,16 +212,16 @@ def test_the_refusals_tell_the_cases_apart(directory):
 
 
 def test_another_major_version_is_told_with_both_versions(directory):
-    path = publish(connection(version=(2, 3)), directory)
-    with pytest.raises(VersionMismatch, match=r"version 2\.3, this looptap speaks 1\.0"):
+    path = publish(connection(version=(VERSION[0] + 1, 3)), directory)
+    with pytest.raises(VersionMismatch, match=rf"version {VERSION[0] + 1}\.3, this looptap speaks {VERSION[0]}\."):
         read(path)
 
 
 def test_a_newer_minor_version_with_unknown_fields_is_read(directory):
-    path = publish(connection(version=(1, 7)), directory)
+    path = publish(connection(version=(VERSION[0], 7)), directory)
     content = msgspec.json.decode(path.read_bytes()) | {"later": True}
     path.write_bytes(msgspec.json.encode(content))
-    assert read(path).version == (1, 7)
+    assert read(path).version == (VERSION[0], 7)
 
 
 def test_a_missing_file_is_no_such_run(directory):
