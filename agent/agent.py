@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import sys
-import time
-import weakref
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from looptap.agent.checkpoint import AgentCheckpoint
-from looptap.agent.closing import Closing
+from looptap.agent.connection import ServerConnection
 from looptap.agent.declarations import ControlDeclarations
-from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.endpoints import check_form
-from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
-from looptap.agent.loop.event_sources import DeferredActions, EventSources, NullEventSources
-from looptap.agent.loop.overhead_budget import OverheadBudget
-from looptap.agent.opening import Opening, give_up_place, take_place, why_not
-from looptap.agent.run.identity import checked_groups, checked_name, run_info
-from looptap.agent.run.signal_free_thread import aside
-from looptap.agent.run.termination import OnSigterm, require_main_thread
+from looptap.agent.life_cycle import LifeCycle
+from looptap.agent.loop.event_sources import DeferredActions, EventSources
 from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAULT_MAX_VALUE_BYTES
 from looptap.agent.server.recording import RunRecorder
-from looptap.agent.server.request_dispatcher import RequestDispatcher
-from looptap.protocol.files.connection import remove, runtime_dir
+from looptap.agent.wiring import Components, build, enabled_here
 from looptap.protocol.limits import Limits
-
-AnyLink = Any  # a Link, or what looptap.testing puts in its place
-log = logging.getLogger("looptap")
+from looptap.streams.control import Control
 
 
-class Agent(ControlDeclarations, AgentCheckpoint, Closing):
+class Agent:
     """Raises the events of a training loop and answers those who attach to them.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
@@ -82,43 +68,13 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         store: str | os.PathLike[str] | None = None,
         strict: bool = False,
     ) -> None:
-        _know_torch()
         check_form(listen)
-        self.name, self.groups = checked_name(name), checked_groups(groups)
-        self.limits = limits or Limits()
-        self._link: AnyLink | None = None
-        self._files: list[Path] = []
-        self._pid = os.getpid()
-        self._complaints: set[str] = set()
-        self._at_exit = _calls(self, Agent.close)
-        self._sigterm: OnSigterm | None = None
-        self._leaving: AnyLink | None = None
-        self.run = run_info(name)
-        wanted = enabled and self._allowed() and (ranks is None or self.run.rank in ranks)
-        if wanted and sigterm:
-            require_main_thread()
-        post = QueueSet(self.limits.outbox_bytes, self._ring, self._hurry)
-        self._listen_to(
-            EventSources(self.groups, {}, self.run.rank, DeferredEvaluator(post)) if wanted else NullEventSources()
-        )
-        self._keeper: RunRecorder | None = None
-        if wanted:
-            try:
-                self._keeper = self._kept(store)
-            except Exception as error:
-                self._go_without(error, strict)
-        self._service = RequestDispatcher(
-            self.run, taps=self._taps, groups=self.groups, limits=self.limits, post=post, budget=OverheadBudget(budget),
-            keeper=self._keeper,
+        parts = build(
+            name, groups=groups, limits=limits, budget=budget, ranks=ranks, enabled=enabled and enabled_here(),
+            connect=lambda run, limits: ServerConnection(name, run.rank, listen, limits),
+            record=lambda run: RunRecorder(run, store), sigterm=sigterm, strict=strict,
         )  # fmt: skip
-        self._allow(on_stop, may_pause, replay, strict)
-        if not isinstance(self._taps, NullEventSources):
-            try:
-                self._listen(listen)
-            except Exception as error:
-                self._go_without(error, strict)
-        if sigterm and self._link is not None:
-            self._sigterm = OnSigterm(_calls(self, Agent._terminated), _calls(self, Agent._drain))
+        self._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
 
     # ------------------------------------------------------------ what the loop calls
 
@@ -146,7 +102,7 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
         """
         _know_torch()
-        if not isinstance(self._taps, NullEventSources):
+        if not self._life.inert:
             self._taps.exposed.update(observables)
 
     def stream(
@@ -177,13 +133,13 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         >>> run.stream("loss").latest
         (step=0, loss=0.5)
         """
-        if not isinstance(self._taps, NullEventSources):
+        if not self._life.inert:
             self._service.declared_streams.declare(
                 name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
                 max_bytes=max_bytes,
             )  # fmt: skip
-            if keep and self._keeper is not None and self._link is not None:
-                self._link.post(partial(self._service.start_keeping, name))
+            if keep and self._recorder is not None:
+                self._connection.post(partial(self._service.start_keeping, name))
 
     def log(self, /, **values: Any) -> None:
         """Append each value to the standing stream of its name, which keeps the newest 10,000. Never raises.
@@ -197,21 +153,115 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         if _compiling():
             return
         try:
-            if not isinstance(self._taps, NullEventSources):
+            if not self._life.inert:
                 self._service.declared_streams.log(values)
         except Exception as error:
-            self._complain(error)
+            self._life.complain(error)
 
     def end_group(self, event: str) -> None:
         """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
         try:
-            self._taps.open(event).end_group(time.monotonic())
+            self._taps.open(event).end_group(self._taps.clock())
         except Exception as error:
-            self._complain(error)
+            self._life.complain(error)
+
+    def control(
+        self,
+        name: str,
+        get: Callable[[], Any],
+        set: Callable[[Any], object],
+        *,
+        type: type | None = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        choices: Collection[Any] = (),
+        unit: str = "",
+        doc: str = "",
+        at: str | Collection[str] = "",
+    ) -> None:
+        """Declare a control: ``get`` reads it, from any thread and without effect; ``set`` changes it, in the loop.
+
+        ``type`` is int, float, bool or str, without one that of the first choice, else float; ``at`` names the events
+        at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
+        are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
+
+        >>> import looptap
+        >>> settings = {"lr": 0.1}
+        >>> agent = looptap.Agent("doctest", enabled=False)
+        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
+        """
+        declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
+        self._declarations.control(name, get, set, declaration)
+
+    def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
+        """Let clients ask for ``function`` to be called once in the loop, by name. Raises ControlError.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
+        """
+        self._declarations.trigger(name, function, at, doc)
+
+    def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
+        """Let clients ask for a checkpoint, alone or before a change; ``function`` makes it and may return its path.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
+        """
+        self._declarations.checkpoint(function, at)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a client has asked the job to stop: for loops that want to end politely.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).stop_requested
+        False
+        """
+        return self._declarations.stop_requested()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to keep in a checkpoint: event numbers, values of controls, the runs so far. Plain data; never raises.
+
+        Of the controls there are those that the host has declared, those of exposed objects, and what commands have
+        changed by its path; those of optimizers are in the state of the optimizer.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
+        {}
+        """
+        return self._checkpoint.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state: events are numbered on from there, and controls are set back, which is on record.
+
+        To be called where the job loads its checkpoint, once what it steers is exposed. A value of an event that had
+        been there before, in this process or as the file of the earlier run tells, is marked: ``again`` of its
+        record. `stats` and the file of the run say what it was resumed from. A control that cannot be set back is
+        warned of and on record. Raises ValueError for what is no state.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.emit("batch")
+        >>> state = agent.state_dict()
+        >>> agent, run = pair("doctest")
+        >>> agent.load_state_dict(state)
+        >>> number = run.stream("event_number")
+        >>> agent.emit("batch")
+        >>> number.values
+        [2]
+        """
+        self._checkpoint.load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
         """Clients, queries with their cost, outbox, drops and events, as plain data."""
         return self._service.stats()
+
+    def close(self, reason: str = "the run ended") -> None:
+        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises.
+
+        Ctrl-C comes out of it, and what is left is done nevertheless.
+        """
+        self._life.close(reason)
 
     def __enter__(self) -> Agent:
         return self
@@ -223,62 +273,30 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         return _inert, (self.name, self.groups)
 
     def __repr__(self) -> str:
-        state = "inert" if isinstance(self._taps, NullEventSources) else f"run {self.run.id}"
+        state = "inert" if self._life.inert else f"run {self.run.id}"
         return f"<looptap.Agent {self.name!r}, {state}>"
 
-    # ------------------------------------------------------------ what it is made of
+    # ------------------------------------------------------------ inside
 
-    def _allowed(self) -> bool:
-        return os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
+    def _begin(
+        self, parts: Components, *, sigterm: bool, on_stop: type[BaseException] | None, may_pause: float | None,
+        replay: str | os.PathLike[str] | None, strict: bool,
+    ) -> None:  # fmt: skip
+        """Take over the parts, and open."""
+        _know_torch()
+        self.name, self.groups, self.limits, self.run = parts.name, parts.groups, parts.limits, parts.run
+        self._service, self._connection, self._recorder = parts.dispatcher, parts.connection, parts.recorder
+        self._follow(parts.sources)
+        self._life = LifeCycle(parts, self._follow)
+        self._checkpoint = AgentCheckpoint(parts, self._life)
+        self._declarations = ControlDeclarations(parts.dispatcher, self._life)
+        self._declarations.allow(on_stop, may_pause)
+        self._declarations.replay(replay, strict)
+        self._life.open(sigterm=sigterm, strict=strict)
 
-    def _listen(self, listen: str | None) -> None:
-        directory = runtime_dir()
-        opening = Opening(self._service, directory, listen, self.limits, _calls(self, Agent._failed))
-        try:
-            older = take_place(self, (directory, self.name, self.run.rank))
-            if older is not None and older.replaced():
-                log.warning("looptap: this agent takes the place of an older one of this name, %r.", self.name)
-            aside(opening.open, "looptap-open")
-            self._link, self._files = opening.link, opening.files
-            atexit.register(self._at_exit)
-            os.register_at_fork(after_in_child=_calls(self, Agent._deafen))
-        except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C: it may be open, or be opened yet
-                opening.abandon()
-            self._link, self._files = None, []
-            give_up_place(self)
-            raise
-
-    def replaced(self) -> bool:
-        """Make room for a newer agent of the same name; whether there was one to make room."""
-        if os.getpid() != self._pid or self._link is None:
-            return False
-        self.close("replaced by a newer agent of this name")
-        return True
-
-    def _go_without(self, error: Exception, strict: bool) -> None:
-        """Be an agent that does nothing, since this machine allows no other; ``strict`` raises the error."""
-        self._listen_to(NullEventSources())
-        if strict:
-            raise error
-        log.warning("looptap: %s This run goes on without an agent (strict=True would end it).", why_not(error))
-
-    def _kept(self, store: str | os.PathLike[str] | None) -> RunRecorder | None:
-        return RunRecorder(self.run, store)
-
-    def _ring(self) -> None:
-        link = self._link
-        if link is not None:
-            link.wake()
-
-    def _hurry(self) -> None:
-        link = self._link
-        if link is not None:
-            link.post(self._service.flush)
-
-    def _listen_to(self, taps: EventSources) -> None:
-        self._taps = taps
-        self._types = taps.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
+    def _follow(self, sources: EventSources) -> None:
+        self._taps = sources
+        self._types = sources.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
         """The slow way of `emit`: the first event of a type, what comes after one, or a mistake, which ends here."""
@@ -291,32 +309,24 @@ class Agent(ControlDeclarations, AgentCheckpoint, Closing):
         except DeferredActions as found:
             after = found
         except Exception as unexpected:
-            self._complain(unexpected)
+            self._life.complain(unexpected)
         if after is not None:
             after.run()
 
-    def _complain(self, error: Exception) -> None:
-        """Say once per kind what went wrong; the loop goes on."""
-        kind = f"{type(error).__name__}: {error}"
-        if kind not in self._complaints and len(self._complaints) < 10:
-            self._complaints.add(kind)
-            log.warning("looptap: %s (said once; the loop goes on)", kind)
 
-    def _failed(self, reason: str) -> None:
-        """Go on without clients: the I/O thread has given up."""
-        self._listen_to(NullEventSources())
-        for path in self._files:  # so that clients know that there will be no link again
-            remove(path)
-        log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
-
-    def _deafen(self) -> None:
-        """Become inert without touching what the parent process owns."""
-        self._listen_to(NullEventSources())
-        give_up_place(self)
-        link, self._link = self._link, None
-        self._files = []
-        if link is not None:
-            link.abandon()
+def agent_of(
+    parts: Components,
+    *,
+    sigterm: bool = False,
+    on_stop: type[BaseException] | None = None,
+    may_pause: float | None = None,
+    replay: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+) -> Agent:
+    """Return the agent that is made of ``parts``, open to clients. Raises as `Agent` does."""
+    agent = Agent.__new__(Agent)
+    agent._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
+    return agent
 
 
 def _never() -> bool:
@@ -334,18 +344,6 @@ def _know_torch() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "compiler"):
         _compiling = torch.compiler.is_dynamo_compiling
-
-
-def _calls(agent: Agent, method: Callable[..., None]) -> Callable[..., None]:
-    """``method`` of the agent as a hook that does not keep the agent alive."""
-    weak = weakref.ref(agent)
-
-    def call(*args: Any) -> None:
-        living = weak()
-        if living is not None:
-            method(living, *args)
-
-    return call
 
 
 def _inert(name: str, groups: tuple[str, ...]) -> Agent:

@@ -1,4 +1,4 @@
-"""What a host declares for those who steer its job: controls, triggers, how to make a checkpoint, how it stops."""
+"""What a host declares for clients that steer its job: controls, triggers, checkpoints, how it stops, a replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from looptap.agent.control.job_hooks import checked_trigger
 from looptap.agent.control.replay import replay
-from looptap.agent.loop.event_sources import EventSources, NullEventSources
+from looptap.agent.life_cycle import LifeCycle
 from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.store.replay_commands import load
 from looptap.streams.control import Control
@@ -18,93 +18,56 @@ log = logging.getLogger("looptap")
 
 
 class ControlDeclarations:
-    """The part of an `Agent` by which a client changes the job."""
+    """Checks what a host declares, and notes it unless the agent is inert; see the methods of `Agent`."""
 
-    _service: RequestDispatcher
-    _taps: EventSources
+    def __init__(self, dispatcher: RequestDispatcher, life: LifeCycle) -> None:
+        self._job, self._life = dispatcher.commands.job, life
+        self._dispatcher = dispatcher
 
-    def control(
-        self,
-        name: str,
-        get: Callable[[], Any],
-        set: Callable[[Any], object],
-        *,
-        type: type | None = None,
-        minimum: float | None = None,
-        maximum: float | None = None,
-        choices: Collection[Any] = (),
-        unit: str = "",
-        doc: str = "",
-        at: str | Collection[str] = "",
-    ) -> None:
-        """Declare a control: ``get`` reads it, from any thread and without effect; ``set`` changes it, in the loop.
+    def control(self, name: str, get: Callable[[], Any], set: Callable[[Any], object], control: Control) -> None:
+        """Declare a control. Raises ControlError."""
+        if not self._life.inert:
+            self._job.controls.declare(name, get, set, control)
 
-        ``type`` is int, float, bool or str, without one that of the first choice, else float; ``at`` names the events
-        at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
-        are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
-
-        >>> import looptap
-        >>> settings = {"lr": 0.1}
-        >>> agent = looptap.Agent("doctest", enabled=False)
-        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
-        """
-        declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
-        if not isinstance(self._taps, NullEventSources):
-            self._service.commands.job.controls.declare(name, get, set, declaration)
-
-    def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
-        """Let clients ask for ``function`` to be called once in the loop, by name. Raises ControlError.
-
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
-        """
+    def trigger(self, name: str, function: Callable[[], Any], at: str | Collection[str], doc: str) -> None:
+        """Declare a function that clients may have called. Raises ControlError."""
         trigger = checked_trigger(function, at, doc, f"the trigger {name!r}")
-        if not isinstance(self._taps, NullEventSources):
-            self._service.commands.job.triggers[name] = trigger
+        if not self._life.inert:
+            self._job.triggers[name] = trigger
 
-    def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
-        """Let clients ask for a checkpoint, alone or before a change; ``function`` makes it and may return its path.
-
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
-        """
+    def checkpoint(self, function: Callable[[], Any], at: str | Collection[str]) -> None:
+        """Declare how a checkpoint is made. Raises ControlError."""
         trigger = checked_trigger(function, at, "", "what makes a checkpoint")
-        if not isinstance(self._taps, NullEventSources):
-            self._service.commands.job.checkpoint = trigger
+        if not self._life.inert:
+            self._job.checkpoint = trigger
 
-    @property
     def stop_requested(self) -> bool:
-        """Whether a client has asked the job to stop: for loops that want to end politely.
+        """Return whether a client has asked the job to stop, and note that the job looks."""
+        self._job.stop_looked_at = True
+        return self._job.stop_requested
 
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).stop_requested
-        False
-        """
-        job = self._service.commands.job
-        job.stop_looked_at = True
-        return job.stop_requested
-
-    def _allow(
-        self, on_stop: type[BaseException] | None, may_pause: float | None, replayed: str | os.PathLike[str] | None,
-        strict: bool,
-    ) -> None:  # fmt: skip
-        """Note what the host allows, and begin a replay. Raises ValueError, ControlError among them.
-
-        A replay that the environment names and that cannot be done is a warning, unless ``strict``.
-        """
-        steering = self._service.commands
+    def allow(self, on_stop: type[BaseException] | None, may_pause: float | None) -> None:
+        """Note whether clients may stop and pause the loop. Raises ValueError."""
         if on_stop is not None:
             if not isinstance(on_stop, type) or not issubclass(on_stop, BaseException):
                 raise ValueError(f"on_stop={on_stop!r} must be a class of exceptions.")
             on_stop()  # it must do without arguments
         if may_pause is not None and not 0 < may_pause < float("inf"):
             raise ValueError(f"may_pause={may_pause!r} must be a number of seconds above 0.")
-        steering.job.on_stop, steering.job.pause.bound = on_stop, may_pause
-        path = replayed or os.environ.get("LOOPTAP_REPLAY")
-        if path and not isinstance(self._taps, NullEventSources):
-            try:
-                replay(load(path), f"replay of {os.path.basename(path)}", steering, self._service.queries)
-            except Exception as error:
-                if replayed or strict:
-                    raise
-                log.warning("looptap: LOOPTAP_REPLAY is not done: %s", error)
+        self._job.on_stop, self._job.pause.bound = on_stop, may_pause
+
+    def replay(self, path: str | os.PathLike[str] | None, strict: bool) -> None:
+        """Begin the replay of ``path``, or of the file that LOOPTAP_REPLAY names. Raises ControlError.
+
+        One that the environment names and that cannot be done is a warning, unless ``strict``.
+        """
+        named = path or os.environ.get("LOOPTAP_REPLAY")
+        if not named or self._life.inert:
+            return
+        try:
+            source = f"replay of {os.path.basename(named)}"
+            replay(load(named), source, self._dispatcher.commands, self._dispatcher.queries)
+        except Exception as error:
+            if path or strict:
+                raise
+            log.warning("looptap: LOOPTAP_REPLAY is not done: %s", error)

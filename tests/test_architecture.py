@@ -374,7 +374,6 @@ def private_uses(path: Path) -> Iterator[str]:
                 )
 
 
-@pytest.mark.xfail(strict=True, reason="objects that keep or merge the state of others read it from inside")
 def test_no_private_name_of_another_module_is_used():
     found = [use for path in modules().values() for use in private_uses(path)]
     assert not found, "\n".join(["", *found])

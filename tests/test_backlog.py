@@ -214,7 +214,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
         with pytest.raises(KeyboardInterrupt):
             attached.evaluate_batch(batch)
     attached.evaluate_batch(batch)  # which does what is left
-    agent._link.wake()
+    agent._connection.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21
 

@@ -34,7 +34,7 @@ while not over.wait(0.004):
         agent.emit("epoch", epoch=step // 10)
     if step % 50 == 49:
         held, go = threading.Event(), threading.Event()
-        agent._link.post(lambda: (held.set(), go.wait(60)))  # so that it is too much for the I/O thread
+        agent._connection.post(lambda: (held.set(), go.wait(60)))  # so that it is too much for the I/O thread
         held.wait(60)
         for n in range(2000):
             agent.emit("burst", n=n)

@@ -15,7 +15,7 @@ import warm
 from waiting import soon
 
 import looptap
-from looptap.agent import opening
+from looptap.agent import connection as opening
 from looptap.client.attach import attach, runs
 from looptap.protocol.errors import (
     NoDirectory,

@@ -152,7 +152,7 @@ def test_a_setter_that_raises_leaves_the_value_as_it_was(job):
 
 def test_a_second_clients_change_since_one_looked_is_a_conflict(job):
     agent, run = job
-    other = Run(_Transport(agent.memory), run=agent.run)
+    other = Run(_Transport(agent._connection), run=agent.run)
     assert run.controls["echo.factor"].value == 2
     done(agent, other, other.set, "echo.factor", 4)
     with pytest.raises(ControlConflict, match=r"'echo.factor' was set to 4 by .+ since you looked"):

@@ -62,11 +62,11 @@ def device(request, monkeypatch):
 
 def delayed(agent):
     """Have nothing flushed until the list that is returned is emptied by `deliver`."""
-    wake, agent.memory.wake = agent.memory.wake, lambda: None
+    agent._connection.manual = True
 
     def deliver():
-        agent.memory.wake = wake
-        wake()
+        agent._connection.manual = False
+        agent._connection.deliver()
 
     return deliver
 

@@ -36,7 +36,7 @@ def calls(work, *how, **named):
 
 def another(agent):
     """A further client of an agent in memory."""
-    return Run(_Transport(agent.memory), run=agent.run)
+    return Run(_Transport(agent._connection), run=agent.run)
 
 
 def test_a_flush_looks_at_no_idle_stream():
@@ -94,12 +94,11 @@ def test_clients_and_their_streams_take_turns():
         return send(peer, frame)
 
     service.send = noting
-    agent.memory.wake, wake = (lambda: None), agent.memory.wake  # all of it waits before anything is sent
-    service.queues.wake_gathering = agent.memory.wake
+    agent._connection.manual = True  # all of it waits before anything is sent
     for step in range(4_000):
         agent.emit("batch", step=step)
     order.clear()
-    wake()
+    agent._connection.deliver()
     assert all(stream.arrived == 4_000 for stream in streams)
     half = order[: len(order) // 2]
     assert half.count(b"peer0") == pytest.approx(half.count(b"peer1"), abs=2)  # though one has twice as much to get

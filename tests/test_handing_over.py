@@ -208,7 +208,7 @@ def test_a_stream_that_was_handed_over_survives_a_lost_client_and_a_taken_back_o
             run.export("steps", exported)
             step = 2 if exported else 4
             (client,) = agent._service.clients.values()
-            agent._link.post(lambda client=client: agent._service.on_disconnect(client.peer))
+            agent._connection.post(lambda client=client: agent._service.on_disconnect(client.peer))
             soon(lambda: not agent._service.clients)
             agent.emit("batch", step=step)
             soon(lambda: agent._service.clients and agent._service.exporter.streams)

@@ -195,8 +195,8 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
                 answers += isinstance(reply, m.Done | m.Failed) and reply.request not in commands
             agent.emit("batch", step=1, loss=2.0)
             progress(sent, "messages sent")
-        assert agent._link.faults == 0
-        soon(lambda: agent._link.frames_in == sent)
+        assert agent._connection.link.faults == 0
+        soon(lambda: agent._connection.link.frames_in == sent)
         assert (agent._service.refused, answers) == (owed.counts, owed.answers)
         assert count / 10 < owed.counts < 0.9 * count
         is_served("hostile", agent)
@@ -339,7 +339,7 @@ def test_event_types_that_clients_make_up_are_bounded_and_the_refusal_is_a_sente
             with pytest.raises(QueryError, match="1000 types of events"):
                 run.stream("step", on="one more")
             assert len(kept) == 998
-        assert agent._link.faults == 0
+        assert agent._connection.link.faults == 0
         is_served("types", agent)
 
 
@@ -360,7 +360,7 @@ def garbage(dice):
 def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory, progress):
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:
-        port = int(agent._link.endpoints[0].rpartition(":")[2])
+        port = int(agent._connection.link.endpoints[0].rpartition(":")[2])
         before, open_at_once, heard = len(os.listdir("/proc/self/fd")), [], 0
         for n in range(count):
             stranger = socket.socket()
@@ -379,8 +379,8 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
             stranger.close()
         soon(lambda: len(os.listdir("/proc/self/fd")) <= before, 60)
         assert heard == count
-        assert agent._link.frames_in < 20
-        assert agent._link.faults == 0
+        assert agent._connection.link.frames_in < 20
+        assert agent._connection.link.faults == 0
 
 
 # ---------------------------------------------------------------- S29: clocks
@@ -421,7 +421,7 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
     agent = looptap.Agent("faulty", limits=looptap.Limits(heartbeat=0.01))
     run = looptap.attach("faulty")
     stream = run.stream("step", on="batch")
-    link = agent._link
+    link = agent._connection.link
 
     def fail():
         raise MemoryError("a fault")
@@ -461,7 +461,7 @@ def test_a_message_that_breaks_the_brain_is_counted_and_the_others_are_served(di
         for _ in range(10):
             with contextlib.suppress(LinkError):
                 run.stats(timeout=0.01)
-        soon(lambda: agent._link.faults > 0)
+        soon(lambda: agent._connection.link.faults > 0)
         is_served("fragile", agent)
 
 
@@ -474,7 +474,7 @@ EXITS = {
     "sys.exit": ("sys.exit(3)", 3),
     "interrupt": ("signal.raise_signal(signal.SIGINT)", -2),
     "os._exit": ("os._exit(4)", 4),
-    "stuck": ("agent._link.post(lambda: time.sleep(500))", 0),
+    "stuck": ("agent._connection.post(lambda: time.sleep(500))", 0),
 }
 LEAVING = """
     import math, os, signal, sys, time, looptap

@@ -70,15 +70,12 @@ class Job:
 
     def asleep(self, at: int, event: str = "batch") -> tuple[int, KeyboardInterrupt | None]:
         """Raise an event with Ctrl-C at its ``at``-th instruction."""
-        link, posted = self.agent._link, []
-        link.wake, link.post = (lambda: None), posted.append
+        self.agent._connection.manual = True
         self.step += 1
         x = torch.ones(2)
         told = interrupted(lambda: self.agent.emit(event, step=self.step, loss=0.5, x=x), at)
-        del link.wake, link.post
-        for call in posted:
-            call()
-        link.wake()
+        self.agent._connection.manual = False
+        self.agent._connection.deliver()
         return told
 
     def emit(self, event: str = "batch") -> None:
@@ -290,18 +287,15 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
         agent.log(a=0, b=0)
         streams = {name: run.stream(name) for name in ("a", "b", "steps", "sums")}
         job.emit()
-        link, posted = agent._link, []
-        link.wake, link.post = (lambda: None), posted.append
+        agent._connection.manual = True
 
         def both() -> None:
             agent.log(a=1, b=1)
             agent.emit("batch", step=10)
 
         told = interrupted(both, at)
-        del link.wake, link.post
-        for call in posted:
-            call()
-        link.wake()
+        agent._connection.manual = False
+        agent._connection.deliver()
         job.whole()
         agent.log(a=2, b=2)
         for _ in range(AFTER):

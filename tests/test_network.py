@@ -255,13 +255,13 @@ def test_a_peer_that_vanishes_without_a_word_is_given_up_by_both_sides_and_found
     with far_away(directory, QUICK) as (job, run, proxy):
         stream = run.stream("step", on="batch")
         stream.wait(10)
-        links = job.agent._link.stats()["admitted"]
+        links = job.agent._connection.link.stats()["admitted"]
         proxy.swallow()
         soon(lambda: run.state == "lost")
         soon(lambda: run.state == "live")
         before = stream.arrived
         soon(lambda: stream.arrived > before + 10)
-        assert job.agent._link.stats()["admitted"] == links + 1
+        assert job.agent._connection.link.stats()["admitted"] == links + 1
         assert len(job.agent.stats()["clients"]) == 1
         job.rest()
         soon(lambda: stream.records[-1].event == job.agent.stats()["events"]["batch"])
@@ -322,9 +322,9 @@ class Memory:
         self.said.append(decode_from_agent(frame))
 
     def tell(self, peer, message, role=OPERATOR):
-        self.agent.memory.receivers[peer] = self
+        self.agent._connection.receivers[peer] = self
         self.said.clear()
-        self.agent.memory.service.receive(peer, role, encode(message))
+        self.agent._connection.dispatcher.receive(peer, role, encode(message))
         return list(self.said)
 
     def attach(self, peer, token, stream=1, **more):
@@ -333,7 +333,7 @@ class Memory:
 
     def vanish(self, peer):
         """The link of a peer is gone, and it has not been heard for long."""
-        del self.agent.memory.receivers[peer]
+        del self.agent._connection.receivers[peer]
         self.agent._service.clients[peer].last_heard -= 60
         self.agent._service.on_heartbeat_timer()
 
@@ -341,7 +341,7 @@ class Memory:
         """The number of the value of an event."""
         self.said.clear()
         self.agent.emit("batch", step=step)
-        self.agent.memory.wake()
+        self.agent._connection.wake()
         return [message.first for message in self.said if isinstance(message, m.Values)]
 
 

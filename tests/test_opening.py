@@ -18,7 +18,7 @@ from interrupts import interrupted
 from waiting import soon
 
 import looptap
-from looptap.agent import opening
+from looptap.agent import connection as opening
 from looptap.agent.agent import Agent
 from looptap.protocol.files.connection import listing
 
@@ -260,7 +260,7 @@ def test_any_name_makes_a_run_that_is_found_kept_and_shared(name, directory, tmp
             share = run.share(path=str(tmp_path))
             assert Path(share.path).exists()
             share.revoke()
-        path = agent._keeper.writer.path
+        path = agent._recorder.writer.path
     soon(lambda: "looptap-store" not in threads(), told=threads)
     assert len(os.fsencode(path.name)) < 255
     with looptap.open(path) as stored:

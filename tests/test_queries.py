@@ -215,7 +215,7 @@ def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
     total = run.stream("sum(1 / e.zero for e in events)", on="batch", window=2)
     one = run.stream("1 / zero", on="batch")
     batches(agent, 7, zero=0)
-    run.session.transport.link.service.on_heartbeat_timer()
+    agent._service.on_heartbeat_timer()
     assert len(total.errors) == total.error_count == 3
     assert one.error_count == 7
     with pytest.raises(looptap.LooptapError, match=r"failed 3 times: ZeroDivisionError"):
@@ -241,7 +241,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
         "looptap.agent.server.request_dispatcher.LAST_STATUS_TIMEOUT_SECONDS", 60.0
     )  # twenty tries, on however busy a machine
     agent, run = pair("full")
-    link, tries = agent.memory, 0
+    link, tries = agent._connection, 0
 
     def send(peer, frame):
         nonlocal tries
@@ -254,7 +254,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
 
     stream = run.stream("step", on="batch")
     batches(agent, 3)
-    agent._service.send, link.wake = send, lambda: None  # the I/O thread is busy elsewhere
+    agent._service.send, link.manual = send, True  # the I/O thread is busy elsewhere
     batches(agent, 5)
     agent.close("the job is done")
     assert stream.values == [0, 1, 2]

@@ -113,7 +113,7 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
     assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
     assert len({file.public for file in files}) == 3
     assert {file.role for file in files} == {"viewer"}
-    secrets = [gate.server.secret.decode() for gate in agent._link.sockets]
+    secrets = [gate.server.secret.decode() for gate in agent._connection.link.sockets]
     for share, file in zip(shares, files, strict=True):
         assert not any(secret in share.path.read_text() for secret in secrets)
         assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"
@@ -141,7 +141,7 @@ METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Rol
 def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, dial, forged):
     agent, run = job
     assert {type(request) for request in REQUESTS} == set(ALLOWED)
-    operator = agent._link._keys.client.public
+    operator = agent._connection.link._keys.client.public
     options = {name: value % operator for name, value in forged.items()}
     viewer = dial(run.share().path, identity=b"operator", **options)
     for request in REQUESTS:
@@ -161,7 +161,7 @@ def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, d
         ("loss", True, False), ("secret", False, False), ("private", False, False)
     ]  # fmt: skip
     assert run.commands == []
-    assert agent._link.faults == 0
+    assert agent._connection.link.faults == 0
 
 
 def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
@@ -237,7 +237,7 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
         assert len(seen.wait(50)) == 50
         for number in range(2, 22):
             viewer.send(encode(m.GetStreams(number)))
-        soon(lambda: agent._link.denied == 20)
+        soon(lambda: agent._connection.link.denied == 20)
         said = []
         viewer.rcvtimeo = 0
         with contextlib.suppress(zmq.Again):
@@ -352,7 +352,7 @@ def test_a_share_ends_when_its_time_is_over(job):
         assert "expired" in viewer.reason
         assert loss.state == "ended"
     soon(lambda: bound() == before)
-    assert (run.shares, agent._link.alarm) == ([], math.inf)
+    assert (run.shares, agent._connection.link.alarm) == ([], math.inf)
     with pytest.raises(looptap.RefusedKey, match=r"expired .* ago; ask for a new file"):
         looptap.attach(share.path)
 
@@ -370,15 +370,15 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     agent, run = job
     path = run.share(expires=60).path
     viewer = dial(path)
-    doorman, (shared,) = agent._link.authenticator, agent._service.access_grants.shares.values()
+    doorman, (shared,) = agent._connection.link.authenticator, agent._service.access_grants.shares.values()
     assert doorman.role(shared.key.decode()) == "viewer"
     viewer.send(encode(m.GetStreams(1)))
     assert isinstance(answer(viewer, 1), m.Done)
     doorman.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
     assert doorman.role(shared.key.decode()) is None
-    denied = agent._link.denied
+    denied = agent._connection.link.denied
     viewer.send(encode(m.GetStreams(2)))
-    soon(lambda: agent._link.denied > denied, 60)
+    soon(lambda: agent._connection.link.denied > denied, 60)
     with pytest.raises(looptap.RefusedKey):
         looptap.attach(path, timeout=5)
     assert len(run.shares) == 1
@@ -395,7 +395,7 @@ def test_what_cannot_be_shared_says_so(job):
         run.share(endpoint=f"tcp://127.0.0.1:{other.getsockname()[1]}")
     with pytest.raises(QueryError, match="no share 'none'"):
         run.revoke("none")
-    assert len(agent._link.sockets) == 1
+    assert len(agent._connection.link.sockets) == 1
     from looptap.testing import pair
 
     with pytest.raises(looptap.RemoteError, match="no sockets"):
@@ -467,7 +467,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
 
     flooding = threading.Thread(target=flood)
     flooding.start()
-    began, heard = time.monotonic(), agent._link.frames_in
+    began, heard = time.monotonic(), agent._connection.link.frames_in
     for step in range(3000):
         agent.emit("big", step=step, blob=BLOB)
         if step % 100 == 99:
@@ -475,7 +475,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
     assert len(mine.wait(3000, timeout=60)) == 3000
     run.stats(timeout=60)
     soon(lambda: sent[0] > 1000 and time.monotonic() - began > 1.0)
-    per_second = (agent._link.frames_in - heard) / (time.monotonic() - began)
+    per_second = (agent._connection.link.frames_in - heard) / (time.monotonic() - began)
     over.set()
     flooding.join(60)
     assert (mine.dropped, mine.gaps) == (0, [])
@@ -484,7 +484,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
     assert len(by_role) == 9
     # A liar has what libzmq and the kernel hold for it, not what it says to have taken in.
     assert max(c["sent_bytes"] for c in by_role) < 16 << 20
-    assert agent._link.faults == 0
+    assert agent._connection.link.faults == 0
 
 
 # ---------------------------------------------------------------- S8: hostile bytes
@@ -544,7 +544,8 @@ HOSTILE = """
         round(60)
     watching = False
     agent.emit("batch", loss=0.5)
-    print(sorted(events), agent._link.faults, [(s.name, s.exported, s.kept) for s in run.streams], len(run.shares))
+    faults = agent._connection.link.faults
+    print(sorted(events), faults, [(s.name, s.exported, s.kept) for s in run.streams], len(run.shares))
     run.close()
     agent.close()
 """

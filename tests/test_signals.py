@@ -75,7 +75,7 @@ ENDED = """
     exec(sys.argv[1])
     agent = looptap.Agent("ended", sigterm=sys.argv[2] == "True")
     if sys.argv[3] == "closing":
-        link = agent._link
+        link = agent._connection.link
         def stop(timeout):
             del link.stop
             os.kill(os.getpid(), signal.SIGTERM)

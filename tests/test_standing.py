@@ -390,11 +390,11 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
         agent.stream("later", "step, loss")
         agent.stream("at once", "norm(loss)")
         agent.emit("batch", step=0, loss=0.5)
-        wakes = agent._link.wakes
+        wakes = agent._connection.link.wakes
         for step in range(1, 5 * MAX_PENDING_EVENTS):
             agent.emit("batch", step=step, loss=0.5)
             agent.log(lr=0.1)
-        assert agent._link.wakes == wakes
+        assert agent._connection.link.wakes == wakes
         assert not agent._service.queues.wakeup_pending
         assert len(agent._taps.unobserved.events) < MAX_PENDING_EVENTS
         with looptap.attach("quiet") as run:
@@ -412,15 +412,15 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
                     == [5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS - 1]
                 )
             )
-            assert agent._link.wakes > wakes
+            assert agent._connection.link.wakes > wakes
             for stream in streams:
                 stream.close()
             soon(lambda: not agent.stats()["readers"])
             soon(lambda: agent._service.queues.wakeup_pending is False)
-            wakes = agent._link.wakes
+            wakes = agent._connection.link.wakes
             for step in range(1000):
                 agent.emit("batch", step=step, loss=0.5)
-            assert agent._link.wakes == wakes
+            assert agent._connection.link.wakes == wakes
 
 
 def test_the_query_runs_once_for_all_readers():

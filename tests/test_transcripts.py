@@ -105,10 +105,10 @@ def test_a_client_of_a_former_major_that_goes_on_all_the_same_is_refused_and_nev
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent.memory.receivers[b"then"] = Ear()
+    agent._connection.receivers[b"then"] = Ear()
     for kind, rest, _ in steps(version):
         if kind == ">":
-            agent.memory.service.receive(b"then", OPERATOR, bytes.fromhex(rest))
+            agent._connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
         elif rest.startswith("emit"):
             record.happens(agent, rest)
     answers = list(map(decode_from_agent, said))
@@ -133,14 +133,14 @@ def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(versio
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent.memory.receivers[b"then"] = Ear()
+    agent._connection.receivers[b"then"] = Ear()
     for kind, rest, answers in steps(version):
         said.clear()
         if kind == "!":
             record.happens(agent, rest)
         else:
-            agent.memory.service.receive(b"then", OPERATOR, bytes.fromhex(rest))
-            agent.memory.wake()
+            agent._connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
+            agent._connection.wake()
         assert sorted(gist(said), key=str) == sorted(gist(answers), key=str), rest
     assert agent._service.refused == 0
 
@@ -209,8 +209,8 @@ def heard(frame):
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent.memory.receivers[b"stranger"] = Ear()
-    agent.memory.service.receive(b"stranger", OPERATOR, frame)
+    agent._connection.receivers[b"stranger"] = Ear()
+    agent._connection.dispatcher.receive(b"stranger", OPERATOR, frame)
     (answer,) = map(decode_from_agent, said)
     return answer
 

@@ -325,7 +325,7 @@ def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(directory
     with looptap.attach("blocked") as run:
         stream = run.stream("step", on="batch")
         release = threading.Event()
-        agent._link.post(lambda: release.wait(60))
+        agent._connection.post(lambda: release.wait(60))
         agent.emit("batch", step=0)
         times, (_, waits) = [], thread_usage()
         for step in range(1, 5000):

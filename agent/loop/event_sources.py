@@ -58,6 +58,7 @@ class EventSource:
         "_told",
         "backlog",
         "capturing",
+        "clock",
         "commands",
         "group_start",
         "groups_ended",
@@ -75,8 +76,10 @@ class EventSource:
         lock: threading.RLock,
         backlogs: tuple[DeferredEvaluator, DeferredEvaluator],
         post: QueueSet,
+        clock: Callable[[], float],
         closes: tuple[EventSource, ...] = (),
     ) -> None:
+        self.clock = clock
         self.source, self._lock, self.inner_groups = source, lock, closes
         self._backlogs = backlogs  # where somebody waits for the values, and where nobody does
         self._post = post
@@ -113,7 +116,7 @@ class EventSource:
         with self._lock:
             self.number = number = self.number + 1
             try:
-                now = monotonic()
+                now = self.clock()
                 if self.inner_groups:
                     self._end_inner(number, now)
                 if not (self.queries or self.commands or self.latest_slots):
@@ -176,7 +179,7 @@ class EventSource:
 
     def _finish(self, number: int) -> None:
         """Finish an event that Ctrl-C has cut short: groups end, and what no query has evaluated is counted as lost."""
-        now, plan = monotonic(), self._plan
+        now, plan = self.clock(), self._plan
         if self.inner_groups:
             self._end_inner(number, now)
         if plan.deferred and self._posted != number:
@@ -264,8 +267,11 @@ class EventSources:
     """All event types of a run. A type is opened by its first event or by who attaches to it."""
 
     def __init__(
-        self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: DeferredEvaluator
-    ) -> None:
+        self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: DeferredEvaluator,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:  # fmt: skip
+        self.clock = clock
+        """Tells the time of events, in seconds that never go back."""
         self.exposed, self.rank, self.backlog = standing, rank, backlog
         assert isinstance(backlog.queues, QueueSet)
         self._post = backlog.queues
@@ -289,7 +295,7 @@ class EventSources:
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
         source, backlogs = EventOrigin(event, self.exposed, self.rank), (self.backlog, self.unobserved)
-        return EventSource(source, self.lock, backlogs, self._post, closes)
+        return EventSource(source, self.lock, backlogs, self._post, self.clock, closes)
 
     @contextlib.contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:
@@ -318,7 +324,7 @@ class EventSources:
         """Number the events on from these, in groups that began there; a window that this cuts is flagged."""
         with self.lock:
             self.drain()
-            now = monotonic()
+            now = self.clock()
             for name in {*self.by_name, *events}:
                 tap = self.open(name)
                 number, tap.number = tap.number, events.get(name, 0)

@@ -10,7 +10,6 @@ import contextlib
 import math
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -199,7 +198,7 @@ class QueryRegistry:
             return
         try:
             self._sources.drain()
-            now(self._sources.open(on).number, time.monotonic())
+            now(self._sources.open(on).number, self._sources.clock())
         finally:
             lock.release()
 

@@ -50,26 +50,27 @@ class AccessGrant:
 
 
 class AccessGrants:
-    """The shares of a run; ``dismiss`` ends all contact with who came in by a key."""
+    """The shares of a run. ``dismiss`` disconnects the clients of a key; ``link`` returns what opens sockets."""
 
     def __init__(
-        self, run: m.RunInfo, limits: Limits, standing: DeclaredStreams, dismiss: Callable[[str, str], None]
-    ) -> None:
+        self, run: m.RunInfo, limits: Limits, standing: DeclaredStreams, dismiss: Callable[[str, str], None],
+        link: Callable[[], ServerThread | None],
+    ) -> None:  # fmt: skip
         self._run, self._limits, self._standing, self._dismiss = run, limits, standing, dismiss
-        self.link: ServerThread | None = None
-        """Where sockets are opened; None until the agent listens."""
+        self._link = link
         self.shares: dict[str, AccessGrant] = {}
 
     def speaker(self) -> str:
         """The public key of the client whose message is being handled."""
-        return "" if self.link is None else self.link.sender
+        link = self._link()
+        return "" if link is None else link.sender
 
     def share(self, ask: m.CreateShare, by: str) -> NewShare:
         """Make a key that opens until it expires.
 
         Raises LimitReached, QueryError for a time that is none, BadEndpoint, EndpointBusy.
         """
-        link = self.link
+        link = self._link()
         if link is None:
             raise LinkError("This agent has no sockets, so it cannot be shared.")
         if len(self.shares) >= self._limits.shares:
@@ -143,7 +144,7 @@ class AccessGrants:
         ]
 
     def _end(self, over: list[AccessGrant], reason: str) -> None:
-        link = self.link
+        link = self._link()
         if link is None:
             return
         for shared in over:

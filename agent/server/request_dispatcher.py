@@ -17,6 +17,7 @@ from looptap.agent.control.command import LoopCommand
 from looptap.agent.control.command_handlers import CommandService
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.server_socket import SendResult
+from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.queries.query_registry import QueryRegistry, grant_share
@@ -53,13 +54,15 @@ class RequestDispatcher:
         limits: Limits,
         post: QueueSet,
         budget: OverheadBudget,
-        keeper: RunRecorder | None = None,
+        keeper: RunRecorder | None,
+        send: Callable[[bytes, bytes], SendResult],
+        link: Callable[[], ServerThread | None],
     ) -> None:
         self.run, self.limits, self.sources, self.budget = run, limits, taps, budget
         self.queues, self.recorder = post, keeper
         self.queries = QueryRegistry(taps, groups, limits, budget)
         self.declared_streams = DeclaredStreams(self.queries, taps, post, limits)
-        self.send: Callable[[bytes, bytes], SendResult] = lambda peer, frame: SendResult.GONE  # until the link is there
+        self.send = send
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
         self.farewell = "the run ended"
@@ -71,7 +74,7 @@ class RequestDispatcher:
         self.liveness = LoopLiveness(taps, self._owner)
         self._finished_commands: deque[LoopCommand] = deque()
         self.commands = CommandService(self.queries, taps, groups, limits, self._finished)
-        self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect)
+        self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
         self.subscriptions = SubscriptionManager(
             self.queries,
             self.declared_streams,

@@ -9,114 +9,221 @@
 >>> loss.values
 [1.5]
 >>> agent.close()
+
+Time and delivery can be stepped, too: with a `Clock`, windows in seconds depend on nothing else, and with
+``manual=True`` values wait in the agent's queues until they are delivered.
+
+>>> import looptap
+>>> from looptap.testing import Clock
+>>> clock = Clock()
+>>> job = pair("doctest", clock=clock, manual=True)
+>>> rate = job.run.stream("sum(1 for e in events)", on="batch", window=looptap.seconds(10))
+>>> for _ in range(25):
+...     job.agent.emit("batch")
+...     clock.advance(1.0)
+>>> rate.values, job.queues.pending_bytes() > 0
+([], True)
+>>> job.deliver() > 0
+True
+>>> rate.values
+[10, 10]
+>>> job.agent.close()
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from looptap.agent.agent import Agent
+from looptap.agent.agent import Agent, agent_of
+from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
+from looptap.agent.wiring import build
 from looptap.client.run import Run
 from looptap.client.transport.base import Receiver
 from looptap.protocol.errors import RunEnded
 from looptap.protocol.keys import OPERATOR
 
-__all__ = ["pair"]
+__all__ = ["Clock", "Pair", "pair"]
 
-_TRIES = 10
-"""In a row in which nothing went out: the client has no room."""
+_MAX_IDLE_FLUSHES = 10  # in a row in which nothing went out: the client has no room
+_OF_THE_OPEN_AGENT = ("on_stop", "may_pause", "replay", "strict")
 
 
-def pair(name: str = "test", **how: Any) -> tuple[Agent, Run]:
+class Clock:
+    """A clock that stands still until it is advanced; in seconds.
+
+    >>> clock = Clock(5.0)
+    >>> clock.advance(1.5)
+    >>> clock()
+    6.5
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass. Raises ValueError for a step back."""
+        if seconds < 0:
+            raise ValueError(f"advance({seconds!r}): a clock never goes back.")
+        self.now += seconds
+
+
+class _AgentAndRun(NamedTuple):
+    agent: Agent
+    run: Run
+
+
+class Pair(_AgentAndRun):
+    """An agent and a run attached to it; unpacks into these two."""
+
+    queues: QueueSet
+    """The queues between the loop and the client: `QueueSet.pending_bytes` waits in them."""
+    _connection: _MemoryConnection
+
+    def deliver(self) -> int:
+        """Deliver everything that waits to the client; return the number of frames. For ``manual=True``."""
+        return self._connection.deliver()
+
+    def beat(self) -> None:
+        """Do what the agent does at each heartbeat: send signs of life and costs, disconnect who is silent."""
+        self._connection.beat()
+
+
+def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, manual: bool = False, **how: Any) -> Pair:
     """An agent, and a run attached to it; a value is there when the `emit` that made it returns.
 
-    ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so that a slow machine
-    changes no result. Everything but the sockets is the real thing: the wire's messages, the bounds, the errors. Only
-    callbacks and streams derived by `Stream.query` run on a thread of their own, as ever: `wait` for what they yield.
+    ``clock`` tells the time of events. With ``manual``, values and outcomes wait until `Pair.deliver`; the answer to a
+    request comes at once. ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so
+    that a slow machine changes no result. Everything but the sockets is the real thing: the wire's messages, the
+    bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a thread of their own, as ever:
+    `wait` for what they yield.
     """
-    agent = _Agent(name, **{"budget": math.inf, **how})  # here a query also pays for what others do with its values
-    return agent, Run(_Transport(agent.memory), run=agent.run)
+    connection = _MemoryConnection(manual)
+    opened = {name: how.pop(name) for name in _OF_THE_OPEN_AGENT if name in how}
+    opened["sigterm"] = how.get("sigterm", False)
+    store = how.pop("store", None)
+    how.pop("listen", None)
+    how.setdefault("budget", math.inf)  # here a query also pays for what others do with its values
+    parts = build(
+        name, clock=clock, connect=lambda run, limits: connection, strict=opened.get("strict", False),
+        record=lambda run: None if store is None else RunRecorder(run, store),  # no file that the test did not name
+        **how,
+    )  # fmt: skip
+    parts.sources.backlog.max_pending = parts.sources.unobserved.max_pending = 1
+    agent = agent_of(parts, **opened)
+    both = Pair(agent, Run(_Transport(connection), run=agent.run))
+    both.queues, both._connection = parts.queues, connection
+    return both
 
 
-class _Link:
+class _MemoryConnection:
     """In place of the I/O thread: what it would do, it does at once, on the caller's thread."""
 
+    link = None
     endpoints = ()
 
-    def __init__(self, service: RequestDispatcher) -> None:
-        self.service = service
+    def __init__(self, manual: bool) -> None:
+        self.files: list[Path] = []
         self.receivers: dict[bytes, Receiver] = {}
+        self.dispatcher: RequestDispatcher | None = None
+        self.is_open = False
+        self.manual, self._frames, self._numbers = manual, 0, itertools.count()
+
+    def locate(self) -> None:
+        """Clients do not find it."""
+
+    def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
+        self.dispatcher, self.is_open = dispatcher, True
+
+    def join(self, receiver: Receiver) -> bytes:
+        """Add a client; return the name by which frames reach it."""
+        peer = b"peer%d" % next(self._numbers)
+        self.receivers[peer] = receiver
+        return peer
+
+    def receive(self, peer: bytes, frame: bytes) -> None:
+        """Take a frame of a client. Raises RunEnded."""
+        if self.dispatcher is None or peer not in self.receivers:
+            raise RunEnded("the run has ended.")
+        self.dispatcher.receive(peer, OPERATOR, frame)
+        self.wake()
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
         receiver = self.receivers.get(peer)
         if receiver is None:
             return SendResult.GONE
+        self._frames += 1
         receiver.on_frame(frame)
         return SendResult.OK
 
     def wake(self) -> None:
-        before, tries = -1, 0
-        while self.service.flush() or not self.service.is_idle():
-            sent = self.service.exporter.sent_bytes
-            tries = 0 if sent != before else tries + 1
-            before = sent
-            if tries == _TRIES:  # the next value rings once more
-                self.service.queues.wakeup_pending = False
-                return
+        if self.is_open and not self.manual:
+            self.deliver()
+
+    def hurry(self) -> None:
+        if self.is_open and not self.manual and self.dispatcher is not None:
+            self.dispatcher.flush()
+
+    def deliver(self) -> int:
+        """Flush until nothing waits, or the client has no room; return the number of frames."""
+        dispatcher, frames, sent, idle = self.dispatcher, self._frames, -1, 0
+        if dispatcher is None:
+            return 0
+        while dispatcher.flush() or not dispatcher.is_idle():
+            idle = 0 if dispatcher.exporter.sent_bytes != sent else idle + 1
+            sent = dispatcher.exporter.sent_bytes
+            if idle == _MAX_IDLE_FLUSHES:  # the next value wakes it once more
+                dispatcher.queues.wakeup_pending = False
+                break
+        return self._frames - frames
+
+    def beat(self) -> None:
+        """Do what is due at a heartbeat."""
+        if self.dispatcher is not None:
+            self.dispatcher.on_heartbeat_timer()
 
     def post(self, call: Callable[[], object]) -> None:
-        call()
+        if self.is_open:
+            call()
 
-    def stop(self, timeout: float = 0.0) -> bool:
-        self.service.goodbye()
+    def detach(self) -> None:
+        self.is_open = False
+
+    def stop(self, timeout: float) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.goodbye()
         self.receivers.clear()
-        return True
+
+    def drain(self, timeout: float) -> None:
+        self.deliver()
 
     def abandon(self) -> None:
+        self.is_open = False
         self.receivers.clear()
 
 
 class _Transport:
-    """The client's end of the memory link."""
+    """The client's end of a `_MemoryConnection`."""
 
-    def __init__(self, link: _Link) -> None:
-        self.link = link
-        self.peer = b"peer%d" % len(link.receivers)
+    def __init__(self, connection: _MemoryConnection) -> None:
+        self._connection, self._peer = connection, b""
 
     def start(self, receiver: Receiver, timeout: float) -> None:
-        self.link.receivers[self.peer] = receiver
+        self._peer = self._connection.join(receiver)
 
     def send(self, frame: bytes) -> None:
-        if self.peer not in self.link.receivers:
-            raise RunEnded("the run has ended.")
-        self.link.service.receive(self.peer, OPERATOR, frame)
-        self.link.wake()
+        self._connection.receive(self._peer, frame)
 
     def close(self, timeout: float = 1.0) -> None:
-        self.link.receivers.pop(self.peer, None)
-
-
-class _Agent(Agent):
-    """An agent whose link is memory."""
-
-    memory: _Link
-
-    def _allowed(self) -> bool:
-        return True  # a test means it, wherever it runs
-
-    def _aside(self, do: Callable[[], None]) -> None:
-        do()
-
-    def _kept(self, store: Any) -> RunRecorder | None:
-        return None if store is None else super()._kept(store)  # a test leaves no file behind that it did not name
-
-    def _listen(self, listen: str | None) -> None:
-        self._taps.backlog.max_pending = self._taps.unobserved.max_pending = 1
-        self.memory = _Link(self._service)
-        self._service.send = self.memory.send
-        self._link = self.memory
+        self._connection.receivers.pop(self._peer, None)

@@ -44,7 +44,7 @@ JOB = """
             if asked.is_set() and not agent.stats()["clients"]:
                 looks.append(footprint())
                 if len(looks) == 2000:  # libzmq closes the sockets of those who left a moment later
-                    print(*map(min, zip(*looks)), step, agent._link.faults, flush=True)
+                    print(*map(min, zip(*looks)), step, agent._connection.link.faults, flush=True)
                     asked.clear()
                     looks.clear()
             time.sleep(0.001)

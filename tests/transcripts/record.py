@@ -127,7 +127,7 @@ def record():
     """The lines of the transcript, and what the client made of it."""
     session.named_process = lambda: "somebody@somewhere, pid 1"
     agent, lines = agent_in_memory(), []
-    run = Run(Tape(agent.memory, lines), run=RUN)
+    run = Run(Tape(agent._connection, lines), run=RUN)
 
     def happen(line):
         lines.append("! " + line)

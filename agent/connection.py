@@ -1,0 +1,246 @@
+"""How an agent and its clients reach each other: an I/O thread with sockets, found by a connection file."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from looptap.agent.io.endpoints import place_for_sockets
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.io.server_thread import ServerThread
+from looptap.agent.run.advertisement import announce
+from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.server.request_dispatcher import RequestDispatcher
+from looptap.protocol.files.connection import remove, runtime_dir
+from looptap.protocol.keys import OPERATOR, RoleKeys
+from looptap.protocol.limits import Limits
+from looptap.streams.errors import LooptapError
+
+UNDO_SECONDS = 2.0
+"""Timeout for taking back a connection to which no client is attached yet."""
+_DRAIN_POLL_SECONDS = 0.005
+
+Place: TypeAlias = tuple[Path, str, int]
+"""The directory, name and rank by which clients find an agent."""
+
+
+class Connection(Protocol):
+    """What connects an agent with its clients. `ServerConnection` is one; `looptap.testing` has one of memory."""
+
+    files: list[Path]
+    """What is to be removed at the end."""
+
+    @property
+    def link(self) -> ServerThread | None:
+        """The thread that has the sockets, while it is open; None where there is none."""
+
+    @property
+    def is_open(self) -> bool:
+        """True from `open` until `detach` or `abandon`."""
+
+    def locate(self) -> Place | None:
+        """Settle where clients will find the agent; None if they cannot. Raises LinkError where they may not."""
+
+    def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
+        """Let clients in, for ``dispatcher`` to answer. Raises what goes wrong; then nothing is left behind."""
+
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
+        """Hand ``frame`` over for ``peer``, and say what became of it. I/O thread only. Does not block or raise."""
+
+    def wake(self) -> None:
+        """Have values sent soon. Any thread. Does not block."""
+
+    def hurry(self) -> None:
+        """Have values sent at once. Any thread. Does not block."""
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run ``call`` on the I/O thread; no effect unless it is open. Any thread. Does not block."""
+
+    def detach(self) -> None:
+        """Accept no more work from the loop; `stop` still sends what waits."""
+
+    def stop(self, timeout: float) -> None:
+        """Send what waits and say goodbye, within ``timeout`` seconds; called again, wait once more."""
+
+    def drain(self, timeout: float) -> None:
+        """Send what waits and stay open, within ``timeout`` seconds."""
+
+    def abandon(self) -> None:
+        """Become inert in a forked child, without touching what the parent owns."""
+
+
+class Replaceable(Protocol):
+    """An agent, as far as the next one of its name has to know it."""
+
+    def replaced(self) -> bool:
+        """End the run, whose place is taken; False if it had ended already."""
+
+
+_found: dict[Place, Replaceable] = {}
+"""The agents of this process that can be found."""
+
+
+def take_place(agent: Replaceable, place: Place) -> Replaceable | None:
+    """Make ``agent`` the one of this process that is found at ``place``; return the one before it."""
+    older = _found.get(place)
+    _found[place] = agent
+    return older
+
+
+def give_up_place(agent: object) -> None:
+    """Make ``agent`` not found any more."""
+    for place, there in list(_found.items()):
+        if there is agent:
+            _found.pop(place, None)
+
+
+class ServerConnection:
+    """The connection of a real agent: a `ServerThread`, and the file that announces it, both or neither."""
+
+    def __init__(self, name: str, rank: int, endpoint: str | None, limits: Limits) -> None:
+        self._name, self._rank, self._endpoint, self._limits = name, rank, endpoint, limits
+        self._place: Place | None = None
+        self.files: list[Path] = []
+        self._dispatcher: RequestDispatcher | None = None
+        self._server: ServerThread | None = None  # which sends, from its start to its end
+        self._open = False
+
+    @property
+    def link(self) -> ServerThread | None:
+        """The thread that has the sockets, while it is open."""
+        return self._server if self._open else None
+
+    @property
+    def is_open(self) -> bool:
+        """See `Connection`."""
+        return self._open
+
+    def locate(self) -> Place:
+        """Settle where clients find it. Raises LinkError for a directory that is not private."""
+        self._place = runtime_dir(), self._name, self._rank
+        return self._place
+
+    def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
+        """See `Connection`. Ctrl-C comes out of it, and then it is taken back, or will be as soon as it is open."""
+        assert self._place is not None
+        self._dispatcher = dispatcher
+        opening = _Opening(dispatcher, self._place[0], self._endpoint, self._limits, on_failure, self._serve)
+        try:
+            aside(opening.run, "looptap-open")
+            self.files, self._open = opening.files, True
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: it may be open, or be about to
+                opening.abandon()
+            self.files, self._open = [], False
+            raise
+
+    def _serve(self, server: ServerThread) -> None:
+        self._server = server
+
+    def send(self, peer: bytes, frame: bytes) -> SendResult:
+        """See `Connection`."""
+        return SendResult.GONE if self._server is None else self._server.send(peer, frame)
+
+    def wake(self) -> None:
+        """See `Connection`."""
+        if self._open and self._server is not None:
+            self._server.wake()
+
+    def hurry(self) -> None:
+        """See `Connection`."""
+        if self._dispatcher is not None:
+            self.post(self._dispatcher.flush)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """See `Connection`."""
+        if self._open and self._server is not None:
+            self._server.post(call)
+
+    def detach(self) -> None:
+        """See `Connection`."""
+        self._open = False
+
+    def stop(self, timeout: float) -> None:
+        """See `Connection`."""
+        if self._server is not None:
+            self._server.stop(timeout)
+
+    def drain(self, timeout: float) -> None:
+        """See `Connection`. Also waits until clients have confirmed: libzmq drops what it still holds at exit."""
+        dispatcher, deadline = self._dispatcher, time.monotonic() + timeout
+        if dispatcher is None:
+            return
+        while dispatcher.queues.pending_bytes() and time.monotonic() < deadline:
+            self.hurry()
+            time.sleep(_DRAIN_POLL_SECONDS)
+        if self._open and not dispatcher.confirmed():
+            self.post(dispatcher.ask_for_confirmation)
+            while not dispatcher.confirmed() and time.monotonic() < deadline:
+                time.sleep(_DRAIN_POLL_SECONDS)
+
+    def abandon(self) -> None:
+        """See `Connection`."""
+        server, self._server, self._open, self.files = self._server, None, False, []
+        if server is not None:
+            server.abandon()
+
+
+class _Opening:
+    """A server and its connection file on their way. `run` runs beside the host's main thread."""
+
+    def __init__(
+        self, dispatcher: RequestDispatcher, directory: Path, endpoint: str | None, limits: Limits,
+        on_failure: Callable[[str], None], serve: Callable[[ServerThread], None],
+    ) -> None:  # fmt: skip
+        self.files: list[Path] = []
+        self._dispatcher, self._directory, self._endpoint, self._limits = dispatcher, directory, endpoint, limits
+        self._on_failure, self._serve = on_failure, serve
+        self._server: ServerThread | None = None
+        self._decided: list[str] = []  # the first entry says who has to undo it, if anyone
+
+    def run(self) -> None:
+        """Listen, and announce it. Raises what goes wrong; then nothing is left behind."""
+        keys = RoleKeys.fresh(OPERATOR)
+        sockets = place_for_sockets(self._directory) if self._endpoint in (None, "ipc") else None
+        server = ServerThread(
+            self._dispatcher, endpoint=self._endpoint, keys=keys, limits=self._limits, directory=sockets,
+            on_failure=self._on_failure,
+        )  # fmt: skip
+        self._serve(server)  # before it starts: the first client is answered by way of it
+        server.start()
+        self._server = server
+        try:
+            self.files.append(announce(self._dispatcher.run, keys, server, self._directory))
+        except BaseException:
+            self._undo()
+            raise
+        self._decided.append("open")
+        if self._decided[0] == "abandoned":
+            self._undo()
+
+    def abandon(self) -> None:
+        """Undo it, whether `run` is over or not: the host was interrupted."""
+        self._decided.append("abandoned")
+        if self._decided[0] == "open":
+            aside(self._undo, "looptap-close")
+
+    def _undo(self) -> None:
+        if self._server is not None:
+            self._server.stop(UNDO_SECONDS)
+        for path in self.files:
+            remove(path)
+
+
+def why_not(error: Exception) -> str:
+    """Return a sentence on why there is no agent, with the likeliest way out."""
+    if isinstance(error, LooptapError):
+        return str(error)
+    code = getattr(error, "errno", None)
+    if code in (errno.EMFILE, errno.ENFILE):
+        return f"No further file can be opened ({error}). Allow more: ulimit -n 4096"
+    if isinstance(error, OSError):
+        return f"The agent cannot be announced, or cannot listen ({error}). Elsewhere it may: export LOOPTAP_DIR=…"
+    return f"The agent cannot listen ({type(error).__name__}: {error})."

@@ -1,0 +1,193 @@
+"""The life of an agent: it opens to clients, may fail or be forked or replaced, and ends with everything sent."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from looptap.agent.connection import give_up_place, take_place
+from looptap.agent.loop.event_sources import EventSource, EventSources, NullEventSources
+from looptap.agent.run.advertisement import note_end
+from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.run.termination import OnSigterm
+from looptap.agent.wiring import Components, warn_inert
+from looptap.protocol.files.connection import remove
+
+EXIT_SECONDS = 2.0
+"""For what is still to be sent at the end of the run."""
+MAX_COMPLAINTS = 10
+"""Kinds of errors that are logged, one line each."""
+
+log = logging.getLogger("looptap")
+
+
+class LifeCycle:
+    """Opens and ends one agent. ``sources`` are where its events go: from the end on, nowhere.
+
+    ``on_inert`` is called when they change, with what replaces them.
+    """
+
+    def __init__(self, parts: Components, on_inert: Callable[[EventSources], None]) -> None:
+        self.sources = parts.sources
+        self._parts, self._on_inert = parts, on_inert
+        self._pid = os.getpid()
+        self._complaints: set[str] = set()
+        self._at_exit = _weakly(self, LifeCycle.close)
+        self._sigterm: OnSigterm | None = None
+
+    @property
+    def inert(self) -> bool:
+        """True if events go nowhere: it never opened, was closed, failed, or is a forked child's."""
+        return isinstance(self.sources, NullEventSources)
+
+    # ------------------------------------------------------------ the beginning
+
+    def open(self, *, sigterm: bool = False, strict: bool = False) -> None:
+        """Let clients in; on a machine that does not allow it become inert, with a warning. ``strict`` raises that.
+
+        Ctrl-C comes out of it, and nothing is left behind.
+        """
+        if self.inert:
+            return
+        try:
+            self._open()
+        except Exception as error:
+            self._become_inert()
+            warn_inert(error, strict)
+        else:
+            if sigterm:
+                self._sigterm = OnSigterm(_weakly(self, LifeCycle._terminated), _weakly(self, LifeCycle._drain))
+
+    def _open(self) -> None:
+        connection = self._parts.connection
+        try:
+            if (place := connection.locate()) is not None:
+                older = take_place(self, place)
+                if older is not None and older.replaced():
+                    log.warning(
+                        "looptap: this agent takes the place of an older one of this name, %r.", self._parts.name
+                    )
+            connection.open(self._parts.dispatcher, _weakly(self, LifeCycle._failed))
+            atexit.register(self._at_exit)
+            os.register_at_fork(after_in_child=_weakly(self, LifeCycle._forked))
+        except BaseException:
+            give_up_place(self)
+            raise
+
+    # ------------------------------------------------------------ the end
+
+    def close(self, reason: str = "the run ended") -> None:
+        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises.
+
+        Ctrl-C comes out of it, and what is left is done nevertheless.
+        """
+        if os.getpid() != self._pid:
+            return
+        sources = self.sources
+        try:
+            self._become_inert()
+            self._parts.dispatcher.commands.job.pause.resume()
+            self._end_groups(deque(sources.by_name.values()), sources.clock())
+        except Exception as error:
+            self.complain(error)
+        finally:
+            self._leave(sources, reason)
+        atexit.unregister(self._at_exit)
+
+    def replaced(self) -> bool:
+        """Make room for a newer agent of the same name; return whether this one was still there."""
+        if os.getpid() != self._pid or not self._parts.connection.is_open:
+            return False
+        self.close("replaced by a newer agent of this name")
+        return True
+
+    def complain(self, error: Exception) -> None:
+        """Log what went wrong, once per kind; the loop continues."""
+        kind = f"{type(error).__name__}: {error}"
+        if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
+            self._complaints.add(kind)
+            log.warning("looptap: %s (said once; the loop goes on)", kind)
+
+    def _become_inert(self) -> None:
+        self.sources = NullEventSources()
+        self._on_inert(self.sources)
+
+    def _end_groups(self, taps: deque[EventSource], now: float) -> None:
+        """End all open groups; after Ctrl-C those that are left, and once more the one that it came into."""
+        pressed = None
+        while taps:
+            try:
+                while taps:
+                    taps[0].end_group(now)
+                    del taps[0]
+            except KeyboardInterrupt as interrupt:
+                pressed = interrupt
+            except Exception as error:
+                self.complain(error)
+                del taps[0]
+        if pressed is not None:
+            raise pressed
+
+    def _leave(self, sources: EventSources, reason: str) -> None:
+        """Say goodbye to clients and let go of what is the host's; Ctrl-C ends the waiting for it alone."""
+        self._parts.connection.detach()
+        try:
+            aside(lambda: self._depart(sources, reason), "looptap-close")
+        except Exception as error:
+            self.complain(error)
+        if self._sigterm is not None:
+            self._sigterm.remove()
+
+    def _depart(self, sources: EventSources, reason: str) -> None:
+        parts, connection = self._parts, self._parts.connection
+        parts.dispatcher.farewell = reason
+        connection.stop(EXIT_SECONDS)
+        give_up_place(self)
+        files, connection.files = connection.files, []
+        for path in files:
+            remove(path)
+        if parts.recorder is not None:
+            parts.recorder.close(reason)
+        note_end(parts.run, files, reason, None if parts.recorder is None else parts.recorder.writer.path)
+        sources.exposed.clear()
+        parts.dispatcher.commands.close()
+
+    # ------------------------------------------------------------ what happens to a process
+
+    def _failed(self, reason: str) -> None:
+        """Continue without clients: the I/O thread has given up."""
+        self._become_inert()
+        for path in self._parts.connection.files:  # so that clients know that there will be no link again
+            remove(path)
+        log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
+
+    def _forked(self) -> None:
+        """Become inert in a child, without touching what the parent process owns."""
+        self._become_inert()
+        give_up_place(self)
+        self._parts.connection.abandon()
+
+    def _terminated(self) -> None:
+        self.close("the run was terminated (SIGTERM)")
+        self._parts.connection.stop(EXIT_SECONDS)  # another thread may have been closing it already
+
+    def _drain(self) -> None:
+        """Send what is pending, within half of the exit limit."""
+        self._parts.connection.drain(EXIT_SECONDS / 2)
+
+
+def _weakly(life: LifeCycle, method: Callable[..., None]) -> Callable[..., None]:
+    """``method`` as a hook that does not keep its agent alive."""
+    weak = weakref.ref(life)
+
+    def call(*args: Any) -> None:
+        living = weak()
+        if living is not None:
+            method(living, *args)
+
+    return call

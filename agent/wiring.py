@@ -1,0 +1,96 @@
+"""The parts of an agent, and how they are put together; `looptap.Agent` and `looptap.testing` use the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from looptap.agent.connection import Connection, why_not
+from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
+from looptap.agent.loop.event_sources import EventSources, NullEventSources
+from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.run.identity import checked_groups, checked_name, run_info
+from looptap.agent.run.termination import require_main_thread
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.request_dispatcher import RequestDispatcher
+from looptap.protocol.limits import Limits
+from looptap.protocol.messages import RunInfo
+
+log = logging.getLogger("looptap")
+
+
+@dataclass(frozen=True)
+class Components:
+    """What an agent is made of. An inert one has `NullEventSources`, and its connection is never opened."""
+
+    name: str
+    groups: tuple[str, ...]
+    limits: Limits
+    run: RunInfo
+    connection: Connection
+    queues: QueueSet
+    sources: EventSources
+    recorder: RunRecorder | None
+    dispatcher: RequestDispatcher
+
+    @property
+    def inert(self) -> bool:
+        """True if it was built to do nothing."""
+        return isinstance(self.sources, NullEventSources)
+
+
+def build(
+    name: str,
+    *,
+    connect: Callable[[RunInfo, Limits], Connection],
+    groups: Collection[str] = ("batch", "epoch"),
+    limits: Limits | None = None,
+    budget: float = 0.03,
+    ranks: Collection[int] | None = None,
+    enabled: bool = True,
+    record: Callable[[RunInfo], RunRecorder | None],
+    clock: Callable[[], float] = time.monotonic,
+    sigterm: bool = False,
+    strict: bool = False,
+) -> Components:
+    """Check the arguments of an agent and make its parts, which are not open to clients yet.
+
+    ``connect`` makes the connection, ``record`` the recorder; ``clock`` tells the time of events. Where the recorder
+    cannot be made the agent is inert, with a warning; ``strict`` raises the error. Raises ValueError for a bad name or
+    group, and for ``sigterm`` off the main thread.
+    """
+    name, groups, limits = checked_name(name), checked_groups(groups), limits or Limits()
+    run = run_info(name)
+    connection = connect(run, limits)
+    queues = QueueSet(limits.outbox_bytes, connection.wake, connection.hurry)
+    recorder: RunRecorder | None = None
+    sources: EventSources = NullEventSources()
+    if enabled and (ranks is None or run.rank in ranks):
+        if sigterm:
+            require_main_thread()
+        try:
+            recorder = record(run)
+            sources = EventSources(groups, {}, run.rank, DeferredEvaluator(queues), clock)
+        except Exception as error:
+            warn_inert(error, strict)
+    dispatcher = RequestDispatcher(
+        run, taps=sources, groups=groups, limits=limits, post=queues, budget=OverheadBudget(budget), keeper=recorder,
+        send=connection.send, link=lambda: connection.link,
+    )  # fmt: skip
+    return Components(name, groups, limits, run, connection, queues, sources, recorder, dispatcher)
+
+
+def warn_inert(error: Exception, strict: bool) -> None:
+    """Log that this machine allows no agent, and why; ``strict`` raises the error."""
+    if strict:
+        raise error
+    log.warning("looptap: %s This run goes on without an agent (strict=True would end it).", why_not(error))
+
+
+def enabled_here() -> bool:
+    """Return whether the environment lets agents run."""
+    return os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")
