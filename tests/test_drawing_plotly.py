@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pictures import HOSTILE, pictures
 
-from looptap.visualizers.drawing.backends.with_plotly import figure_of, figure_of_all, update
+from looptap.visualizers.drawing.backends.with_plotly import figure_of, update
 from looptap.visualizers.drawing.picture import (
     Axis,
     Band,
@@ -146,7 +146,7 @@ def test_axes_dates_rules_and_the_right_side():
 
 
 def test_several_pictures_have_axes_of_their_own_that_do_not_overlap():
-    figure = figure_of_all([line(X), Picture((Line(X, X, z=X), Grid(np.eye(2))))], rows=1)
+    figure = figure_of(line(X), Picture((Line(X, X, z=X), Grid(np.eye(2)))), rows=1)
     assert [trace.type for trace in figure.data] == ["scatter", "scatter", "scatter3d", "scatter3d", "heatmap"]
     assert figure.data[2].scene == "scene2"
     assert figure.layout.xaxis.domain[1] < figure.layout.scene2.domain.x[0]

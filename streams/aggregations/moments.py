@@ -331,6 +331,12 @@ def elements(xs: Any) -> Iterable[Any]:
     return xs  # type: ignore[no-any-return]
 
 
+def _reduced(reducer: Mean | Variance, xs: Any) -> Any:
+    for x in elements(xs):
+        reducer.add(x)
+    return reducer.result()
+
+
 def mean(xs: Iterable[Any]) -> Any:
     """Return the mean: a float for numbers, element by element for arrays and tensors.
 
@@ -341,10 +347,7 @@ def mean(xs: Iterable[Any]) -> Any:
     """
     if on_device(xs) and getattr(xs, "ndim", 0) == 1 and len(xs):  # type: ignore[arg-type]
         return _wide(_real(xs)).mean()
-    reducer = Mean()
-    for x in elements(xs):
-        reducer.add(x)
-    return reducer.result()
+    return _reduced(Mean(), xs)
 
 
 def variance(xs: Iterable[Any]) -> Any:
@@ -353,10 +356,7 @@ def variance(xs: Iterable[Any]) -> Any:
     >>> variance([1, 2, 6])
     7.0
     """
-    reducer = Variance()
-    for x in elements(xs):
-        reducer.add(x)
-    return reducer.result()
+    return _reduced(Variance(), xs)
 
 
 def stdev(xs: Iterable[Any]) -> Any:
@@ -365,7 +365,4 @@ def stdev(xs: Iterable[Any]) -> Any:
     >>> stdev([1, 3, 5])
     2.0
     """
-    reducer = Deviation()
-    for x in elements(xs):
-        reducer.add(x)
-    return reducer.result()
+    return _reduced(Deviation(), xs)

@@ -56,9 +56,9 @@ def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, sc
         text = text_of_all(several, width=100, color=False, rows=rows)
         path.write_text(text + "\n", encoding="utf-8")
     elif suffix == ".html":
-        from looptap.visualizers.drawing.backends.with_plotly import figure_of_all
+        from looptap.visualizers.drawing.backends.with_plotly import figure_of
 
-        figure = figure_of_all(several, rows)
+        figure = figure_of(*several, rows=rows)
         figure.write_html(path, include_plotlyjs=True if script == "inline" else "cdn", include_mathjax=False)
     elif suffix == ".gif":
         _animate(several, path, seconds)

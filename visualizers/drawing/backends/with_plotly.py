@@ -24,19 +24,14 @@ _MAX_BADGES = 3
 _WORDS = {"showarrow": False, "xref": "paper", "yref": "paper", "xanchor": "left", "align": "left"}
 
 
-def figure_of(picture: Picture, rows: int | None = None) -> Any:
-    """A `plotly.graph_objects.Figure` that shows a picture.
+def figure_of(*pictures: Picture, rows: int | None = None) -> Any:
+    """Return a `plotly.graph_objects.Figure` of pictures side by side, in ``rows`` rows or as suits their number.
 
     >>> from looptap.visualizers.drawing.picture import Line, Picture
     >>> figure = figure_of(Picture((Line([0, 1], [2, 3], name="a < b"),)))
     >>> figure.data[0].y.tolist(), figure.data[0].name
     ([2.0, 3.0], 'a &lt; b')
     """
-    return figure_of_all([picture], rows)
-
-
-def figure_of_all(pictures: Sequence[Picture], rows: int | None = None) -> Any:
-    """One figure with several pictures side by side, in ``rows`` rows or in as many as suit their number."""
     import plotly.graph_objects as go
 
     traces, layout = _described(pictures, rows)
