@@ -158,7 +158,7 @@ def size(count: float) -> str:
 
 
 def cost(nanoseconds: float, share: float) -> str:
-    """What a query costs the training thread.
+    """Describe what a query costs the training thread.
 
     >>> cost(812.3, 0.00034)
     '812 ns per event, 0.034 % of the step time'

@@ -1,4 +1,4 @@
-"""The live view of `looptap watch` on a terminal: a paragraph for each query, drawn anew as values come."""
+"""The live view of `looptap watch` on a terminal: a paragraph for each query, redrawn as values come."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LiveView:
         self._parts[id(tail)].add(news)
 
     def turn(self) -> None:
-        """Draw anew, unless that was just done."""
+        """Redraw, at most ten times per second."""
         now = time.monotonic()
         if now - self._drawn >= _MIN_FRAME_SECONDS:
             self._drawn = now
@@ -59,7 +59,7 @@ class LiveView:
 
 
 class QueryView:
-    """What is shown of one query."""
+    """The paragraph of one query."""
 
     def __init__(self, tail: Tail, lines: int) -> None:
         self.tail = tail

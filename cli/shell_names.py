@@ -1,4 +1,4 @@
-"""What Python's ways out of an error are called in the shell."""
+"""Translates the hints in error messages from Python calls to shell commands."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SPELLINGS = (
     (r"looptap\.attach\('(.+?)'\)", r"looptap watch \1"),
     (r"ranks=('?)(\w+)\1", r"--ranks \2"),
 )  # fmt: skip
-"""Patterns of what the client says to Python, and what is said here in their place."""
+"""Patterns of hints for Python, and their replacements for the shell."""
 
 
 def in_shell(error: LooptapError) -> str:
-    """The text of an error with the ways out that a shell has; what a job or a query says stays as it is.
+    """Return the text of an error with hints for the shell; the words of a job or a query are kept.
 
     >>> in_shell(LooptapError("The loop pauses; run.resume() ends that."))
     'The loop pauses; looptap resume ends that.'

@@ -1,4 +1,4 @@
-"""What a command shows streams of: a live run, a viewer's connection file, a stored run."""
+"""Opens the runs that commands read: live runs, viewers' connection files, stored runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POLL_INTERVAL_SECONDS = 0.05  # seconds between two looks at a run or a stream 
 
 
 def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
-    """The stored run if ``name`` is the path of one, or of TensorBoard's event files, else the live run."""
+    """Open the stored run if ``name`` is its path, or one of TensorBoard's event files, else the live run."""
     if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
         return attached(name, follow, wait=wait)
     return open_stored(name)
@@ -39,7 +39,7 @@ def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run
 def attached(
     name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf, wait: float | None = None
 ) -> Run:
-    """The live run ``name``; one that has not started yet is waited for.
+    """Attach to the live run ``name``; waits for one that has not started yet.
 
     That takes ``wait`` seconds at most, without it and with ``follow`` ``seconds``.
     ``queries`` are what it will be asked: where one is a name, a run that has just started may be about to declare it.
@@ -69,7 +69,7 @@ def _is_stored(path: Path) -> bool:
 
 
 def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:
-    """The streams that ``queries`` ask for; without queries those that the run declares or has kept.
+    """Return the streams of ``queries``; without queries those that the run declares or has kept.
 
     Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
     """
@@ -90,7 +90,7 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
 
 
 def warn_if_it_fails(stream: Stream) -> None:
-    """Say so if a query that was handed over fails at its first event: a misspelt name is a query, too."""
+    """Warn if a query that was handed over fails at its first event: a misspelt name is a query, too."""
     poll_until(lambda: stream.arrived or stream.traceback, _POLL_INTERVAL_SECONDS, FIRST_VALUE_TIMEOUT_SECONDS)
     if stream.traceback and not stream.arrived:
         complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")

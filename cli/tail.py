@@ -1,4 +1,4 @@
-"""Looking at live streams again and again: what is new in each, what is missing, when it is enough."""
+"""Polls live streams: new values, missing values, and when to end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_INTERVAL_SECONDS = 0.02
 
 
 class TailItem(NamedTuple):
-    """One new item, how many are missing right before it (None: nobody knows), and the run that begins with it."""
+    """A new item, how many are missing right before it (None: unknown), and the run that begins with it."""
 
     record: Record
     missing: int | None
@@ -30,12 +30,12 @@ class Tail:
         self.stream, self.count, self.index = stream, count, index
         self.values = 0
         self.over = False
-        """Whether nothing more is to come."""
+        """True if nothing more will come."""
         self._number = stream.begins - 1
         self._told = False
 
     def look(self) -> Iterator[TailItem]:
-        """What has come since the last look."""
+        """Yield the items since the last look."""
         ended = self.stream.state != "live"  # before the look: what came before the end is seen
         for record in self.stream.records_after(self._number):
             if self.complete:
@@ -47,14 +47,14 @@ class Tail:
         self.over = ended or self.complete
 
     def failure(self) -> str:
-        """The first traceback of a query that fails at single events, told once; empty if there is nothing to tell."""
+        """Return, once, the first traceback of a query that fails at single events; else an empty text."""
         if self._told or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
             return ""
         self._told = True
         return self.stream.traceback
 
     def place(self, record: Record) -> str:
-        """Of several ranks, whose a value is, or which it lacks; empty where there is nothing to tell."""
+        """Return the rank of a value, or the ranks that it lacks; empty for a single rank."""
         stream = self.stream
         if not isinstance(stream, RankStream):
             return ""
@@ -64,14 +64,14 @@ class Tail:
         return f"without {numbered(lacks)}" if lacks else ""
 
     def lacking(self, record: Record) -> tuple[int, ...]:
-        """The ranks that a value of all of them lacks."""
+        """Return the ranks that are missing in a combined value."""
         if not record.partial or not isinstance(self.stream, RankStream):
             return ()
         return next((one.ranks for one in reversed(self.stream.absent) if one.number == record.number), ())
 
     @property
     def complete(self) -> bool:
-        """Whether all the values came that were asked for."""
+        """True if all requested values came."""
         return self.count is not None and self.values >= self.count
 
     def _unknown(self, number: int) -> bool:
@@ -82,13 +82,13 @@ class Tail:
 
 
 class Display(Protocol):
-    """Where the news are shown."""
+    """Shows new items."""
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Show what is new in one stream."""
 
     def turn(self) -> None:
-        """Called after each look at all streams."""
+        """Flush what was shown; called after each round over all streams."""
 
 
 def show_news(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:

@@ -186,11 +186,11 @@ def test_pause_resume_and_stop_only_after_a_yes(job):
         await pilot.press("s")
         await until(pilot, lambda: "to stop at its next event?" in shown(app), "the question")
         await pilot.press("n")
-        await until(pilot, lambda: "Left as it is" in shown(app), "no")
+        await until(pilot, lambda: "Nothing was done" in shown(app), "no")
         await pilot.press("p", "y")
         await until(pilot, lambda: app.job.paused and "paused  for" in shown(app), "the pause")
         await pilot.press("p")
-        await until(pilot, lambda: "Let the job go on?" in shown(app), "the other question")
+        await until(pilot, lambda: "Resume the job?" in shown(app), "the other question")
         await pilot.press("y")
         await until(pilot, lambda: "resume: " in shown(app), "the outcome")
         assert not job.stop_requested

@@ -112,7 +112,7 @@ class Digits:
         return [line.rstrip() for line in beside(blocks)]
 
     def summary(self) -> Iterator[Any]:
-        """What came of each stream, and what it cost the job."""
+        """Print the values and the cost of each stream."""
         title = "What was asked, and what it cost the job"
         table = Table("query", "values", "lost", "ns per event", "of the step time", title=title)
         for column in table.columns[1:]:

@@ -1,4 +1,4 @@
-"""The screen of `looptap top`. What takes time is asked in threads; the screen never waits for the job."""
+"""The screen of `looptap top`. Requests are made in threads; the screen never waits for the job."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.stream.feed import LIVE
 
 REQUEST_INTERVAL_SECONDS = 1.0
-"""Seconds between two rounds of questions to the agent."""
+"""Seconds between two rounds of requests to the agent."""
 DRAW_INTERVAL_SECONDS = 0.5
 """Seconds between two drawings of the streams."""
 MAX_DEFAULT_STREAMS = 12
-"""Standing streams that are shown unasked."""
+"""Declared streams that are shown from the start."""
 _LOW_TERMINAL_LINES, _HIGH_TERMINAL_LINES = 16, 28  # lines from which a terminal is low, not flat, and high
 _MAX_BUFFERED_VALUES = 20_000  # values of a stream that are kept here
 
 
 class FactsUpdated(Message):
-    """A round of questions is answered."""
+    """A round of requests is answered."""
 
     def __init__(self, seen: Facts) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class FactsUpdated(Message):
 
 
 class RequestDone(Message):
-    """What was asked of the job in a thread has come to ``what``; ``then`` takes its value, if all went well."""
+    """A request made in a thread ended as ``what``; ``then`` takes its value unless it failed."""
 
     def __init__(self, what: str, failed: bool, value: Any, then: Callable[[Any], None] | None) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class StreamView(Static, can_focus=True):
         self.large = False
 
     def refresh_stream(self, room: int = 1) -> None:
-        """Look for new values, and draw on that many lines."""
+        """Take in new values, and draw on ``room`` lines."""
         self.shown.look()
         self.update(self.shown.draw(max(1, self.content_size.width), room))
 
     def action_enlarge(self) -> None:
-        """Give this stream all the room that there is, or take it back."""
+        """Give this stream all the room, or take it back."""
         self.large = not self.large
         for other in self.app.query(StreamView):
             other.large = other.large and other is self
@@ -145,13 +145,13 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to ask and to draw."""
+        """Start the requests and the drawing."""
         for name, title in (("streams", "streams"), ("controls", "controls"), ("commands", "last commands")):
             self.query_one(f"#{name}").border_title = title
         for stream in self._first:
             self._show(stream)
-        viewer = "a viewer sees what is exported; a adds such a stream, Tab goes to streams, Enter enlarges one"
-        operator = "a adds a query; Tab goes to streams and controls, Enter there enlarges and changes"
+        viewer = "a viewer sees what is exported; a adds such a stream, Tab moves to the streams, Enter enlarges one"
+        operator = "a adds a query; Tab moves to streams and controls, Enter enlarges a stream and changes a control"
         self._say(viewer if self.job.role == VIEWER else operator, "dim")
         threading.Thread(target=self._ask, name="looptap-top", daemon=True).start()
         self.set_interval(DRAW_INTERVAL_SECONDS, self._draw)
@@ -161,13 +161,13 @@ class Top(App[None]):
                 loop.add_signal_handler(getattr(signal, name), self.exit)
 
     def on_unmount(self) -> None:
-        """Ask no more."""
+        """Stop the requests."""
         self._over.set()
 
     # ------------------------------------------------------------ what is shown
 
     def _ask(self) -> None:
-        """Ask how the run is until the screen is left; runs in a thread of its own."""
+        """Poll the run until the screen closes. On a thread of its own."""
         watcher = Watcher(self.job)
         while not self._over.is_set():
             seen = watcher.look()
@@ -176,12 +176,12 @@ class Top(App[None]):
             self._over.wait(REQUEST_INTERVAL_SECONDS)
 
     def _leaving(self) -> bool:
-        """Whether the screen is being left: its parts go one by one, while timers and answers still come."""
+        """True while the screen closes: its parts go one by one, and timers and answers still arrive."""
         there = all(self.query(f"#{name}") for name in ("head", "vitals", "streams", "controls", "commands", "outcome"))
         return self._over.is_set() or not there
 
     def on_facts_updated(self, message: FactsUpdated) -> None:
-        """Show how the run is."""
+        """Show the state of the run."""
         if self._leaving():
             return
         self.seen = seen = message.seen
@@ -255,7 +255,7 @@ class Top(App[None]):
     # ------------------------------------------------------------ what is done
 
     def _do(self, what: str, action: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
-        """Have the job do something, in a thread, and tell what came of it."""
+        """Run a request in a thread and show its outcome."""
 
         def work() -> None:
             try:
@@ -271,7 +271,7 @@ class Top(App[None]):
         threading.Thread(target=work, name="looptap-top-command", daemon=True).start()
 
     def on_request_done(self, message: RequestDone) -> None:
-        """Tell what came of it."""
+        """Show the outcome."""
         if self._leaving():
             return
         self._opening = False
@@ -281,7 +281,7 @@ class Top(App[None]):
             message.then(message.value)
 
     def action_add(self) -> None:
-        """Ask for a query, and show what it yields."""
+        """Prompt for a query, and show its values."""
 
         def add(told: list[str] | None) -> None:
             if not told or not told[0]:
@@ -299,14 +299,14 @@ class Top(App[None]):
 
         self.push_screen(
             AskText(
-                "A query, or the name of a stream that the job declares.",
-                ("query", ""), ("type of event (batch if it is empty)", ""),
+                "A query, or the name of a declared stream.",
+                ("query", ""), ("type of event (batch if empty)", ""),
             ),
             add,
         )  # fmt: skip
 
     def action_drop(self) -> None:
-        """Close the stream that was chosen, and take it off the screen."""
+        """Close the chosen stream and remove it from the screen."""
         views = list(self.query(StreamView))
         chosen = next((view for view in views if view.has_focus), None)
         if chosen is None:
@@ -317,9 +317,9 @@ class Top(App[None]):
         self._do("", lambda: stream.close(0.5), lambda _: self._say(f"Dropped: {stream.name}", "bold green"))
 
     def action_edit(self) -> None:
-        """Go to the controls."""
+        """Focus the controls."""
         if not self._controls:
-            self._say("This job has no controls, or has not told of them yet.", "yellow")
+            self._say("This job has no controls, or has not reported them yet.", "yellow")
             return
         options = self.query_one("#controls", OptionList)
         options.focus()
@@ -327,7 +327,7 @@ class Top(App[None]):
             options.highlighted = 0
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Ask for the new value of a control, and set it."""
+        """Prompt for the new value of a control, and set it."""
         info = self._controls[event.option_index]
 
         def change(told: list[str] | None) -> None:
@@ -341,19 +341,19 @@ class Top(App[None]):
 
         fields = [("new value", f"{info.value}")]
         if info.driven:
-            fields.append(("its schedule: scale (goes on from the new value) or freeze (the new value stays)", "scale"))
+            fields.append(("its schedule: scale (continues from the new value) or freeze (keeps it)", "scale"))
         self.push_screen(AskText(printable(str(info)), *fields), change)
 
     def action_pause(self) -> None:
-        """Pause the loop or end its pause, if that is meant."""
+        """Pause the loop or end its pause, after a question."""
         if self.job.paused:
-            self._confirmed("Let the job go on?", "resume", self.job.resume)
+            self._confirmed("Resume the job?", "resume", self.job.resume)
         else:
-            question = "Have the job wait, until it is resumed or for as long as it allows?"
+            question = "Pause the job until it is resumed, or for as long as it allows?"
             self._confirmed(question, "pause", self.job.pause)
 
     def action_stop(self) -> None:
-        """Ask the job to stop, if that is meant."""
+        """Ask the job to stop, after a question."""
         self._confirmed(f"Ask {printable(self.job.name)} to stop at its next event?", "stop", self.job.stop)
 
     def _confirmed(self, question: str, what: str, action: Callable[[], Any]) -> None:
@@ -361,6 +361,6 @@ class Top(App[None]):
             if meant:
                 self._do(what, action)
             else:
-                self._say(f"Left as it is: no {what}.", "dim")
+                self._say(f"Nothing was done: no {what}.", "dim")
 
         self.push_screen(AskWhether(question), act)

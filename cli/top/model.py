@@ -1,4 +1,4 @@
-"""What `looptap top` tells of a run: its events and their rates, what looptap costs it, streams, controls, commands."""
+"""What `looptap top` shows of a run: events and their rates, costs, streams, controls, commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EventRate:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of the run as its connection file tells; ``alive`` is None where nobody here can say."""
+    """One rank of the run, from its connection file; ``alive`` is None where it cannot be known here."""
 
     rank: int
     host: str
@@ -46,7 +46,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Facts:
-    """A run at one moment. Numbers are from the agent, and are zero or empty where it has not told them."""
+    """A run at one moment. The agent's numbers are zero or empty where it has not reported them."""
 
     id: str
     host: str
@@ -73,7 +73,7 @@ class Facts:
     io_share: float = 0.0
     """Of the loop's time, what the I/O thread takes."""
     budget: float | None = None
-    """What they may take together; None without a limit."""
+    """The share that they may take together; None without a limit."""
     clients: int = 0
     dropped: int = 0
     withheld: int = 0
@@ -86,13 +86,13 @@ class Facts:
     """The newest commands, the oldest first."""
     ranks: tuple[Rank, ...] = ()
     progress: Mapping[str, Any] | None = None
-    """What the job tells of the time that remains, if it does."""
+    """The job's own report of the remaining time, if it has one."""
     problems: tuple[str, ...] = ()
-    """What could not be asked, and why."""
+    """Requests that failed, and why."""
 
 
 class Watcher:
-    """Asks a run how it is, again and again. A question that fails leaves what is known, and is told of."""
+    """Polls the state of a run. A request that fails leaves the last answer in place, and is reported."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -136,7 +136,7 @@ class Watcher:
         )
 
     def _events(self, seen: Facts) -> Facts:
-        """What a viewer knows of the events: those that exported streams are on."""
+        """Take the events that a viewer may know: those that exported streams are on."""
         ages = self.run.ages()
         events = tuple(EventRate(*event, idle=ages.get(event[0], 0.0)) for event in self.run.events().items())
         return replace(seen, events=events)
@@ -179,7 +179,7 @@ class Watcher:
 
 
 def _own(run: Run) -> dict[str, Any]:
-    """What the client knows without asking."""
+    """Return what the client knows without a request."""
     info = run.info
     return {
         "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "size": info.ranks, "role": run.role,

@@ -1,4 +1,4 @@
-"""What `looptap top` asks its user: for a text, or whether something is meant."""
+"""The prompts of `looptap top`: for a text, and for a yes or no."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 
 class AskText(ModalScreen[list[str] | None]):
-    """Some texts, each under its title; None if the user thinks better of it."""
+    """Prompts for texts, each under its title; None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Leave it")]
     DEFAULT_CSS = """
@@ -27,21 +27,21 @@ class AskText(ModalScreen[list[str] | None]):
         self._about, self._fields = about, fields
 
     def compose(self) -> ComposeResult:
-        """The texts with what is in them at first."""
+        """The fields with their initial texts."""
         with Vertical():
             yield Static(Text(self._about))
             for title, text in self._fields:
                 yield Static(Text(title, "dim"))
                 yield Input(text)
-            yield Static(Text("Enter does it, Escape leaves it.", "dim"))
+            yield Static(Text("Enter: apply    Escape: cancel", "dim"))
 
     def on_input_submitted(self) -> None:
-        """Enter in any of them."""
+        """Accept all fields on Enter in any of them."""
         self.dismiss([field.value.strip() for field in self.query(Input)])
 
 
 class AskWhether(ModalScreen[bool]):
-    """A question that only y says yes to."""
+    """Asks a question to which only y is a yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "dismiss(True)", "Yes"),

@@ -1,4 +1,4 @@
-"""The parts of the screen of `looptap top`: what each shows of a run, as text that a terminal may have."""
+"""The parts of the screen of `looptap top`, as text that is safe for a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STILL_AFTER_SECONDS = 5.0  # seconds without an event or a sign of life that ar
 
 
 def heading(seen: Facts) -> Text:
-    """Which run it is and how it is; the first line of the screen."""
+    """Return the first line of the screen: the run and its state."""
     state = "paused" if seen.paused and seen.state == LIVE else seen.state
     style = {LIVE: "bold green", "paused": "bold yellow", "ended": "bold"}.get(state, "bold red")
     rank = f", rank {seen.rank} of {seen.size}" if seen.size > 1 else ""
@@ -52,7 +52,7 @@ def heading(seen: Facts) -> Text:
 
 
 def vitals(seen: Facts) -> Iterator[Text]:
-    """The lines below: the loop's rate, what looptap costs it, its ranks, what could not be asked."""
+    """Yield the lines below: event rates, costs, ranks, failed requests."""
     events = Text("events   ", "dim")
     for index, event in enumerate(seen.events[:8]):
         rate = "" if event.rate is None else f" ({_rate(event.rate)})"
@@ -79,12 +79,12 @@ def vitals(seen: Facts) -> Iterator[Text]:
             line.append(f"{one.rank} ").append(state, style).append(f" ({printable(one.host)}, pid {one.pid})  ", "dim")
         yield line
     for problem in seen.problems:
-        yield Text.assemble(("asked    ", "dim"), (printable(" ".join(problem.split())), "red"))
+        yield Text.assemble(("failed   ", "dim"), (printable(" ".join(problem.split())), "red"))
 
 
 def _costs(seen: Facts) -> Text:
-    """What looptap costs the loop."""
-    budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} that they may take"
+    """Return the line about what looptap costs the loop."""
+    budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} allowed"
     queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
     line = Text.assemble(
         ("looptap  ", "dim"), f"{queries} {_share(seen.share)} of the loop's time ({budget}), "
@@ -98,14 +98,14 @@ def _costs(seen: Facts) -> Text:
 
 
 def commands(seen: Facts, most: int, width: int = 0) -> Text:
-    """The newest commands of all clients, the newest last; for few columns with what changed first."""
+    """Return the newest commands of all clients, the newest last; with the change first if ``width`` is given."""
     newest = seen.commands[-most:] if most > 0 else ()
     lines = [printable(_brief(one, width) if width else line_of(one)) for one in newest]
     return Text("\n".join(lines) or "none so far", "" if lines else "dim")
 
 
 def _brief(record: Mapping[str, Any], width: int) -> str:
-    """One command in ``width`` columns: what it changed is whole, as far as it goes, and its name gives way to that."""
+    """Return one command in ``width`` columns: its name is cut before its change is."""
     get, name = record.get, str(record.get("name") or record.get("what") or "")
     done, change = get("outcome") == "done", ""
     if get("what") == "set":
@@ -118,7 +118,7 @@ def _brief(record: Mapping[str, Any], width: int) -> str:
 
 
 def _figure(value: Any) -> str:
-    """A value of a control in a few characters.
+    """Return a value of a control in a few characters.
 
     >>> _figure(0.1 + 0.2), _figure(True), _figure("cosine")
     ('0.3', 'True', "'cosine'")
@@ -127,7 +127,7 @@ def _figure(value: Any) -> str:
 
 
 def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
-    """The lines of each of ``count`` streams: as many as fit are charts, from the first on, the others are ``small``.
+    """Return the lines of each of ``count`` streams: the first are charts as far as they fit, the others are ``small``.
 
     >>> rooms_of(2, 26, 3, 1), rooms_of(3, 26, 3, 1), rooms_of(3, 9, 3, 1)
     ([12, 12], [17, 3, 3], [3, 3, 3])
@@ -138,7 +138,7 @@ def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
 
 
 class StreamSummary:
-    """One stream on the screen: its newest value, its rate, and a curve of its numbers, or a chart if there is room."""
+    """One stream on the screen: newest value, rate, and a curve or, with enough room, a chart."""
 
     def __init__(self, stream: LiveStream) -> None:
         self.stream = stream
@@ -149,7 +149,7 @@ class StreamSummary:
         self._chart, self._size = Text(), (0, 0)
 
     def look(self) -> None:
-        """Take in what has come since the last look."""
+        """Take in the values since the last look."""
         new = self.stream.columns(self._taken)
         if len(new.numbers):
             newest = slice(-_MAX_CURVE_VALUES, None)
@@ -164,7 +164,7 @@ class StreamSummary:
             self._counts.popleft()
 
     def draw(self, width: int, height: int) -> Text:
-        """What it is and what came last, and as far as ``height`` goes a curve, or a chart."""
+        """Return its name and newest value, and within ``height`` lines a curve or a chart."""
         stream = self.stream
         line = Text.assemble((printable(stream.name), "bold cyan"), (f"  on {printable(stream.on)}", "dim"))
         if stream.state != LIVE:
@@ -192,7 +192,7 @@ class StreamSummary:
         return line
 
     def _charted(self, width: int, height: int) -> Text:
-        """The chart that suits the values; drawn anew if something has changed."""
+        """Return the chart that suits the values; redraws it if something changed."""
         if self._plot is None:
             self._plot = Plot(self.stream)
         (cell,) = self._plot.cells
@@ -206,7 +206,7 @@ class StreamSummary:
         return self._chart
 
     def rate(self) -> float:
-        """Values in a second, over the last two."""
+        """Return the values per second, over the last two seconds."""
         (start, before), (end, now) = self._counts[0], self._counts[-1]
         return (now - before) / (end - start) if end > start else 0.0
 
@@ -218,7 +218,7 @@ class StreamSummary:
 
 
 def number_of(value: Any) -> list[float]:
-    """The number that a curve shows of a value: itself, or the last number of a row; none of anything else.
+    """Return the number that a curve shows of a value: itself, or the last number of a row; else nothing.
 
     >>> number_of((3, 0.5)), number_of("a")
     ([0.5], [])

@@ -1,1 +1,1 @@
-"""The commands that do something to a run, or ask what was done."""
+"""The commands that change a run, or list what was changed."""

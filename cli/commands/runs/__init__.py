@@ -1,1 +1,1 @@
-"""The commands about runs as a whole: their files, who sees them, how they are reached."""
+"""The commands about runs as a whole: stored files, sharing, connections, the demo."""

@@ -1,4 +1,4 @@
-"""`looptap demo`: two real training jobs in processes of their own, and what can be asked of them."""
+"""`looptap demo`: two real training jobs in processes of their own, and queries to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def main(
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does, so that no job is left behind."""
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does, so that no job stays behind."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.store.reader import open as open_stored
 
 FORMATS = ("csv", "parquet", "tensorboard")
-"""What a stream can be exported to."""
+"""The formats of an exported stream."""
 
 
 def main(

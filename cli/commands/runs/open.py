@@ -83,7 +83,7 @@ def _list(as_json: bool) -> int:
 
 
 def _told(file: Path) -> dict[str, Any]:
-    """What of a stored run is said in a line."""
+    """Return what a line says of a stored run."""
     try:
         with open_stored(file) as run:
             return {
@@ -114,7 +114,7 @@ def _described(stream: StoredStream) -> dict[str, Any]:
 
 
 def failures(stream: StoredStream | StoredCommands) -> str:
-    """How often the query of a stream has failed, and how; empty if it has not."""
+    """Say how often the query of a stream failed, and how; empty if it did not."""
     if not stream.error_count:
         return ""
     if stream.notes:  # it was ended by them, and says so with the first
@@ -123,7 +123,7 @@ def failures(stream: StoredStream | StoredCommands) -> str:
 
 
 def _lines(run: StoredRun) -> Iterator[Text]:
-    """A paragraph about the run, with a line for each stream and each command."""
+    """Yield a paragraph about the run, with a line for each stream and each command."""
     state = f"{run.state}: {run.reason}" if run.reason else run.state
     yield Text.assemble((printable(run.name), "bold"), "  ", (printable(state), "bold green" if run.alive else "dim"))
     yield _fact("id", run.id)

@@ -1,1 +1,1 @@
-"""The commands that look at runs while they go on."""
+"""The commands that show live runs."""

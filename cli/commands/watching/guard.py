@@ -19,9 +19,9 @@ from looptap.protocol.files.documents import Document
 from looptap.streams.errors import QueryError
 
 POLL_INTERVAL_SECONDS = 0.1
-"""Seconds between two looks at what the guard has done."""
+"""Seconds between two looks for new firings."""
 NO_RUN_NOTICE_SECONDS = 2.0
-"""Seconds after which a guard without a run says that it has none."""
+"""Seconds after which a guard reports that no run matches."""
 
 
 def main(
@@ -100,7 +100,7 @@ def main(
 
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
-    """Which runs a file of rules is for, the rules, and the line of each by its name. Raises QueryError with a line."""
+    """Return the runs of a file of rules, its rules, and the line of each by name. Raises QueryError with a line."""
     document = Document(path, QueryError)
     told: Any = document.value
     keys = ("rules",) if isinstance(told, dict) else ()
@@ -136,7 +136,7 @@ def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) ->
 
 
 def line_of(firing: Firing) -> str:
-    """A firing on one line."""
+    """Return a firing on one line."""
     when = time.strftime("%H:%M:%S", time.localtime(firing.time))
     what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")
     return " ".join(f"{when}  {what}  → {firing.action}: {firing.outcome}".split("\n"))

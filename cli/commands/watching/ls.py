@@ -1,4 +1,4 @@
-"""`looptap ls`: the runs that announce themselves, asked one by one how they are."""
+"""`looptap ls`: the runs that announce themselves, and their state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
-"""What a run can be: it answers; its process is gone; it does not answer; its file cannot be used."""
+"""States of a run: it answers; its process is gone; it does not answer; its file cannot be used."""
 REPLY_TIMEOUT_SECONDS = 3.0
 """Seconds that a run has to answer."""
 
@@ -73,7 +73,7 @@ def main(
 
 @dataclass(frozen=True)
 class RunReport:
-    """What the connection file says of a run, and what its agent answers."""
+    """A run: its connection file, and the answer of its agent."""
 
     listing: RunListing
     state: str
@@ -104,7 +104,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class Activity:
-    """What every client of a run may know: how its loop moves, and the streams that it may read."""
+    """What every client may know of a run: how its loop moves, and the streams that it may read."""
 
     events: Mapping[str, int]
     ages: Mapping[str, float]
@@ -113,7 +113,7 @@ class Activity:
 
 
 def _report(listed: RunListing) -> RunReport:
-    """Ask a run how it is."""
+    """Ask a run for its state."""
     if listed.problem:
         return RunReport(listed, UNUSABLE, listed.problem)
     if listed.alive is False:
@@ -141,7 +141,7 @@ def _member(listed: RunListing) -> dict[str, Any]:
 
 
 def _processes(listed: RunListing) -> str:
-    """Which processes a run is, by host."""
+    """Return the processes of a run, by host."""
     hosts: dict[str, list[RunListing]] = {}
     for one in listed.members.values():
         if one.alive is not False:
@@ -156,7 +156,7 @@ def _processes(listed: RunListing) -> str:
 
 
 def _lines(report: RunReport) -> Iterator[Text]:
-    """A paragraph about one run."""
+    """Yield a paragraph about one run."""
     listed, state, members = report.listing, report.state, report.listing.members
     if state == UNUSABLE:
         yield Text.assemble(("unusable file", "red"), f"  {listed.path}: {report.problem}")

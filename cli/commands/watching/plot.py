@@ -1,4 +1,4 @@
-"""`looptap plot`: streams as charts, in a window or wherever they can be seen from here."""
+"""`looptap plot`: streams as charts, in a window, the browser or the terminal."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def main(
 
 
 def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float) -> int:
-    """Write what came within ``after`` seconds to a file."""
+    """Write a chart of the values of ``after`` seconds to a file."""
     deadline = time.monotonic() + after
     while charts.live and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_SECONDS)

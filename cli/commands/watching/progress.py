@@ -1,4 +1,4 @@
-"""`looptap progress`: when a run will be done, as a bar with its band."""
+"""`looptap progress`: when a run will be done, as a bar with a band."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
 def _looked(
     run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: ProgressView | None
 ) -> str:
-    """Show what comes until the run ends; what is wrong, if something is."""
+    """Show reports until the run ends; returns what went wrong, if anything."""
     number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
     exported = run.role == VIEWER  # a stream that looks as often as it likes
     while True:
@@ -130,7 +130,7 @@ def _looked(
 
 
 def _still(run: Run) -> str:
-    """That the loop does not move, and why if that is known; empty while it moves."""
+    """Say that the loop does not move, and why if known; empty while it moves."""
     if run.state != "live":
         return run.reason
     if run.paused or run.idle <= _STILL_SECONDS:
@@ -141,7 +141,7 @@ def _still(run: Run) -> str:
 
 
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
-    """That the run has no progress of that name, and the way out."""
+    """Say that the run has no progress of that name, and how to get it."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
@@ -158,7 +158,7 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
 
 
 class ProgressView:
-    """The bar on a terminal; between two looks the time goes on."""
+    """The bar on a terminal; the remaining time counts down between two reports."""
 
     def __init__(self, run: str) -> None:
         self.run = run

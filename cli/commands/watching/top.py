@@ -1,4 +1,4 @@
-"""`looptap top`: a run on one screen, or on one page where there is no terminal."""
+"""`looptap top`: a run on one screen; printed once if there is no terminal."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def main(
 
 
 def _no_screen() -> str:
-    """Why there can be no screen here; empty if there can."""
+    """Say why no screen can open here; empty if one can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return "This is no terminal, so here is how the run is now."
+        return "This is no terminal, so here is the state of the run."
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        return f"The terminal (TERM={os.environ.get('TERM', '')}) draws no screen, so here is how the run is now."
+        return f"The terminal (TERM={os.environ.get('TERM', '')}) draws no screen, so here is the state of the run."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""`looptap watch`: queries to a live run, and what they yield as it comes."""
+"""`looptap watch`: query a live run and show the values as they come."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ _EVERY = re.compile(r"(?<=evaluated at every ).*")
 
 
 class Lines:
-    """A line for each value on stdout; what else there is to say goes to stderr."""
+    """Prints a line for each value to stdout, and notes to stderr."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
@@ -193,7 +193,7 @@ class Lines:
         return self
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
-        """Print what is new; lost values are told where they are missing."""
+        """Print new items; a line says where values are missing."""
         source = f"{tail.stream.name}: " if len(self._tails) > 1 else ""
         for record, missing, run in news:
             if missing != 0:
@@ -211,7 +211,7 @@ class Lines:
             self._say(f"{source}the query fails:\n{failure.rstrip()}")
 
     def turn(self) -> None:
-        """Hand on what was printed, and tell of the link."""
+        """Flush the output, and report a lost connection."""
         sys.stdout.flush()
         run = self._tails[0].stream.run
         if (run.state, run.reason) != self._state:  # a link that is lost may turn out to be a run that has ended
@@ -233,7 +233,7 @@ class Lines:
 
 
 class Json:
-    """An object on a line of stdout for each item, and one for the end of each stream."""
+    """Prints a JSON object on a line for each item, and one for the end of each stream."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
@@ -255,7 +255,7 @@ class Json:
             print(json_of({**_query(tail), **nothing, "error": failure, "gap": 0}))
 
     def turn(self) -> None:
-        """Hand on what was printed."""
+        """Flush the output."""
         sys.stdout.flush()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -276,7 +276,7 @@ def _query(tail: Tail) -> dict[str, Any]:
 
 
 def summary(tail: Tail) -> str:
-    """What came of a stream, on one line."""
+    """Return the summary of a stream on one line."""
     stream = tail.stream
     facts = [several(tail.values, "value"), f"{stream.dropped:,} missing"]
     if stream.withheld:
