@@ -259,7 +259,7 @@ def test_gaps_errors_and_forgotten_values_are_told():
     badges = " ".join(chart.draw().badges)
     assert "loss: the query has failed 1 time: boom" in badges
     assert "loss: 5 values missing in 1 gap" in badges
-    assert "loss: 15 values forgotten by the stream before they were drawn" in badges
+    assert "loss: 15 values left the stream's buffer before they were drawn" in badges
 
 
 def test_nan_and_infinities_are_gaps_that_are_marked():
@@ -530,7 +530,7 @@ def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():
     chart.add(stream)
     chart.pull()
     stream.thinned = True
-    assert "norms: for a while evaluated at fewer events, to stay within the budget (budget=)" in chart.draw().badges
+    assert "norms: evaluated at fewer events for a while, to stay within the budget (budget=)" in chart.draw().badges
 
 
 # ---------------------------------------------------------------- frames

@@ -66,7 +66,7 @@ def test_charts_stand_about_square(count, shape):
 def test_what_cannot_be_plotted_is_an_error_at_once():
     with pytest.raises(ValueError, match="no chart 'pi'"):
         looptap.plot(Stream("later"), chart="pi")
-    with pytest.raises(TypeError, match="A plot is of streams, not of float"):
+    with pytest.raises(TypeError, match="draws streams, not float"):
         looptap.plot(0.5)
     with pytest.raises(IncompatibleStreams, match="'a' and 'b'"):
         looptap.plot([stream_of([1.0], name="a"), stream_of(["x"], name="b")])

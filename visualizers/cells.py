@@ -29,7 +29,7 @@ class Cell:
         self.commands = Marks()
         """The vertical lines."""
         self.paused = False
-        """Whether the picture stands. The streams do not: what arrives meanwhile is drawn when it moves again."""
+        """True while the picture is paused. Its streams continue; what arrives meanwhile is drawn afterwards."""
         self.lock = threading.RLock()
         """Held by each method; who needs the chart's lock besides takes this one first."""
         self._said: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What is written above the chart."""
+        """The title above the chart."""
         return str(self._options.get("title") or ", ".join(dict.fromkeys(stream.name for stream in self.streams)))
 
     def add(self, stream: Stream, **how: Any) -> None:
@@ -59,7 +59,7 @@ class Cell:
             self._retitle()
 
     def remove(self, stream: Stream) -> None:
-        """Draw a stream no more."""
+        """Stop drawing a stream."""
         with self.lock:
             self.streams[:] = [one for one in self.streams if one is not stream]
             if self.chart is not None:
@@ -76,7 +76,7 @@ class Cell:
             self.commands.add(source)
 
     def pull(self) -> bool:
-        """Take in what has arrived; whether the picture has changed."""
+        """Take in what has arrived; returns whether the picture changed."""
         with self.lock:
             if self._begin() and self.chart is not None:
                 return not self.paused and self.chart.pull()
@@ -85,7 +85,7 @@ class Cell:
             return changed
 
     def draw(self) -> Picture:
-        """The picture of now; until the first value comes it says what is waited for."""
+        """Return the current picture; before the first value it says what the chart waits for."""
         with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
@@ -123,7 +123,7 @@ class Cell:
             self.commands.add(run)
 
     def _waits(self) -> tuple[str, ...]:
-        """What is waited for, and what is known of why it does not come."""
+        """Return lines that say what the chart waits for, and why it has not come."""
         lines = []
         for stream in self.streams:
             if stream.state == LIVE:
@@ -139,7 +139,7 @@ class Cell:
 
 
 class ChartGrid(Protocol):
-    """What a surface reads of a plot: its cells, how they are arranged, and the pictures of now. `Plot` is one."""
+    """What a surface reads of a plot: its cells, their arrangement, the current pictures. `Plot` is one."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -151,16 +151,16 @@ class ChartGrid(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether any stream may still yield something."""
+        """True while any stream may still yield something."""
 
     def pull(self) -> bool:
-        """Take in what has arrived; whether any picture has changed."""
+        """Take in what has arrived; returns whether any picture changed."""
 
     def pictures(self) -> list[Picture]:
-        """Return the pictures of now, one of each chart."""
+        """Return the current pictures, one of each chart."""
 
     def pause(self) -> None:
-        """Let all pictures stand."""
+        """Pause all pictures."""
 
     def resume(self) -> None:
-        """Let all pictures move again."""
+        """Resume all pictures."""

@@ -1,4 +1,4 @@
-"""`Plot`: charts beside each other, each chosen when the first value comes. It draws nothing: surfaces do.
+"""`Plot`: charts beside each other, each chosen when the first value comes. Surfaces draw it.
 
 `looptap.plot` makes one, in a notebook its view. A surface calls `pull` when it is ready for the next frame and then
 draws the `pictures`.
@@ -95,7 +95,7 @@ class Plot:
                     self.cells[to].add(stream, **how)
 
     def remove(self, *streams: Streams) -> None:
-        """Draw these streams no more; a chart without streams goes."""
+        """Stop drawing these streams; a chart without streams is removed."""
         for group in streams:
             for stream in _group(group):
                 for cell in self.cells:
@@ -108,34 +108,34 @@ class Plot:
             cell.marks(source)
 
     def pause(self) -> None:
-        """Let all pictures stand; the streams go on."""
+        """Pause all pictures; the streams continue."""
         for cell in self.cells:
             cell.paused = True
 
     def resume(self) -> None:
-        """Let all pictures move again."""
+        """Resume all pictures."""
         for cell in self.cells:
             cell.paused = False
 
     # ------------------------------------------------------------ what a surface calls
 
     def pull(self) -> bool:
-        """Take in what has arrived; whether any picture has changed."""
+        """Take in what has arrived; returns whether any picture changed."""
         return any([cell.pull() for cell in self.cells])
 
     def pictures(self) -> list[Picture]:
-        """The pictures of now, one of each chart."""
+        """Return the current pictures, one of each chart."""
         return [cell.draw() for cell in self.cells]
 
     @property
     def live(self) -> bool:
-        """Whether any stream may still yield something."""
+        """True while any stream may still yield something."""
         return any(stream.state == LIVE for cell in self.cells for stream in cell.streams)
 
     # ------------------------------------------------------------ outside a notebook
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the pictures of now to a file, whose suffix says how: .png, .svg, .pdf, .html, .txt.
+        """Write the current pictures to a file: .png, .svg, .pdf, .html or .txt by its suffix.
 
         A .gif shows the kept frames of a chart, one after the other: of that with the most. Raises ValueError for a
         suffix that is not known, ImportError where the library for it is missing. The commands of a live run are asked
@@ -153,12 +153,12 @@ class Plot:
         saving.save(pictures, path, self.rows or None)
 
     def summary(self) -> Summary:
-        """The final and the best value of each stream of numbers, with the run that it is of."""
+        """Return the final and the best value of each stream of numbers, with its run."""
         names = {key: legend.name for key, legend in self._legends.items()}
         return summary([stream for cell in self.cells for stream in cell.streams], names)
 
     def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
-        """Show it in a window, on a page in the browser or in the terminal, where it can be seen from here.
+        """Show it in a window, in the browser or in the terminal: the first that works here.
 
         ``place`` is "window", "browser" or "terminal"; without ``block`` a script waits until it is closed.
         """
@@ -176,18 +176,18 @@ def _group(streams: Streams) -> list[Stream]:
     for stream in found:
         if not isinstance(stream, Stream):
             raise TypeError(
-                f"A plot is of streams, not of {type(stream).__name__}: looptap.plot(run.stream('step, loss')), or "
+                f"looptap.plot draws streams, not {type(stream).__name__}: looptap.plot(run.stream('step, loss')), or "
                 "looptap.stream_of(values) for values at hand."
             )
     return found
 
 
 plot = Plot
-"""What a script calls: the name of the act for the object that it returns."""
+"""The function that scripts call: the class under the name of what it does."""
 
 
 def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
-    """Streams of several runs on shared axes, over ``x``: live and stored runs, and the names of their streams.
+    """Draw streams of several runs, live or stored, on shared axes over ``x``.
 
     ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run; streams may
     stand in place of runs and names, and then share one chart. ``x`` is "step", "epoch", "time" (seconds since the
@@ -224,7 +224,7 @@ def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
 
 
 def _of_runs(runs: Sequence[Any], name: str) -> tuple[list[Stream], dict[str, str]]:
-    """The stream of that name of each run; and for those that have none why. Raises that if it is so for all."""
+    """Return the stream of that name of each run, and why others have none. Raises that if none has one."""
     found: list[Stream] = []
     without: dict[str, str] = {}
     for run in runs:

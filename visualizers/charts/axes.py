@@ -1,4 +1,4 @@
-"""What the values of a line are drawn over: step, epoch, event, time, or a part of the values."""
+"""The axis x of a line: step, epoch, event, time, or a part of the values."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _OVERLAY = frozenset({"xy", "hist"})
 
 
 class IncompatibleStreams(ValueError):
-    """Two streams do not share axes; the message names both and the way out."""
+    """Two streams do not share axes; the message names both and a way out."""
 
 
 class Chart:
@@ -51,9 +51,9 @@ class Chart:
     family: ClassVar[str]
     mode: ClassVar[Mode] = APPEND
     single: ClassVar[bool] = False
-    """Whether a chart of this kind holds one stream only."""
+    """True if a chart of this kind holds one stream only."""
     plain: ClassVar[bool] = False
-    """Whether rows may come to it as bare tuples, without the names of their elements."""
+    """True if rows may come as bare tuples, without the names of their elements."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Chart:
         raise NotImplementedError(f"{type(self).__name__} has no append, and its mode is append.")
 
     def frame(self, series: Series, value: Any) -> Any:
-        """What is kept of a value that is a whole picture; the value itself, unless a subclass says otherwise."""
+        """Return what is kept of a value that is a whole picture; by default the value itself."""
         return value
 
     def sketch(self, series: Series) -> Iterable[Mark]:
@@ -136,7 +136,7 @@ class Chart:
                 self._admit(stream, choice, options)
 
     def remove(self, stream: Stream) -> None:
-        """Draw ``stream`` no more; the stream itself goes on. One that is not here is no error."""
+        """Stop drawing ``stream``, which itself continues. A stream that is not on the chart is no error."""
         with self.lock:
             self.series[:] = [one for one in self.series if one.stream is not stream]
             self._waiting = [(one, options) for one, options in self._waiting if one is not stream]
@@ -182,7 +182,7 @@ class Chart:
     # ------------------------------------------------------------ what a surface calls
 
     def pull(self) -> bool:
-        """Take in what has arrived since the last time; whether the picture has changed."""
+        """Take in what has arrived since the last call; returns whether the picture changed."""
         with self.lock:
             changed = self._admit_waiting()
             for series in self.series:
@@ -207,12 +207,12 @@ class Chart:
 
     @property
     def frames(self) -> int:
-        """How many frames are kept to be shown; 0 for a chart without frames."""
+        """The number of kept frames; 0 for a chart without frames."""
         with self.lock:
             return max((len(series.frames) for series in self.series), default=0)
 
     def show(self, index: int | None) -> None:
-        """Show the frame ``index`` of those kept, from 0, the oldest; None shows the newest, always."""
+        """Show the kept frame ``index``, 0 being the oldest; None follows the newest."""
         with self.lock:
             leader = self._leader()
             if leader is None or index is None or index >= len(leader.frames) - 1:
@@ -221,7 +221,7 @@ class Chart:
                 self._shown = leader.frames.given_up + max(0, index)
 
     def film(self) -> list[Picture]:
-        """A picture of each frame that is kept, the oldest first; one picture for a chart without frames."""
+        """Return a picture of each kept frame, the oldest first; one picture for a chart without frames."""
         with self.lock:
             shown = self._shown
             try:
@@ -239,7 +239,7 @@ class Chart:
         return max(framed, key=lambda series: len(series.frames)) if framed else None
 
     def _aim(self) -> tuple[int, int] | None:
-        """Have all streams show the frame of the same moment; (index, count) for the slider."""
+        """Select the frame of the same moment for all streams; returns (index, count) for the slider."""
         leader = self._leader()
         if leader is None:
             return None
@@ -250,7 +250,7 @@ class Chart:
         return index, len(leader.frames)
 
     def draw(self) -> Picture:
-        """The picture of what has been taken in."""
+        """Return the picture of what was taken in."""
         with self.lock:
             frame = self._aim()
             marks: list[Mark] = []
@@ -295,7 +295,7 @@ class Chart:
 
 
 def chosen(stream: Stream, chart: str = "") -> Choice | None:
-    """The chart for a stream by its first value that is not None; None as long as there is none."""
+    """Choose the chart for a stream by its first value that is not None; None before there is one."""
     value = stream.first()
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
 
@@ -317,5 +317,5 @@ def kind_of(name: str) -> type[Chart]:
 
 
 def make(choice: Choice, **options: Any) -> Chart:
-    """A chart of the kind that was chosen, still without a stream."""
+    """Make a chart of the chosen kind, without a stream."""
     return kind_of(choice.kind)(**options)

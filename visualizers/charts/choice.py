@@ -84,7 +84,7 @@ def _asked(kind: str, value: Any, fields: Sequence[str], query: str) -> Choice:
 
 
 def _own(value: Any, fields: Sequence[str], query: str) -> Choice | None:
-    """What the object itself asks for; what it asks for in vain is passed over."""
+    """Return what the object itself asks for; ignores a kind that does not exist."""
     try:
         hook = getattr(value, "__looptap_chart__", None)
         asked = hook() if callable(hook) else hook
@@ -103,7 +103,7 @@ def _true(fits: Callable[[Any], bool], value: Any) -> bool:
 
 
 def is_point(value: Any) -> bool:
-    """Whether a value is one point: a number, a text, or a tuple of numbers and texts."""
+    """True if a value is one point: a number, a text, or a tuple of numbers and texts."""
     if isinstance(value, tuple):
         return bool(value) and all(part is None or isinstance(part, str) or is_number(part) for part in value)
     return isinstance(value, str) or is_number(value)
@@ -136,7 +136,7 @@ def _by_shape(value: Any) -> Choice:
 
 
 def is_picture(value: Any) -> bool:
-    """Whether the value is a picture: as it comes from a job, of PIL, or a figure of matplotlib."""
+    """True if the value is a picture: from a job, of PIL, or a figure of matplotlib."""
     if isinstance(value, Image):
         return True
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
@@ -163,7 +163,7 @@ def _of_tuple(value: tuple[Any, ...]) -> Choice:
 
 
 def is_histogram(value: Any) -> bool:
-    """Whether the value is (counts, edges), with one edge more than counts."""
+    """True if the value is (counts, edges), with one edge more than counts."""
     if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(v, list) or is_array(v) for v in value):
         return False
     shapes: list[Any] = [
@@ -174,7 +174,7 @@ def is_histogram(value: Any) -> bool:
 
 
 def captioned(value: Any) -> bool:
-    """Whether the value is an image with its caption."""
+    """True if the value is an image with its caption."""
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], str | int | float):
         return False
     return _is_image(value[0])
@@ -266,7 +266,7 @@ def _of_array(value: Any) -> Choice:
 
 
 def _counts(value: Any) -> bool:
-    """Whether a matrix is square, small, of integers that are not bytes, and without negative ones."""
+    """True if a matrix is square, small, of integers that are not bytes, and not negative."""
     rows, columns = value.shape
     kind = str(value.dtype).removeprefix("torch.")
     if (

@@ -1,4 +1,4 @@
-"""What a stream knows of the run that it comes from."""
+"""The runs of streams, and how legends name them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from looptap.visualizers.data.colors import DASHES
 
 
 class Legend(NamedTuple):
-    """What the legend calls a stream, and the dash of its lines."""
+    """The name of a stream in the legend, and the dash of its lines."""
 
     name: str
     dash: str
 
 
 def run_of(stream: Stream) -> Any:
-    """The run of a live or stored stream, or of the stream that it is derived from; None if nobody knows.
+    """Return the run of a live or stored stream, or of the stream that it is derived from; None if unknown.
 
     >>> run_of(Stream("loss")) is None
     True
@@ -34,7 +34,7 @@ def run_of(stream: Stream) -> Any:
 
 
 def label_of(run: Any) -> str:
-    """What a legend calls a run: its name, and its id where there is no name."""
+    """Return the name of a run in a legend, or its id if it has none."""
     return str(getattr(run, "name", "") or getattr(run, "id", ""))
 
 

@@ -17,12 +17,12 @@ from looptap.visualizers.drawing.picture import VerticalLine
 MAX_MARKS = 200
 """Vertical lines that a chart shows; of more, the newest."""
 SETTLE_TIMEOUT_SECONDS = 1.0
-"""Seconds that a picture which is saved waits for the commands of its runs."""
+"""Seconds to wait for the commands of the runs before a picture is saved."""
 _QUERY_INTERVAL_SECONDS = 1.0  # seconds between two questions for the commands of a run
 
 
 class CommandMark(NamedTuple):
-    """What a vertical line says, and where it stands: at the event ``number`` of type ``event``, or at a time."""
+    """A vertical line: its text, and its place at event ``number`` of type ``event``, or at a time."""
 
     text: str
     event: str
@@ -33,7 +33,7 @@ class CommandMark(NamedTuple):
 
 
 class WatchedCommands:
-    """The commands of one run, asked for at most once a second, without ever waiting for the answer."""
+    """The commands of one run, requested at most once per second. Does not block."""
 
     def __init__(self) -> None:
         self.known: list[CommandMark] = []
@@ -41,7 +41,7 @@ class WatchedCommands:
         self._looked = -_QUERY_INTERVAL_SECONDS
 
     def look(self, run: Any) -> None:
-        """Take in the answer, if it is there, and ask again if it is time."""
+        """Take in the answer if it is there, and ask again once per second."""
         answer = self._asked
         if answer is not None and answer.done():
             self._asked = None
@@ -61,12 +61,12 @@ class WatchedCommands:
             return
 
     def ask(self, run: Any) -> None:
-        """Ask anew: the answer to an earlier question does not know the newest."""
+        """Ask again: the answer to an earlier request does not have the newest."""
         self._asked, self._looked = None, -_QUERY_INTERVAL_SECONDS
         self.look(run)
 
     def wait(self, run: Any, seconds: float) -> None:
-        """Take in the answer when it comes, within so many seconds."""
+        """Take in the answer if it comes within ``seconds``."""
         asked = self._asked
         if asked is not None:
             wait([asked], max(0.0, seconds))
@@ -77,7 +77,7 @@ _watched: weakref.WeakKeyDictionary[Any, WatchedCommands] = weakref.WeakKeyDicti
 
 
 class Marks:
-    """What is known of commands, from streams, lists and runs."""
+    """The commands that a chart marks, from streams, lists and runs."""
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[Stream, int]] = {}
@@ -102,7 +102,7 @@ class Marks:
             self._fixed += commands(source)
 
     def pull(self) -> bool:
-        """Look for new commands; whether there are any."""
+        """Take in new commands; returns whether there were any."""
         for key, (stream, taken) in self._streams.items():
             if stream.newest > taken:
                 self._streams[key] = (stream, stream.newest)
@@ -145,7 +145,7 @@ def _changes(stream: Stream) -> Iterator[tuple[int, str]]:
 
 
 def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) -> None:
-    """Wait, no longer than that, until all commands given by now are known; of a run that does not answer, what was."""
+    """Wait up to ``seconds`` for the newest commands; of a run that does not answer, keep the old ones."""
     watched = {id(one): (run, one) for marks in several for run, one in marks._runs}
     for run, one in watched.values():
         one.ask(run)
@@ -155,7 +155,7 @@ def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) ->
 
 
 def _place(command: CommandMark, series: list[Series]) -> float | None:
-    """Where a command stands on the axis x: by the number of its event if a stream is of that type, else by time."""
+    """Return the place of a command on the axis x: by its event if a stream is of that type, else by time."""
     for one in series:
         if command.number and command.event in ("", one.stream.on):
             at = one.layer.place(one, "event", command.number)
@@ -170,7 +170,7 @@ def _place(command: CommandMark, series: list[Series]) -> float | None:
 
 
 def commands(source: Iterable[Any]) -> list[CommandMark]:
-    """The commands on record, in mappings or in rows of a store; anything else is left out, and what was refused.
+    """Return the commands on record, in mappings or rows of a store; leaves out other objects and refused ones.
 
     >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
     'lr 0.1 → 0.01'

@@ -1,4 +1,4 @@
-"""What the names of a value's parts say: which is the step, which are quantiles of one thing."""
+"""Reads the names of a value's parts: which is the step, which are quantiles of one thing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QuantileBand(NamedTuple):
 
 
 def counts(name: str) -> bool:
-    """Whether a part of that name is what others are drawn over: a step, an epoch, a time, x."""
+    """True if others are drawn over a part of that name: a step, an epoch, a time, x."""
     return name.lower() in (*STEPS, *EPOCHS, *_OVER)
 
 

@@ -1,4 +1,4 @@
-"""`Series`: one stream on a chart: how far it has been taken in, what did not fit, what is missing."""
+"""`Series`: one stream on a chart: how far it was taken in, what did not fit, what is missing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """What the legend calls this stream."""
+        """The name of this stream in the legend."""
         return self.label or self.stream.name or "value"
 
     @property
@@ -86,7 +86,7 @@ class Series:
     # ------------------------------------------------------------ taking in
 
     def take(self) -> bool:
-        """Take in what is new; whether there was anything."""
+        """Take in new values; returns whether there were any."""
         newest = self.stream.newest
         if newest <= self.taken:
             return False
@@ -143,7 +143,7 @@ class Series:
     # ------------------------------------------------------------ what is missing
 
     def badges(self) -> list[str]:
-        """Short sentences about what of this stream does not fit or is missing."""
+        """Return short sentences about values that do not fit or are missing."""
         stream, name = self.stream, self.name
         found = []
         if self.skipped:
@@ -157,20 +157,22 @@ class Series:
             gaps = len(stream.gaps)
             found.append(f"{name}: {_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         elif any(gap.missing is None for gap in stream.gaps):
-            found.append(f"{name}: values are missing, and nobody knows how many")
+            found.append(f"{name}: an unknown number of values is missing")
         if stream.withheld:
             found.append(f"{name}: the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
         if self.forgotten:
-            found.append(f"{name}: {_count(self.forgotten)} forgotten by the stream before they were drawn (buffer=)")
+            found.append(
+                f"{name}: {_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)"
+            )
         found += [f"{name}: {remark}" for remark in self.remarks.values()]
         if stream.thinned and not stream.limits:
-            found.append(f"{name}: for a while evaluated at fewer events, to stay within the budget (budget=)")
+            found.append(f"{name}: evaluated at fewer events for a while, to stay within the budget (budget=)")
         later = [note for note in stream.notes if note not in self.noted]
         return found + [f"{name}: {note:.200}" for note in later[:_MAX_NOTES]]
 
 
 def complaint_of(error: Exception) -> str:
-    """What a badge says of an error."""
+    """Return the words of a badge about an error."""
     plain = isinstance(error, TypeError | ValueError)
     return f"{error}" if plain else f"{type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""What arrives in a stream, as float64 numbers: of Python, numpy and torch, of any dtype.
+"""Values of a stream as float64 numbers: of Python, numpy and torch, of any dtype.
 
 A complex number counts as its magnitude; None is NaN. Nothing here imports torch: whoever sends a tensor has.
 """
@@ -21,12 +21,12 @@ _NUMERIC = "biufc"
 
 
 def is_array(value: Any) -> bool:
-    """Whether the value is an array or a tensor, of any number of dimensions."""
+    """True if the value is an array or a tensor, of any number of dimensions."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def is_number(value: Any) -> bool:
-    """Whether the value is one number: of Python or numpy, or an array or tensor without dimensions.
+    """True if the value is one number: of Python or numpy, or an array or tensor without dimensions.
 
     >>> is_number(True), is_number(np.float32(1)), is_number("1"), is_number(np.zeros(1))
     (True, True, False, False)
@@ -145,7 +145,7 @@ def _row(value: Any, width: int) -> list[float]:
 
 
 def describe(value: Any) -> str:
-    """What a value is, in the words of messages.
+    """Describe a value, in the words of messages.
 
     >>> describe((1, "a")), describe(np.zeros((2, 3))), describe({"a": 1})
     ('(number, str)', 'an array of float64 (2, 3)', 'a dict of number')

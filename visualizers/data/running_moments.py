@@ -10,7 +10,7 @@ from looptap.visualizers.data.numbers import Floats
 
 
 class Moments:
-    """What a summary says; NaN and infinities are left out.
+    """The figures of a summary; NaN and infinities are left out.
 
     >>> moments = Moments()
     >>> moments.add(np.array([1.0, 3.0])); moments.add(np.array([5.0, np.nan]))

@@ -26,7 +26,7 @@ def span(columns: Iterable[Numbers]) -> Limits | None:
 
 
 def apart(low: float, high: float) -> bool:
-    """Whether two ends are far enough from each other that numbers between them can be told apart."""
+    """True if numbers between two ends can be told apart."""
     return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
 
 

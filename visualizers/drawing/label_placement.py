@@ -75,7 +75,7 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
 
 
 def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str]]:
-    """Where the notes of a line stand in a plot of so many pixels that shows all of it.
+    """Place the notes of a line in a plot of so many pixels that shows all of it.
 
     Points of the axes over which their lower edges are, and on which side of those, as in "top right".
     """

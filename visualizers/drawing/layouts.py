@@ -1,4 +1,4 @@
-"""What surfaces share: the panels of a picture, their structure, where bars stand, how panels are arranged."""
+"""Layout that surfaces share: the panels of a picture, their structure and arrangement, places of bars."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def panels(picture: Picture) -> tuple[Panel, ...]:
 
 
 def structure(picture: Picture) -> Hashable:
-    """What stays the same while only data changes: two pictures that agree in it are drawn by the same artists."""
+    """Return what stays the same while only data changes; pictures that agree in it share artists."""
     axes = tuple(
         None if axis is None else (axis.title, axis.log, axis.time, axis.low, axis.high)
         for axis in (picture.x, picture.y, picture.z, picture.right)

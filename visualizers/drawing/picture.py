@@ -137,12 +137,12 @@ class Axis:
     high: float | None = None
     log: bool = False
     time: bool = False
-    """Whether its numbers are seconds since the epoch, to be shown as dates."""
+    """True if its numbers are seconds since the epoch, to be shown as dates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """What a chart shows at one moment.
+    """A chart at one moment, as plain data.
 
     ``badges`` are short sentences about what does not fit or is missing, to be shown on the chart. ``guess`` says
     what was guessed where a shape was ambiguous, and how to override it. ``frame`` is (index, count) of the frame

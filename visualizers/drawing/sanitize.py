@@ -41,7 +41,7 @@ MAX_ROWS = 200
 MAX_COLUMNS = 30
 MAX_LINES = 1000
 MAX_VERTICAL_LINES = 100
-"""How many of each a surface draws; a badge tells of the rest."""
+"""How many of each a surface draws; a badge counts the rest."""
 
 _NAMED = {
     "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
@@ -260,5 +260,5 @@ def _tell(notices: list[str], count: int, most: int, what: str) -> None:
 
 
 def _piled(text: str, i: int) -> bool:
-    """Whether a character is one of a pile of accents, which would grow over its neighbours."""
+    """True if a character is one of a pile of accents, which would grow over its neighbours."""
     return all(unicodedata.combining(c) for c in text[i - 3 : i + 1])

@@ -12,13 +12,13 @@ from typing import Literal
 
 PlaceName = Literal["tk", "qt", "browser", "terminal", "window"]
 NAMES: tuple[PlaceName, ...] = ("tk", "qt", "browser", "terminal")
-"""The places in the order in which they are tried; before them "window": of the backend that matplotlib was told."""
+"""Places in the order in which they are tried, after "window", the backend that the user gave matplotlib."""
 TITLES = {
     "tk": "a window (Tk)", "qt": "a window (Qt)", "browser": "a page in the browser", "terminal": "the terminal",
     "window": "a window",
 }  # fmt: skip
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
-"""What matplotlib calls them."""
+"""Their names in matplotlib."""
 _PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
 _TOOLKIT_TIMEOUT_SECONDS = 20.0  # seconds that a toolkit has to start
 
@@ -30,7 +30,7 @@ class Place:
     name: PlaceName
     obstacles: tuple[str, ...] = ()
     backend: str = ""
-    """What matplotlib calls it, if it is a window."""
+    """Its name in matplotlib, if it is a window."""
 
     def __str__(self) -> str:
         why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
@@ -76,7 +76,7 @@ def choose(wanted: str = "") -> Place:
 
 
 def _told() -> str:
-    """The backend that matplotlib was told to use; empty if it may choose."""
+    """Return the backend that the user gave matplotlib; empty if it may choose."""
     if _no_matplotlib():
         return ""
     import matplotlib
@@ -95,7 +95,7 @@ def _no_matplotlib() -> str:
 
 
 def no_display() -> str:
-    """Why no window of any kind can open here, as far as the environment tells."""
+    """Say why no window can open here, as far as the environment shows; empty if one may."""
     if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return ""
     return "there is no display (DISPLAY is not set; over ssh, ssh -X sets it)"

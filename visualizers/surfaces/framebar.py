@@ -28,7 +28,7 @@ class FrameBar:
 
     @property
     def artists(self) -> list[Any]:
-        """What `show` changes."""
+        """The artists that `show` changes."""
         return [self._knob, self._words] if self.axes.get_visible() else []
 
     def show(self, index: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Charts as a page in the browser: one file without scripts, written anew while the streams live."""
+"""Charts as a page in the browser: one file without scripts, rewritten while the streams live."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
 
 RELOAD_INTERVAL_SECONDS = 2.0
-"""Seconds after which the page loads itself anew."""
+"""Seconds after which the page reloads itself."""
 
 
 def page(plot: ChartGrid, title: str, again: float | None) -> str:
-    """The page of now; without ``again`` it stays as it is. What the job says is in the picture, or escaped."""
+    """Return the page; it reloads after ``again`` seconds. Words of the job are in the picture, or escaped."""
     down, across = plot.shape
     figure = new_figure(min(16.0, 3 + 4 * across), min(40.0, 1 + 3.2 * down))
     draw_all(plot.pictures(), figure, down)
@@ -35,7 +35,7 @@ def page(plot: ChartGrid, title: str, again: float | None) -> str:
 
 
 def write(plot: ChartGrid, title: str, path: Path, again: float | None) -> None:
-    """Put the page of now at ``path`` at once, so that a browser never sees half of it."""
+    """Replace the page at ``path`` atomically: a browser never sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(page(plot, title, again), encoding="utf-8")
     os.replace(new, path)
@@ -49,7 +49,7 @@ def show_page(
     open_page: Callable[[str], object] | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Open the page, and write it anew until no stream lives any more or ``ended``; the last one stays.
+    """Open the page, and rewrite it until all streams have ended or ``ended``; the last one stays.
 
     It lies in a directory that only this user can read. Returns its path.
     """

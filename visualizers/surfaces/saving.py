@@ -12,9 +12,9 @@ from looptap.visualizers.drawing.layouts import arrange
 from looptap.visualizers.drawing.picture import Picture
 
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
-"""What `save` writes; in a .gif the pictures follow each other."""
+"""Suffixes that `save` writes; a .gif shows the pictures one after the other."""
 _EXTRAS = {".html": "html", ".txt": "terminal"}
-"""What of looptap's optional packages draws them, where it is not "window"."""
+"""The optional packages of looptap that draw them, if not "window"."""
 
 
 def save(

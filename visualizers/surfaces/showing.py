@@ -1,4 +1,4 @@
-"""`show`: a plot where it can be seen from here: in a window, on a page in the browser, in the terminal."""
+"""`show`: a plot in a window, in the browser or in the terminal, whichever works here."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _window(plot: ChartGrid, place: Place, title: str, tell: Callable[[str], obj
 
 
 def title_of(plot: ChartGrid) -> str:
-    """The runs that the streams are from, else their names."""
+    """Return the runs of the streams, or else the streams' names."""
     streams = [stream for cell in plot.cells for stream in cell.streams]
     runs = dict.fromkeys(str(getattr(run_of(stream), "id", "")) for stream in streams)
     names = [name for name in runs if name] or list(dict.fromkeys(stream.name for stream in streams))
@@ -75,7 +75,7 @@ def title_of(plot: ChartGrid) -> str:
 
 
 def status_of(plot: ChartGrid) -> str:
-    """What is to be said of the runs: that one is lost, has ended; empty while all are well."""
+    """Say which runs are lost or have ended; empty while all are live."""
     said: dict[str, None] = {}
     for cell in plot.cells:
         for stream in cell.streams:

@@ -1,4 +1,4 @@
-"""Charts in a terminal, drawn anew while the streams live; once and without colours where it is none."""
+"""Charts in a terminal, redrawn while the streams live; printed once, without colours, elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from looptap.visualizers.drawing.backends.with_text import draw_all
 MIN_FRAME_SECONDS = 0.1
 """Seconds between two frames, at least."""
 GATHER_SECONDS = 5.0
-"""Seconds for which values are gathered where they are printed once."""
+"""Seconds for which values are collected before they are printed once."""
 
 
 def show_terminal(
@@ -56,7 +56,7 @@ def show_terminal(
 
 
 def drawn(plot: ChartGrid, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
-    """The charts under a line that says of which run they are; each at most ``height`` lines."""
+    """Return the charts, each of at most ``height`` lines, under a line that names their run."""
     head = "".join(c for c in f"{title}  {status}".rstrip() if c.isprintable())
     text = draw_all(plot.pictures(), width, height, color)
     return Text.assemble((head[: max(1, width)], "bold"), "\n", Text.from_ansi(text, no_wrap=True))

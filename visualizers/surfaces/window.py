@@ -1,4 +1,4 @@
-"""`ChartWindow`: charts in a window of matplotlib's, drawn anew 30 times a second at most.
+"""`ChartWindow`: charts in a window of matplotlib, redrawn at most 30 times per second.
 
 Everything here runs on the thread of the window's toolkit, which owns matplotlib. A timer has the charts take in what
 is new; while the limits of the axes hold, only the lines are drawn, over the picture of the rest. A turn that takes
@@ -52,7 +52,7 @@ class ChartWindow:
         self.title, self._status, self._say = title, status, say
         self.closed = self.paused = self._interrupted = self._turning = False
         self.frames = self.redrawn = 0
-        """How many frames were shown, and for how many of them everything was drawn anew."""
+        """How many frames were shown, and how many of them redrew everything."""
         down, across = plot.shape
         self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
         self.canvas: Any = self.figure.canvas
@@ -156,7 +156,7 @@ class ChartWindow:
         ]  # fmt: skip
 
     def _animate(self, animated: bool) -> None:
-        """Have what moves left out when everything else is drawn."""
+        """Leave out what moves when everything else is drawn."""
         for artist in self._artists():
             artist.set_animated(animated)
             if isinstance(artist, Legend):
@@ -305,7 +305,7 @@ class ChartWindow:
                 key_press_handler(event, self.canvas, self.canvas.toolbar)
 
     def pause(self, paused: bool) -> None:
-        """Let the pictures stand, or move again; the streams go on."""
+        """Pause or resume the pictures; the streams continue."""
         self.paused = paused
         if paused:
             self.plot.pause()
@@ -335,7 +335,7 @@ class ChartWindow:
             self._background = None
 
     def _at_home(self) -> bool:
-        """Whether the toolbar's Home was pressed after a zoom: it puts back limits that are of the past by now."""
+        """True if the toolbar's Home was pressed after a zoom: it restores limits that are out of date."""
         views: list[Any] = getattr(getattr(self.canvas.toolbar, "_nav_stack", None), "_elements", [])
         return any(part.held for part in self.parts) and len(views) > 1 and views[-1] is views[0]
 
@@ -373,7 +373,7 @@ class ChartWindow:
                 self.canvas.draw_idle()
 
     def _gone(self) -> bool:
-        """Whether the window is closed; its toolkit may tell of that a little later than its figure loses it."""
+        """True if the window is closed; its toolkit may report that a little late."""
         return self.closed or self.figure.canvas is not self.canvas
 
     def _closed(self, event: Any) -> None:

@@ -56,7 +56,7 @@ class BarsChart(Chart):
                 series.remarks["bars"] = f"the first {MAX_BARS} labels are drawn"
 
     def shown(self, series: Series) -> dict[str, float]:
-        """What is to be drawn: a number for each label."""
+        """Return a number for each label."""
         frames: list[dict[str, float]] = series.frames.shown or [series.data.get("bars", {})]
         return frames[-1]
 

@@ -30,7 +30,7 @@ class ImageChart(Chart):
         if count > MAX_IMAGES:
             series.remarks["images"] = f"the first {MAX_IMAGES} of {count:,} images are shown"
         if scaled:
-            series.remarks["scaled"] = "numbers outside of 0..1 and 0..255: an image goes from its least to its largest"
+            series.remarks["scaled"] = "numbers outside 0..1 and 0..255, scaled from the least to the largest"
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:

@@ -141,11 +141,11 @@ class LineChart(Chart):
         return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
-        """Whether the values are pairs, of which the first is x."""
+        """True if the values are pairs, of which the first is x."""
         return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
 
     def remark_length(self, series: Series) -> None:
-        """Say what is no longer drawn."""
+        """Note how many values are no longer drawn."""
         ring: SampleBuffer = series.data["ring"]
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")

@@ -11,7 +11,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 ODD = "×"
-"""What stands for NaN and infinities."""
+"""Stands for NaN and infinities."""
 
 
 def sparkline(numbers: Sequence[float | None], width: int = 60) -> str:

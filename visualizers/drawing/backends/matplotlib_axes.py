@@ -27,7 +27,7 @@ from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, na
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Picture, Points
 
 Change: TypeAlias = Literal["data", "limits", "structure"]
-"""What an update did: set data (blit what moves), moved limits as well, or drew anew (both: draw the whole canvas)."""
+"""What an update did: set data (blit what moves), moved limits too, or redrew (both: draw the whole canvas)."""
 
 Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, float, float]]
 """From margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
@@ -72,7 +72,7 @@ class PlaneView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves while limits hold, in the order in which it is drawn."""
+        """The artists that move while limits hold, in drawing order."""
         legend = [] if self.legend is None else [self.legend]
         return [*(one for mark in self.marks for one in mark.artists), self.rules, *self.words, *legend]
 
@@ -161,7 +161,7 @@ class SpaceView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves while limits hold, in the order in which it is drawn."""
+        """The artists that move while limits hold, in drawing order."""
         return [*(one for mark in self.marks for one in mark.artists), *filter(None, [self.legend])]
 
     def place(self, place: Place) -> None:

@@ -200,14 +200,14 @@ def _area(axes: Any, color: str, opacity: float, name: str = "") -> Any:
 
 
 def _lonely(y: Numbers) -> bool:
-    """Whether no two points are joined, so that a line would show nothing."""
+    """True if no two points are joined, so that a line would show nothing."""
     known = np.isfinite(y)
     return not (known[1:] & known[:-1]).any()
 
 
 @lru_cache(maxsize=8)
 def _glyphs(families: tuple[str, ...], weight: str, sans: tuple[str, ...]) -> frozenset[str]:
-    """What the fonts can show; ``sans``, the fonts behind the name sans-serif, is here for the cache's sake."""
+    """Return what the fonts can show; ``sans``, the fonts behind the name sans-serif, is a key of the cache."""
     wanted = (font_manager.FontProperties(family=[family], weight=weight) for family in families)
     found = (font_manager.findfont(font) for font in wanted)
     return frozenset(chr(code) for path in found for code in font_manager.get_font(path).get_charmap())

@@ -57,7 +57,7 @@ class GridView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves while the scale holds, in the order in which it is drawn."""
+        """The artists that move while the scale holds, in drawing order."""
         return [self.cells, *self.numbers]
 
     def place(self, place: Place) -> None:
@@ -112,7 +112,7 @@ class ImagesView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves, in the order in which it is drawn."""
+        """The artists that move, in drawing order."""
         return [*self.images, *self.captions]
 
     def place(self, place: Place) -> None:
@@ -149,7 +149,7 @@ class PieView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves, in the order in which it is drawn."""
+        """The artists that move, in drawing order."""
         return [*self.wedges, *self.labels]
 
     def place(self, place: Place) -> None:
@@ -172,7 +172,7 @@ class PieView:
 
 
 class LettersView:
-    """A table or lines of text, in letters of one width; what does not fit the height is told, not drawn."""
+    """A table or lines of text, in letters of one width; a note counts what does not fit the height."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
@@ -183,7 +183,7 @@ class LettersView:
 
     @property
     def artists(self) -> list[Any]:
-        """What moves, in the order in which it is drawn."""
+        """The artists that move, in drawing order."""
         return [self.text]
 
     def place(self, place: Place) -> None:

@@ -44,7 +44,7 @@ from looptap.visualizers.drawing.picture import (
 )
 
 MAX_TRACE_POINTS = 2000
-"""The most points of a trace: SVG draws so many without a delay."""
+"""Points of a trace that SVG draws without a delay."""
 MAX_HEATMAP_CELLS = 256
 """The most rows and columns of a heat map."""
 LINE_CHARACTERS = 180
@@ -65,7 +65,7 @@ class Spot:
 
     @property
     def suffix(self) -> str:
-        """What its axes are called by: "" for the first, "2" for the second."""
+        """The suffix of its axes: "" for the first, "2" for the second."""
         return "" if self.number == 1 else str(self.number)
 
     def inside(self, left: float, bottom: float, right: float, top: float) -> tuple[list[float], list[float]]:
@@ -87,7 +87,7 @@ def escaped(text: str) -> str:
 
 
 def cut(text: str, letters: int) -> str:
-    """Text of at most so many letters."""
+    """Return text of at most so many letters."""
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 

@@ -48,7 +48,7 @@ class QuickLine(Line2D):
         self.stale = False
 
     def _areas(self, thick: float) -> tuple[list[Floats], list[Floats]]:
-        """What the line fills, in pixels, as `areas` has it; nothing where it is to be drawn stroke by stroke."""
+        """Return what the line fills, in pixels, as `areas` has it; nothing if it is drawn stroke by stroke."""
         solid = self.get_linestyle() == "-" and self.get_alpha() in (None, 1.0)
         if not solid or self.get_marker() not in ("", "None", None) or self.axes is None:
             return [], []
@@ -58,7 +58,7 @@ class QuickLine(Line2D):
 
 
 def areas(x: Floats, y: Floats, left: float, right: float, thick: float) -> tuple[list[Floats], list[Floats]]:
-    """What a line in pixels, ``thick`` pixels wide, fills between ``left`` and ``right``: outlines and strokes (n, 2).
+    """Return what a line in pixels, ``thick`` wide, fills between ``left`` and ``right``: outlines, strokes (n, 2).
 
     The outlines are those of stretches that have points in each column of pixels, the strokes join them. Both are
     empty where the line is short, or has too few points for that.

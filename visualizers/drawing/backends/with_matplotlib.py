@@ -73,7 +73,7 @@ class Drawing:
 
     @property
     def artists(self) -> list[Any]:
-        """What an update that says "data" has changed, in the order in which it is drawn: what a window blits."""
+        """The artists that an update of "data" changed, in drawing order: what a window blits."""
         return [*(artist for view in self.views for artist in view.artists), self._frame, *self._notices]
 
     def update(self, picture: Picture) -> Change:

@@ -129,7 +129,7 @@ def _wrapped(text: str, letters: int) -> list[str]:
 
 
 def _same(new: Any, old: Any) -> bool:
-    """Whether two descriptions say the same, arrays by their numbers."""
+    """True if two descriptions are equal, arrays by their numbers."""
     if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
         if new is None or old is None or np.shape(new) != np.shape(old):
             return False
@@ -144,5 +144,5 @@ def _same(new: Any, old: Any) -> bool:
 
 
 def _empty(value: Any) -> bool:
-    """Whether plotly keeps nothing of a value."""
+    """True if plotly keeps nothing of a value."""
     return value is None or (isinstance(value, tuple | list | dict) and not value)

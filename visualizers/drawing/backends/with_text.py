@@ -160,7 +160,7 @@ def _legend(names: Sequence[str], width: int) -> list[str]:
 
 
 def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str]]:
-    """What is joined, dotted or filled: (x, y, kind, side), logarithms taken, a curve for each gapless stretch."""
+    """Return what is joined, dotted or filled: (x, y, kind, side), logarithms taken, in gapless curves."""
     side = getattr(mark, "side", "left") if picture.right else "left"
     x_axis, y_axis = picture.x, (side == "right" and picture.right) or picture.y
     kind = "points" if isinstance(mark, Points) else "bars" if isinstance(mark, Bars) else "line"
@@ -337,7 +337,7 @@ def _table(mark: Table, width: int, height: int, color: bool) -> list[str]:
 
 
 def _shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
-    """At most so many rows and columns, picked evenly."""
+    """Return at most so many rows and columns, picked evenly."""
     down, across = (np.linspace(0, n - 1, min(n, most)).round().astype(int)
                     for n, most in zip(cells.shape, (rows, columns), strict=True))  # fmt: skip
     picked: Numbers = cells[np.ix_(down, across)]

@@ -29,7 +29,7 @@ class _Page:
 
 
 class BrowserPages:
-    """Who looks at one chart. Not thread-safe: the chart's lock is held around it."""
+    """The pages that show one chart. Not thread-safe: the caller holds the chart's lock."""
 
     def __init__(self) -> None:
         self._pages: dict[str, _Page] = {}
@@ -51,7 +51,7 @@ class BrowserPages:
             )
 
     def sent(self, frame: int, now: float) -> bool:
-        """``frame`` is sent: whoever owed nothing owes it from now on. Whether it is to be acknowledged."""
+        """Note that ``frame`` was sent; returns whether a page has to acknowledge it."""
         for page in self._pages.values():
             if page.drawn >= frame - 1:
                 page.heard = now
@@ -65,16 +65,16 @@ class BrowserPages:
         self._pages.pop(page, None)
 
     def there(self, frame: int, now: float, *, deaf: bool = False) -> bool:
-        """Whether any page has drawn ``frame``, or owes it for a short time only; ``deaf``: none could tell by now."""
+        """True if a page has drawn ``frame``, or has owed it for a short time only; ``deaf``: none could answer yet."""
         patience = 0.5 if deaf else GONE_AFTER_SECONDS
         self._pages = {n: p for n, p in self._pages.items() if p.drawn >= frame or now - p.heard < patience}
         return bool(self._pages)
 
     def ready(self, frame: int) -> bool:
-        """Whether all pages have drawn what they were asked for, or up to some frames before ``frame``, the newest."""
+        """True if all pages have drawn all they had to, or are only some frames behind ``frame``, the newest."""
         return all(page.drawn >= self._asked or frame - page.drawn <= 2 * self.stride for page in self._pages.values())
 
     @property
     def hidden(self) -> bool:
-        """Whether nobody sees the chart: it is scrolled away or behind another tab, on every page."""
+        """True if no page shows the chart: it is scrolled away or behind another tab."""
         return all(page.hidden for page in self._pages.values())

@@ -92,27 +92,27 @@ class Canvas(anywidget.AnyWidget):
     # ------------------------------------------------------------ what they get
 
     def watched(self, now: float) -> bool:
-        """Whether there is a page that draws what it gets."""
+        """True if a page draws what it gets."""
         with self._guard:
             return self._pages.there(self._number, now, deaf=pulse.deaf(now))
 
     def ready(self) -> bool:
-        """Whether the pages can take another frame."""
+        """True if the pages can take another frame."""
         with self._guard:
             return self._pages.ready(self._number)
 
     @property
     def hidden(self) -> bool:
-        """Whether no page has it in sight."""
+        """True if no page has it in sight."""
         return self._pages.hidden
 
     @property
     def behind(self) -> bool:
-        """Whether a page has to be told everything anew."""
+        """True if a page needs the whole frame again."""
         return self._full
 
     def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """What pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
+        """Return what pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
 
         ``blind`` is a short form of all, for whoever may be there.
         """

@@ -45,11 +45,11 @@ class PlotView:
         self.start()
 
     def start(self) -> None:
-        """Follow the plot; `box` is shown by somebody else."""
+        """Follow the plot; the caller shows `box`."""
         driver.add(self)
 
     def close(self) -> None:
-        """Show nothing more; the streams go on."""
+        """Stop showing; the streams continue."""
         self.closed = True
         self.still.close()
         for live in self._lives.values():

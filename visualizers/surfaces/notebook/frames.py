@@ -16,7 +16,7 @@ from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, 
 from looptap.visualizers.drawing.sanitize import sanitize
 
 MAX_COARSE_NUMBERS = 4_000
-"""Numbers of a column in a frame that nobody may be there to receive."""
+"""Numbers of a column in a frame that no page may be there to receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _axis(axis: Axis | None) -> dict[str, Any] | None:
 
 
 class SentFrame:
-    """What the pages of a chart have; `update` tells what they lack."""
+    """What the pages of a chart have; `update` returns what they lack."""
 
     def __init__(self) -> None:
         self._layout: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""What of a picture only grows: the lines of streams, point by point, where the picture has them thinned out.
+"""The lines of a picture that only grow, with all their points, where the picture has them thinned.
 
 A page that holds all points can be zoomed into without asking the kernel, which may be busy; and what is sent is
 what is new, not the line.

@@ -1,4 +1,4 @@
-"""What the kernel under a notebook can do: take messages of widgets while a cell runs, or not.
+"""Finds out whether a kernel takes messages of widgets while a cell runs.
 
 Kernels with subshells hand them to another thread; ipykernel 7.4 does so only where no reply is expected by the shell
 that opened the widget, which `answer_anywhere` sees to. Everywhere else they wait for the end of the cell.
@@ -24,7 +24,7 @@ def shell() -> Any:
 
 
 def answer_anywhere(widget: Any) -> None:
-    """Have messages to ``widget`` and to what it holds taken where the browser sends them: the subshell of widgets."""
+    """Take messages to ``widget`` and its children in the subshell where the browser sends them."""
     comm: Any = getattr(widget, "comm", None)
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
@@ -33,7 +33,7 @@ def answer_anywhere(widget: Any) -> None:
 
 
 def quietly(widget: Any) -> None:
-    """Have messages to ``widget`` taken without the hooks that IPython runs around a cell.
+    """Take messages to ``widget`` without the hooks that IPython runs around a cell.
 
     They are for cells: one of them shows, and closes, the figures that the running cell is still drawing.
     """
@@ -43,14 +43,14 @@ def quietly(widget: Any) -> None:
 
 
 class KernelPulse:
-    """Whether the kernel runs a cell, and whether it takes messages of widgets meanwhile."""
+    """Watches whether the kernel runs a cell, and whether it takes messages of widgets meanwhile."""
 
     def __init__(self) -> None:
         self._sent = self._back = 0.0
         self.aside = False
-        """Whether a message has come on another thread than that of the cells."""
+        """True if a message came on another thread than that of the cells."""
         self.heard = False
-        """Whether any message has come."""
+        """True if any message came."""
 
     def hear(self) -> None:
         """A message of a widget is here, on this thread."""
@@ -74,7 +74,7 @@ class KernelPulse:
         self._back = time.monotonic()
 
     def deaf(self, now: float) -> bool:
-        """Whether a cell runs and no message of a widget comes through until it ends."""
+        """True if a cell runs and no message of a widget comes through until it ends."""
         return not self.aside and self._back < self._sent and now - self._sent > 0.3
 
 
@@ -83,7 +83,7 @@ pulse = KernelPulse()
 
 
 def note() -> str:
-    """What to say beside a control: that it waits for the end of a cell, or nothing."""
+    """Return the note beside a control: that it waits for the end of a cell, or nothing."""
     kernel = getattr(shell(), "kernel", None)
     if pulse.aside or kernel is None:
         return ""

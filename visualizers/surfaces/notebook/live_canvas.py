@@ -38,7 +38,7 @@ class Live:
         self._made = time.time()
 
     def start(self) -> None:
-        """Show what there is, and go on."""
+        """Show what there is, and keep it up to date."""
         self._tries = 0
         driver.add(self)
 
@@ -48,7 +48,7 @@ class Live:
         self.canvas.close()
 
     def step(self, now: float) -> float | None:
-        """Send a frame if there is something new and somebody can take it; the seconds until the next look."""
+        """Send a frame if there is something new and a page can take it; returns the seconds until the next look."""
         if self.closed:
             return None
         canvas = self.canvas

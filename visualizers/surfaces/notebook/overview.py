@@ -50,7 +50,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         looks.add(self, REFRESH_INTERVAL_SECONDS)
 
     def close(self) -> None:
-        """Show nothing more; the run goes on."""
+        """Stop showing; the run continues."""
         self.closed = True
         if self._view is not None:
             self._view.close()
@@ -166,7 +166,7 @@ def _time(nanoseconds: float) -> str:
 
 
 def _estimate(report: Mapping[str, Any]) -> str:
-    """What remains, as a bar, full where it is over for sure and shaded where perhaps, and in words."""
+    """Return what remains as a bar, full where it is certainly done and shaded where it may be, and in words."""
     sure, perhaps = over_by_now(report)
     parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
                     for share, color in ((sure, "#1f77b4"), (perhaps - sure, "#1f77b466")))  # fmt: skip

@@ -45,7 +45,7 @@ class ControlRow:
         self.box = ipywidgets.HBox([label, widget, self.outcome])
 
     def say(self, text: str, *, failed: bool = False) -> None:
-        """What came of it, beside the control."""
+        """The outcome, beside the control."""
         color = "#b00020" if failed else "inherit"
         self.outcome.value = f'<span style="color:{color}">{html.escape(text)}</span>'
 
@@ -65,7 +65,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         looks.add(self, REFRESH_INTERVAL_SECONDS)
 
     def close(self) -> None:
-        """Follow the run no more; the run goes on."""
+        """Stop following the run, which continues."""
         self.closed = True
         super().close()
 
@@ -104,7 +104,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         return row.name in infos or any(row.name == name for name, *_ in _offers(self.run, report))
 
     def _follow(self, row: ControlRow, info: ControlInfo) -> None:
-        """Show a value that somebody else has set."""
+        """Show a value that another client set."""
         if row.busy or row.waiting or info.value == row.shown:
             return
         row.shown = info.value
@@ -150,7 +150,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
     # ------------------------------------------------------------ asking
 
     def _ask(self, row: ControlRow, value: Any, call: Callable[[Any], Any]) -> None:
-        """Have it done on a thread of its own; of what is asked meanwhile, only the newest."""
+        """Run it on a thread of its own; of requests made meanwhile, only the newest."""
         with self._guard:
             row.waiting[:] = [value]
             if row.busy:

@@ -21,7 +21,7 @@ _FIRST_STILL_SECONDS = 1.0
 _QUIET_AFTER_SECONDS = 60.0
 
 stills = Driver("looptap-stills")
-"""The thread that draws them: slow work, which no live chart waits for."""
+"""The thread that draws them: slow work that no live chart waits for."""
 
 
 def png(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
@@ -47,7 +47,7 @@ class Still:
 
     @staticmethod
     def wanted() -> bool:
-        """Whether the notebook hides it beside the live chart; elsewhere it would be seen twice."""
+        """True if the notebook hides it beside the live chart; elsewhere it would be seen twice."""
         return not ("VSCODE_PID" in os.environ or "COLAB_RELEASE_TAG" in os.environ or "VOILA_KERNEL" in os.environ)
 
     def display(self) -> None:
@@ -62,7 +62,7 @@ class Still:
         self._closed = True
 
     def step(self, now: float) -> float | None:
-        """Draw it anew if it has changed."""
+        """Redraw it if it has changed."""
         if self._closed:
             return None
         living = self._living()
