@@ -206,7 +206,7 @@ def test_what_matplotlib_was_told_comes_first(bare, monkeypatch, screen):
     assert str(choose()).startswith("the terminal, because matplotlib was told to use svg; there is no display")
     matplotlib.rcParams._set("backend", "gtk3agg")
     monkeypatch.setenv("DISPLAY", screen)
-    assert str(choose()) == "a window (gtk3agg, as matplotlib was told)"
+    assert str(choose()) == "a window (gtk3agg, the backend given to matplotlib)"
 
 
 def test_a_page_shows_the_charts_without_scripts_and_escaped(tmp_path):

@@ -107,7 +107,7 @@ class Watcher:
         all_ = (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress)
         viewer = (self._events, self._streams, self._ranks, self._progress)  # the rest is refused
         for ask in viewer if self.run.role == VIEWER else all_:
-            if self.run.state != "live":  # nobody is there who could answer
+            if self.run.state != "live":  # the agent cannot answer
                 break
             try:
                 seen = ask(seen)

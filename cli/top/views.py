@@ -201,7 +201,7 @@ class StreamSummary:
             try:
                 picture = replace(cell.draw(), title="")  # the line above has it
                 self._chart = Text.from_ansi(draw(picture, width, height), no_wrap=True)
-            except Exception as error:  # a value of anybody's: the screen shows the other streams
+            except Exception as error:  # any object may come: the screen still shows the other streams
                 self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
         return self._chart
 

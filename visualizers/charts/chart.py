@@ -1,8 +1,8 @@
 """`Chart`: streams on shared axes, and the picture of what has arrived.
 
 A chart does not listen: a surface that is ready for the next frame calls `pull`, which takes in what is new since
-the last time, and `draw`. So a slow surface takes larger steps and falls behind no further; a stream that nobody
-looks at costs nothing but its own bounded buffer.
+the last time, and `draw`. So a slow surface takes larger steps and falls behind no further; a stream that no surface
+draws costs nothing but its own bounded buffer.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Series:
             try:
                 kept = self.layer.frame(self, value)
                 self.frames.append(kept, int(new.events[place]), float(new.walls[place]))
-            except Exception as error:  # a value of anybody's, a chart of the user's: the next may fit
+            except Exception as error:  # any value, a user's own chart: the next may fit
                 self.skip(1, complaint_of(error))
 
     def _append(self, new: Columns) -> None:
@@ -161,9 +161,7 @@ class Series:
         if stream.withheld:
             found.append(f"{name}: the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
         if self.forgotten:
-            found.append(
-                f"{name}: {_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)"
-            )
+            found.append(f"{name}: {_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)")
         found += [f"{name}: {remark}" for remark in self.remarks.values()]
         if stream.thinned and not stream.limits:
             found.append(f"{name}: evaluated at fewer events for a while, to stay within the budget (budget=)")

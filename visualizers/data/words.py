@@ -22,7 +22,7 @@ def shown(value: Any, letters: int = 200) -> str:
     """
     try:
         text = _text(value, letters)
-    except Exception as error:  # a repr of anybody's
+    except Exception as error:  # a repr may raise anything
         text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= letters else text[: letters - 1] + "…"
 

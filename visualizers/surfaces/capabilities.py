@@ -34,7 +34,7 @@ class Place:
 
     def __str__(self) -> str:
         why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
-        told = f" ({self.backend}, as matplotlib was told)" if self.name == "window" else ""
+        told = f" ({self.backend}, the backend given to matplotlib)" if self.name == "window" else ""
         return f"{TITLES[self.name]}{told}{why}"
 
 
@@ -45,7 +45,7 @@ class NoPlace(RuntimeError):
 def choose(wanted: str = "") -> Place:
     """The first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
 
-    A backend that matplotlib was told (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
+    A backend given to matplotlib (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
     moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that
     is wanted does not work, ValueError for one that there is not.
 

@@ -21,7 +21,9 @@ def show(
     title: str = "",
     told: Callable[[str], object] | None = None,
 ) -> Any:
-    """Show a plot; returns the `ChartWindow` if it is one. ``told`` hears where and what was saved (stderr).
+    """Show a plot; returns the `ChartWindow` if it is one.
+
+    ``told`` is called with where it is shown and what was saved; by default these are printed to stderr.
 
     A window waits until it is closed if ``block``, by default as ``pyplot.show()`` does: in a script it waits, after
     ``pyplot.ion()`` it does not, and then moves while ``pyplot.pause`` or another loop of the toolkit runs. Elsewhere

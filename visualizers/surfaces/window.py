@@ -34,8 +34,8 @@ HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole 
 class ChartWindow:
     """A plot on a figure of pyplot's, with keys and a bar for earlier frames.
 
-    ``status`` is asked for what the title says of the run, and ``say`` is told what was done. The window is there when
-    it is made; `show` waits until the user closes it.
+    ``status`` returns what the title says of the run, and ``say`` is called with what was done. The window opens at
+    once; `show` waits until the user closes it.
     """
 
     def __init__(

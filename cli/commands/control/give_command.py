@@ -1,4 +1,4 @@
-"""Give a command to a run, or ask for the outcome of an earlier one, and print what came of it."""
+"""Give a command to a run, or ask for the outcome of an earlier one, and print it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) ->
         )
     if record.get("what") != what or any(record.get(name) != value for name, value in asked.items()):
         raise ControlError(
-            f"the command {id:.80} was another one, and nothing was done: {line_of(record)}. Write that, to be told "
-            "its outcome; without --id what you wrote is a new command."
+            f"the command {id:.80} was another one, and nothing was done: {line_of(record)}. Give that one to "
+            "see its outcome; without --id what you wrote is a new command."
         )
     return run.outcome(id, timeout=timeout)
 

@@ -43,7 +43,7 @@ def main(
     ] = None,
     hide: Annotated[
         list[str] | None,
-        Option("--hide", metavar="STREAM", help="Show this stream to nobody any more; nothing else is done."),
+        Option("--hide", metavar="STREAM", help="Hide this stream from all shares, or the one of --id; do nothing else."),
     ] = None,
     revoke: Annotated[bool, Option("--revoke", help="End all shares of the run at once, or the one of --id.")] = False,
     id: Annotated[
@@ -140,7 +140,7 @@ def _listed(job: Run, as_json: bool) -> int:
     for share in shares:
         shown = share.streams if share.streams is not None else tuple(exported)
         what = f"{', '.join(map(repr, shown)) or 'nothing'}{' (all that is exported)' * (share.streams is None)}"
-        there = f"there: {', '.join(share.who)}" if share.who else "nobody is there"
+        there = f"viewers: {', '.join(share.who)}" if share.who else "no viewer"
         where = ", ".join(share.endpoints)
         print(f"{share.id}  shows {what}; at {where}, ends in {duration(share.left)}; {there}")
     if not shares:

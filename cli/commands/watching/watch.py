@@ -99,8 +99,8 @@ def main(
     \b
       looptap watch digits-cnn "step, loss" --json | jq .value.loss
 
-    The exit code is 0 when the run ends or nobody reads on, and 1 if a query fails, the run is lost, or the time is
-    over without values.
+    The exit code is 0 when the run ends or the reader of a pipe leaves, and 1 if a query fails, the run is lost, or
+    the time is over without values.
     """
     how = query_arguments(on, window, every, budget, ranks, combine)
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
@@ -127,7 +127,7 @@ def _watch(
     except KeyboardInterrupt:
         if not (go_on or wait):
             raise
-        return DONE  # nobody wants to wait any longer
+        return DONE  # the user has waited long enough
     with attached_to as run:
         tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False

@@ -80,7 +80,7 @@ class Drawing:
         """Show the next picture, and say what it took.
 
         "data": only data was set, `artists` are to be drawn again. "limits": data was set and limits moved, the whole
-        canvas is to be drawn again. "structure": the marks are others, everything was made anew.
+        canvas is to be drawn again. "structure": other marks, everything was redrawn.
         """
         picture = sanitize(picture)
         if structure(picture) != self._structure or len(picture.badges) > len(self._notices):

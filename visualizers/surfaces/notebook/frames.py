@@ -1,6 +1,6 @@
 """From a `Picture` to what a page of a notebook needs: a layout as plain data, and columns of numbers beside it.
 
-A column that only grows is sent from where the page has it; any other is sent anew.
+A column that only grows is sent from where the page has it; any other is sent whole.
 """
 
 from __future__ import annotations

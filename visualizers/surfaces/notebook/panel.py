@@ -1,6 +1,6 @@
 """`panel`: the controls of a run as sliders, switches, choices and buttons, in a notebook.
 
-It follows what others change, says beside each control what came of a change, and asks the run on threads of its own:
+It follows what others change, shows the outcome of a change beside each control, and asks the run on its own threads:
 a cell that runs, or a loop that stands still, blocks nothing but the change itself.
 """
 
@@ -32,7 +32,7 @@ looks = Driver("looptap-panels")
 
 
 class ControlRow:
-    """One control, or one command: its widget, and what came of its last use."""
+    """One control, or one command: its widget, and the outcome of its last use."""
 
     def __init__(self, name: str, widget: Any, doc: str, unit: str = "") -> None:
         self.name, self.widget = name, widget
