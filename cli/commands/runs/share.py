@@ -43,7 +43,7 @@ def main(
     ] = None,
     hide: Annotated[
         list[str] | None,
-        Option("--hide", metavar="STREAM", help="Hide this stream from all shares, or the one of --id; do nothing else."),
+        Option("--hide", metavar="STREAM", help="Hide this stream from all shares, or that of --id; do nothing else."),
     ] = None,
     revoke: Annotated[bool, Option("--revoke", help="End all shares of the run at once, or the one of --id.")] = False,
     id: Annotated[
