@@ -1,4 +1,4 @@
-"""Charts as they are seen, in a real browser and in windows: `make bench-charts` writes docs/charts-benchmarks.md.
+"""Measure charts in a real browser and in windows: `make bench-charts` writes docs/charts-benchmarks.md.
 
 The kernel feeds a stream whose x is the wall clock, so that a page knows how old what it has just drawn is. Beside it
 stand plotly's FigureWidget, used as its documentation shows, on the same points, and TensorBoard's own page.
@@ -194,7 +194,7 @@ def main():
             loads.append(os.getloadavg()[0])
     where = f"{os.cpu_count()} cores, no GPU, headless Chromium, Python {platform.python_version()}"
     text = [
-        "# Charts as they are seen, measured", "",
+        "# Charts, measured", "",
         f"`make bench-charts` on {where}; the machine's load was {min(loads):.1f} to {max(loads):.1f}, what is",
         f"measured included; {SECONDS:g} s a row. Promises are for a machine that does nothing else.", "",
         "| what | here | promise |", "|---|---|---|", *rows, "",
