@@ -2,7 +2,8 @@
 
 `looptap.protocol.messages` pairs each request with its reply. A reply travels inside `Done`, packed by
 `looptap.protocol.codec`: the fields of type Any hold snapshots, such as the result of a command.
-Every field is checked when it is decoded; unknown fields are ignored, fields added later have a default.
+Every field is checked when it is decoded; unknown fields are ignored, fields added later have a default. All are given
+by name, so that mypy finds both ends of a field that is renamed.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
         return Cost(self.nanoseconds_per_event, self.share_of_time)
 
 
-class DeclaredSource(Reply, frozen=True):
+class DeclaredSource(Reply, frozen=True, kw_only=True):
     """The declared stream that a subscription reads, with the values that its history holds."""
 
     name: str
@@ -103,7 +104,7 @@ class DeclaredSource(Reply, frozen=True):
     """Number of the newest value, as of now."""
 
 
-class AttachPoint(Reply, frozen=True):
+class AttachPoint(Reply, frozen=True, kw_only=True):
     """Where a query was put on its events: after event number ``event``, its values numbered above ``base``."""
 
     event: _Number
@@ -164,7 +165,7 @@ class ControlInfo(Reply, frozen=True, kw_only=True):
         return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"
 
 
-class ControlReport(Reply, frozen=True):
+class ControlReport(Reply, frozen=True, kw_only=True):
     """What can be set and done in a job."""
 
     controls: Annotated[tuple[ControlInfo, ...], _Few] = ()
@@ -197,7 +198,7 @@ class ShareInfo(Reply, frozen=True, kw_only=True):
     """Names of the viewers who are attached by it."""
 
 
-class NewShare(Reply, frozen=True):
+class NewShare(Reply, frozen=True, kw_only=True):
     """A share that was just made, with its connection file, which holds the key."""
 
     info: ShareInfo
@@ -210,7 +211,7 @@ class NewShare(Reply, frozen=True):
 # ---------------------------------------------------------------- the agent itself
 
 
-class LongEvaluation(Reply, frozen=True):
+class LongEvaluation(Reply, frozen=True, kw_only=True):
     """A query or command that the loop has been inside of for more than 5 s."""
 
     kind: str
@@ -223,7 +224,7 @@ class LongEvaluation(Reply, frozen=True):
     """All of this in words."""
 
 
-class ClientStats(Reply, frozen=True):
+class ClientStats(Reply, frozen=True, kw_only=True):
     """One attached client."""
 
     name: str
@@ -255,7 +256,7 @@ class SubscriptionStats(Reply, frozen=True, kw_only=True):
     """How the budget limits the query, in words."""
 
 
-class RecordedStreamStats(Reply, frozen=True):
+class RecordedStreamStats(Reply, frozen=True, kw_only=True):
     """One stream in the file of the run."""
 
     name: str
@@ -318,7 +319,7 @@ class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
     budget: float
 
 
-class ThreadStack(Reply, frozen=True):
+class ThreadStack(Reply, frozen=True, kw_only=True):
     """The Python stack of one thread of the job."""
 
     thread: str
@@ -328,14 +329,14 @@ class ThreadStack(Reply, frozen=True):
     """Text, like a traceback, the innermost call last."""
 
 
-class EventActivity(Reply, frozen=True):
+class EventActivity(Reply, frozen=True, kw_only=True):
     """Events of one type: how many so far, and seconds since the newest."""
 
     count: int
     idle: float
 
 
-class StackReport(Reply, frozen=True):
+class StackReport(Reply, frozen=True, kw_only=True):
     """Where each thread of the job is, and whether its loop moves."""
 
     threads: Listed[ThreadStack]
@@ -386,7 +387,7 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     note: str = ""
 
 
-class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True):
+class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True, kw_only=True):
     """A command that waits for its ranks to agree, and the ``number`` of this rank's newest event of type ``on``."""
 
     on: str

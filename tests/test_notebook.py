@@ -318,7 +318,7 @@ def test_what_is_refused_is_said_and_the_control_shows_what_is(steered):
 
 def test_a_viewer_sees_a_disabled_panel_with_the_reason(steered, monkeypatch):
     shown = panel(steered[1])
-    monkeypatch.setattr(steered[1], "role", "viewer")
+    monkeypatch.setattr(steered[1].session, "role", "viewer")
     soon(lambda: all(row.widget.disabled for row in shown.rows.values()))
     assert "only an operator" in shown._head.value
     shown.close()

@@ -56,7 +56,10 @@ class JobHooks:
     def describe(self) -> ControlReport:
         """Describe what can be set and done in this job."""
         triggers = {name: trigger.doc for name, trigger in self.triggers.items()}
-        return ControlReport(self.controls.describe(), triggers, self.checkpoint is not None, self.pause.most(group()))
+        return ControlReport(
+            controls=self.controls.describe(), triggers=triggers, checkpoint=self.checkpoint is not None,
+            may_pause=self.pause.most(group()),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Let go of what is the host's, and end a pause."""

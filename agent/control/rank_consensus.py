@@ -153,7 +153,7 @@ class RankConsensus:
             del self._prepared[id]
 
     def _position(self, on: str) -> Preparation:
-        return Preparation(on, self._taps.counts().get(on, 0))
+        return Preparation(on=on, number=self._taps.counts().get(on, 0))
 
     def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
         """Count this rank in for a command, and wait for the decision of all. Loop thread.

@@ -43,7 +43,7 @@ class Inside(NamedTuple):
             kind, name, on, client = "query", self.subject.name, self.subject.on, self.client
         asked = f"{kind} {name!r:.200}" if name else kind
         text = f"the {asked}{f' of {client}' * bool(client)} on {on!r}, which has run for {self.seconds:.0f} s"
-        return LongEvaluation(kind, name, client, on, self.seconds, text)
+        return LongEvaluation(kind=kind, name=name, client=client, on=on, seconds=self.seconds, text=text)
 
     def __str__(self) -> str:
         return self.as_info().text

@@ -27,5 +27,5 @@ def stacks() -> list[ThreadStack]:
         thread = known.get(ident)
         lines = traceback.format_list(traceback.extract_stack(frame)[-MAX_FRAMES:])
         name, daemon = (thread.name, thread.daemon) if thread else (f"thread {ident}", False)
-        found.append(ThreadStack(name, ident, daemon, "".join(lines)))
+        found.append(ThreadStack(thread=name, ident=ident, daemon=daemon, stack="".join(lines)))
     return sorted(found, key=lambda t: (t.ident != main, t.thread.startswith("looptap-"), t.thread))

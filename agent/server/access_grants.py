@@ -89,7 +89,7 @@ class AccessGrants:
         link.authenticator.admit(shared.key, VIEWER, until)
         self._set_alarm(link)
         file = ConnectionFile.of(self._run, keys, gate.bound.endpoints, expires)
-        return NewShare(self._info(shared), msgspec.json.encode(file).decode())
+        return NewShare(info=self._info(shared), file=msgspec.json.encode(file).decode())
 
     def revoke(self, id: str) -> list[str]:
         """End a share at once, or all if ``id`` is empty; returns the ids of those that were. Raises QueryError."""

@@ -88,7 +88,7 @@ class LoopLiveness:
     def report(self) -> dict[str, EventActivity]:
         """Look, and return for each type the events so far and the seconds since the last."""
         self.update()
-        return {name: EventActivity(self._counts[name], age) for name, age in self.ages().items()}
+        return {name: EventActivity(count=self._counts[name], idle=age) for name, age in self.ages().items()}
 
     def as_info(self) -> list[LongEvaluation]:
         """Describe what the loop has been inside of for long."""

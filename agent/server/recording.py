@@ -145,7 +145,10 @@ class RunRecorder:
 
     def stats(self) -> RecordingStats:
         """State, reason, what was kept and dropped."""
-        streams = [RecordedStreamStats(*one) for one in self.writer.stream_counters()]
+        streams = [
+            RecordedStreamStats(name=name, kept=kept, dropped=dropped)
+            for name, kept, dropped in self.writer.stream_counters()
+        ]
         return RecordingStats(file=str(self.writer.path), streams=streams, **self.writer.counters())
 
 

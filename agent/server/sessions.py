@@ -112,5 +112,6 @@ class SessionTable:
     def stats(self) -> list[ClientStats]:
         """Name, role, streams and bytes sent over its link, of each client, and whether that is lost for the moment."""
         return [
-            ClientStats(c.name, c.role, len(c.streams), c.sent_bytes, c.disconnected) for c in self.clients.values()
+            ClientStats(name=c.name, role=c.role, streams=len(c.streams), sent_bytes=c.sent_bytes, away=c.disconnected)
+            for c in self.clients.values()
         ]

@@ -23,7 +23,10 @@ class StatisticsReporter:
     def stacks(self) -> StackReport:
         """Report where each thread of the job is, and whether its loop moves."""
         liveness, pause = self._service.liveness, self._service.commands.job.pause
-        return StackReport(stacks(), liveness.report(), pause.seconds(), liveness.age(), liveness.as_info())
+        return StackReport(
+            threads=stacks(), events=liveness.report(), paused=pause.seconds(), age=liveness.age(),
+            inside=liveness.as_info(),
+        )  # fmt: skip
 
     def events(self, client: ClientSession) -> dict[str, int]:
         """How many events of each type there were; to a viewer, of those of which it sees something."""

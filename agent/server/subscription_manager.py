@@ -80,7 +80,7 @@ class SubscriptionManager:
         event = tap.number
         self._queries.install(query)
         if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
-            info = msgspec.structs.replace(info, point=AttachPoint(event, base))
+            info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
 
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> SubscriptionInfo:
@@ -97,7 +97,14 @@ class SubscriptionManager:
             fields=pipeline.fields,
             explain="the job hands its values over" if standing.logged else pipeline.explain(),
             notes=() if quiet else (*pipeline.notes, *self._queries.notes(query)),
-            declared=DeclaredSource(standing.name, text, query.on, standing.unit, reader.position, reader.number),
+            declared=DeclaredSource(
+                name=standing.name,
+                query=text,
+                on=query.on,
+                unit=standing.unit,
+                after=reader.position,
+                upto=reader.number,
+            ),
         )
 
     def detach(self, stream: Subscription, reason: str) -> None:
