@@ -20,6 +20,7 @@ from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.stream import Stream
+from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
 
 MAX_DEFAULT_STREAMS = 12
@@ -93,4 +94,4 @@ def warn_if_it_fails(stream: Stream) -> None:
     """Warn if a query that was handed over fails at its first event: a misspelt name is a query, too."""
     poll_until(lambda: stream.arrived or stream.traceback, _POLL_INTERVAL_SECONDS, FIRST_VALUE_TIMEOUT_SECONDS)
     if stream.traceback and not stream.arrived:
-        complain(f"{stream.name!r} fails so far: {stream.traceback.strip().splitlines()[-1]}")
+        complain(f"{stream.name!r} fails so far: {last_line(stream.traceback)}")

@@ -107,7 +107,7 @@ def attach(
 
 
 def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
-    """Whether a run that ``name`` means may start later: not so one of a file, or of an id that is known."""
+    """Whether a run that ``name`` means may start later; not one of a file, or of an id that is known."""
     if is_remote(name):
         return True
     if (isinstance(name, str) and name.endswith(SUFFIX)) or path_of(name):
@@ -125,7 +125,7 @@ def resolve(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = START_TIMEOUT_SECONDS,
 ) -> RunListing:
-    """The one run that ``name`` means to `attach`; a command has ``timeout`` seconds to tell."""
+    """Return the one run that ``name`` means to `attach`; a command has ``timeout`` seconds to answer."""
     if is_remote(name):
         return _remote(str(name), rank, timeout)
     path = path_of(name)
@@ -186,26 +186,26 @@ def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] 
 
 
 class _FileRankDirectory:
-    """Where the other ranks of a run are found."""
+    """Finds the other ranks of a run by their connection files, or by its command."""
 
     def __init__(self, listed: RunListing) -> None:
         self._listed = listed
         self._behind = {listed.rank: listed}  # those that were reached by a command
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
-        """The ranks that have an agent, and whether their process is alive, where that can be known."""
+        """Return the ranks that have an agent, and whether their process is alive, where that can be known."""
         if self._listed.route is not None:
             return dict.fromkeys(range(run.ranks))
         return {rank: each.alive for rank, each in self._members(run).items()}
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
+        """Return an id of the boot of the machine where a rank is, whose clock is one; empty if unknown."""
         files = self._behind if self._listed.route is not None else self._members(run)
         file = files[rank].file if rank in files else None
         return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """The names of the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+        """Return the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
         if self._listed.route is not None:
             return dict.fromkeys(range(run.ranks), self._listed.route.name)
         return {rank: each.host for rank, each in self._members(run).items()}
@@ -237,7 +237,7 @@ class _FileRankDirectory:
         return _attach(members[rank], timeout, ranks.follow, ranks)
 
     def _members(self, run: RunInfo) -> Mapping[int, RunListing]:
-        """The ranks as their files tell at this moment."""
+        """Return the ranks by their files of this moment."""
         if run.ranks < 2:
             return {}
         for found in runs(self._listed.path.parent):
@@ -247,7 +247,7 @@ class _FileRankDirectory:
 
 
 def _link(listed: RunListing, follow: bool) -> ZmqTransport:
-    """A link to the run, not started yet."""
+    """Return a link to the run, not started yet."""
     file, path, route = listed.usable(), listed.path, listed.route
     server = file.server_public.encode("ascii")
     if route is not None:
@@ -257,7 +257,7 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
         try:  # an agent that ends removes its file; a directory that vanished with it says nothing
             there = (path.exists() or not path.parent.exists()) and file.process.alive()
             if there is None and follow and _next(path.parent, file.run) is not None:
-                return False  # nobody can tell, nobody answers, and another has taken its place
+                return False  # it cannot be known, there is no answer, and another run has taken its place
             return there
         except OSError:  # a shared directory that is away for a while
             return None
@@ -266,13 +266,13 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
 
 
 def _successor(listed: RunListing, run: RunInfo) -> tuple[ZmqTransport, RunInfo] | None:
-    """A link to the run that comes after ``run`` where ``listed`` was found; None while there is none."""
+    """Return a link to the run that comes after ``run`` where ``listed`` was found; None while there is none."""
     found = _next(listed.path.parent, run) if listed.route is None else _next_behind(listed.route, run)
     return None if found is None else (_link(found, True), found.usable().run)
 
 
 def _next(directory: Path, run: RunInfo) -> RunListing | None:
-    """The run of the same name and rank that started after ``run`` and is there."""
+    """Return the run of the same name and rank that started after ``run``; None if there is none."""
     later = [
         other
         for job in one_role_each([other for other in runs(directory) if not other.problem])
@@ -283,7 +283,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
 
 
 def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
-    """The run that a command leads to now, if it started after ``run``."""
+    """Return the run that a command leads to now, if it started after ``run``."""
     found = _remote(route.name, run.rank, START_TIMEOUT_SECONDS)
     if found.started > run.started:
         return found
@@ -293,5 +293,5 @@ def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
 
 
 def _pause(listed: RunListing) -> float:
-    """Seconds between two looks for the next run."""
+    """Return the seconds between two searches for the next run."""
     return 0.25 if listed.route is None else listed.route.longest

@@ -49,7 +49,7 @@ def _first(endpoints: tuple[str, ...], unreachable: Callable[[LinkError], LinkEr
             continue
         peer.settimeout(None)
         return peer
-    raise unreachable(RunEnded(f"Nobody listens at {', '.join(endpoints)}: the run has ended."))
+    raise unreachable(RunEnded(f"Nothing listens at {', '.join(endpoints)}: the run has ended."))
 
 
 def _then(work: Callable[[], None], over: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What a run tells of the time that remains, if it has a `looptap.training.progress.Progress`; in words, too."""
+"""Reads the estimates of a run that exposes a `looptap.training.progress.Progress`, and puts them into words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REPORT_INTERVAL_SECONDS = 1.0
 
 
 class Estimates:
-    """Asks a run for its reports, if the job exposes a `Progress` as ``name``; it costs a look a second."""
+    """Asks a run for its reports, if the job exposes a `Progress` as ``name``; it costs an evaluation a second."""
 
     def __init__(self, run: Run, name: str = "progress") -> None:
         self._run, self._name = run, name
         self._stream: LiveStream | None = None
 
     def newest(self) -> Mapping[str, Any] | None:
-        """The newest report; None while there is none. Raises LooptapError if the run does not answer."""
+        """Return the newest report; None while there is none. Raises LooptapError if the run does not answer."""
         if self._stream is None:
             run = self._run
             if not any(run.events().values()):
@@ -41,7 +41,7 @@ class Estimates:
         return value if is_report(value) else None
 
     def describe(self) -> Mapping[str, Any] | None:
-        """The newest report; None if the run is over, does not answer or tells nothing."""
+        """Return the newest report; None if the run is over, does not answer or has none."""
         try:
             return self.newest() if self._run.alive else None
         except LooptapError:
@@ -55,7 +55,7 @@ def reports(
     every: float = REPORT_INTERVAL_SECONDS,
     buffer: int = DEFAULT_BUFFER_ITEMS,
 ) -> LiveStream:
-    """The stream of the reports of the `Progress` that a job exposes as ``name``, one in ``every`` seconds at most.
+    """Return the stream of the reports of the `Progress` that a job exposes as ``name``, at most one in ``every`` s.
 
     A viewer gets those that are exported as "progress.report", whenever they come; LooptapError if none are.
     """
@@ -76,13 +76,13 @@ def is_report(value: object) -> bool:
 
 
 def commonest(run: Run) -> str:
-    """The type of event that comes most often, which is where to look."""
+    """Return the type of event that comes most often."""
     events = run.events()
     return max(events, key=events.__getitem__) if any(events.values()) else "batch"
 
 
 def said(report: Mapping[str, Any]) -> list[str]:
-    """What a report says, in lines: what remains, where it stops and how fast it goes, and why nothing is known."""
+    """Put a report into lines: what remains, where it stops, how fast it is, and why something is unknown."""
     if report["over"]:
         return [f"100 %, done after {duration(report['elapsed'])}"]
     lines = [f"{report['fraction']:.0%}".replace("%", " %")]
@@ -107,7 +107,7 @@ def said(report: Mapping[str, Any]) -> list[str]:
 
 
 def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Which share of the time is over for sure, and which perhaps, each 0 to 1.
+    """Return which share of the time is over for sure, and which perhaps, each 0 to 1.
 
     >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 0, 200]})
     (0.2, 1.0)
@@ -122,7 +122,7 @@ def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def banded(report: Mapping[str, Any], width: int) -> str:
-    """A bar of ``width`` characters: full is what is over for sure, shaded what may be.
+    """Draw a bar of ``width`` characters: full is what is over for sure, shaded what may be.
 
     >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
     '███▒▒▒░░░░'

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Whole numbers, those that follow each other as one.
+    """Write whole numbers, runs of them as one span.
 
     >>> spans([7, 12, 13, 14])
     '7, 12-14'
@@ -21,7 +21,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def numbered(ranks: Iterable[int]) -> str:
-    """Ranks as people write them.
+    """Write ranks as people do.
 
     >>> numbered([0, 1, 2, 5])
     'ranks 0-2, 5'

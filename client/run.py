@@ -56,7 +56,7 @@ class Run:
     `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
     and the agent has not answered for 5 s: `reason` names the query that may be why), ended or failed, and `reason`
     says why. `idle` is for how long the loop has raised no event, `silence` for how long its agent, which
-    has a thread of its own in the job, has not been heard: a loop that hangs is told apart from a job that is gone.
+    has a thread of its own in the job, has sent nothing: this tells a loop that hangs from a job that is gone.
     All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
     together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
     `stream(name)`), and anything else raises NotAllowed.
@@ -139,9 +139,9 @@ class Run:
 
     @property
     def streams(self) -> list[StreamInfo]:
-        """The standing streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
+        """The declared streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
 
-        A viewer is told of those that are exported.
+        A viewer gets those that are exported.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -158,39 +158,39 @@ class Run:
 
     @property
     def paused(self) -> float:
-        """For how many seconds the loop has paused, as the newest beat of the agent tells; 0 if it does not."""
+        """Seconds for which the loop has been paused, as of the newest heartbeat; 0 if it is not paused."""
         return self.session.vitals.paused
 
     @property
     def inside(self) -> str:
-        """The query or command that the loop has been inside of for more than 5 s, with its client; else empty."""
+        """The query or command that has been running in the loop for more than 5 s, with its client; else empty."""
         return self.session.vitals.inside
 
     def events(self) -> dict[str, int]:
-        """How many events of each type there were, as the newest beat of the agent tells: to about a second."""
+        """Return the number of events of each type, as of the newest heartbeat, about a second old."""
         return dict(self.session.vitals.events)
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the last event of each type, by the agent's own clock, to about a second."""
+        """Return the seconds since the last event of each type, by the agent's own clock, to about a second."""
         return self.session.vitals.ages()
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """The agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
+        """Return the agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
         counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
         return counters
 
     def agent_stats(self, timeout: float = 5.0) -> AgentStats:
-        """The same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s."""
+        """Return the same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s."""
         return self.session.inquire(m.GetStats, "The question for the agent's counters", timeout)
 
     def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
-        """Where each thread of the job is, answered even while the loop hangs: ``threads``, ``events`` and ``paused``.
+        """Return where each thread of the job is, even while the loop hangs: ``threads``, ``events`` and ``paused``.
 
         ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
-        traceback), the main thread first. ``events`` tells for each type the ``count`` and for how many seconds no
-        new one came (``idle``), by the agent's own clock; ``age`` is for how many seconds the agent has been there, and
+        traceback), the main thread first. ``events`` has for each type the ``count`` and the seconds since the
+        last one (``idle``), by the agent's own clock; ``age`` is for how many seconds the agent has been there, and
         ``inside`` lists the queries and commands that the loop has been inside of for more than 5 s. Raises NoAnswer
-        after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, answers nobody.
+        after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, cannot answer.
         ``paused`` is for how many seconds the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict
         of that by rank; in the place of one that does not answer is the error.
         """
@@ -200,7 +200,7 @@ class Run:
         return stacks
 
     def stack_report(self, timeout: float = 5.0) -> StackReport:
-        """The same as `stacks` of one rank, as a struct. Raises NoAnswer after ``timeout`` s."""
+        """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer after ``timeout`` s."""
         return self.session.inquire(m.GetStacks, "The question for the stacks of the job", timeout)
 
     def __repr__(self) -> str:
@@ -245,7 +245,7 @@ class Run:
     ) -> LiveStream:
         """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
 
-        A text that is the name of a standing stream of the run, without ``on`` or another argument of a query,
+        A text that is the name of a declared stream of the run, without ``on`` or another argument of a query,
         reads that one: what its history holds, which is here when this returns (or comes after: it waits a second at
         most), then each new value.
         ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or
@@ -258,7 +258,7 @@ class Run:
         ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
         stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
         or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
-        list, or with "merge" what the query comes to over the events of all ranks. A value waits for slower ranks
+        list, or with "merge" the result of the query over the events of all ranks. A value waits for slower ranks
         ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
         merged on each host first, by a `looptap relay` started there. It is a
         `looptap.client.ranks.rank_stream.RankStream`.
@@ -310,7 +310,7 @@ class Run:
         timeout: float = 5.0,
         buffer: int = DEFAULT_BUFFER_ITEMS,
     ) -> RankStream:
-        """The stream of how far the ranks of the job are apart: at each event ``on``, between its first and its last.
+        """Return the stream of how far the ranks of the job are apart, from the first to the last at each event ``on``.
 
         Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
         ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
@@ -373,7 +373,7 @@ class Run:
     # ------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Detach all streams and hang up, here and on the other ranks that were reached; the job goes on."""
+        """Detach all streams and disconnect, from the other ranks that were reached too; the job continues."""
         self.session.close()
         if self._ranks.belong_to(self):
             self._ranks.close()

@@ -270,7 +270,7 @@ def test_a_run_that_took_the_place_of_another_is_a_wrong_server(start, directory
 
 
 def test_a_run_without_a_listener_has_ended(directory):
-    with pytest.raises(RunEnded, match="Nobody listens"):
+    with pytest.raises(RunEnded, match="Nothing listens"):
         attach(announced(directory))
 
 

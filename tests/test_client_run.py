@@ -569,7 +569,7 @@ def test_an_agent_that_is_of_another_run_is_a_wrong_server():
 
 
 def test_an_agent_that_lets_us_in_and_says_nothing_is_no_answer():
-    with pytest.raises(NoAnswer, match="did not say hello"):
+    with pytest.raises(NoAnswer, match="did not welcome this client"):
         Run(Scripted(...), timeout=0.05)
 
 

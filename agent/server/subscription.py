@@ -272,7 +272,7 @@ class Subscription:
                     self.query.changes += 1
                 if self._blind == MAX_ERRORS_IN_A_ROW:
                     self.query.fail(
-                        f"when= failed {MAX_ERRORS_IN_A_ROW} times in a row: {self.query.traceback.splitlines()[-1]}"
+                        f"when= failed {MAX_ERRORS_IN_A_ROW} times in a row: {last_line(self.query.traceback)}"
                     )
                 continue
             for fired, (_, event, when, shown, size) in released:

@@ -1,4 +1,4 @@
-"""What a client does to a job: it sets controls, asks for triggers and checkpoints, pauses, resumes and stops."""
+"""Commands of a client: sets controls, runs triggers and checkpoints, pauses, resumes and stops the job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from looptap.protocol.replies import CommandRecord, CommandReply
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"
-"""The ranks that are meant: "all", one, or several."""
+"""Ranks: "all", one, or several."""
 SEEN = "as you saw it"
-"""A change is refused if somebody else has changed the control since it was looked at in `Run.controls`."""
+"""A change is refused if another client has changed the control since you read it in `Run.controls`."""
 
 
 class CommandPending(NoAnswer, TimeoutError):
@@ -40,7 +40,7 @@ class ControlClient:
 
     A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
     ``ranks=0`` or a list is for these alone. Raised beside what each command raises: NoSuchRun if a rank cannot be
-    reached, NotAgreed if they did not all come to the event in time, InDoubt if nobody knows what the others did.
+    reached, NotAgreed if they did not all come to the event in time, InDoubt if it is unknown what the others did.
     """
 
     def __init__(self, session: Session, ranks: Ranks[Any]) -> None:
@@ -85,9 +85,9 @@ class ControlClient:
 
         The outcome has ``old``, ``new``, and the ``event``, ``number`` and ``time`` at which it was done, on the
         training thread. ``on`` names the event, by default the first at which the control is safe to change.
-        ``schedule`` says what is to become of a learning rate's schedule: ``"scale"``, it goes on from the new value,
-        by the same factor to its end; ``"freeze"``, the new value stays. With ``checkpoint`` the job makes one before.
-        A change is refused if somebody else has changed the control since you looked at it in `controls`, or since
+        ``schedule`` says what happens to a learning rate's schedule: ``"scale"`` continues it from the new value,
+        by the same factor to its end; ``"freeze"`` keeps the new value. With ``checkpoint`` the job makes one before.
+        A change is refused if another client has changed the control since you read it in `controls`, or since
         the version ``expected``; None sets it anyhow. Raises ControlError for a name, a type, a value or an event that
         will not do, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while
         the loop pauses, too): asking again with its ``id``, or `outcome`, never does it twice.
@@ -135,7 +135,7 @@ class ControlClient:
         """Ask the job to stop at its next event; a pause ends.
 
         From then on `Agent.stop_requested` is true; where the host wants it so, ``on_stop`` is raised out of `emit`.
-        A loop that looks at neither goes on; `note` of the outcome says so where it has never looked.
+        A loop that checks neither continues; `note` of the outcome says so where it has never checked.
         Raises CommandPending after ``timeout`` seconds.
         """
         return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
@@ -151,7 +151,7 @@ class ControlClient:
         return self._command("pause", value=seconds, on=on, timeout=timeout, id=id)
 
     def resume(self, *, timeout: float = 5.0) -> Outcome:
-        """End a pause, or call off one that has not begun; ``result`` is for how many seconds the loop had paused."""
+        """End a pause, or cancel one that has not begun; ``result`` is how many seconds the loop was paused."""
         return self._everywhere("resume", timeout, None)
 
     def call(
@@ -185,18 +185,18 @@ class ControlClient:
         return {rank: record.result for rank, record in found.items()}
 
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
-        """What came of an earlier command, which does not run again; raises what that raised.
+        """Return the outcome of an earlier command, which does not run again; raises what that raised.
 
         Raises CommandPending if it has not run yet, ControlError for an id that is unknown: a job remembers 1,000.
         """
         return self._everywhere("outcome", timeout, id)
 
     def cancel(self, id: str, *, timeout: float = 5.0) -> Outcome:
-        """Call off a command that still waits for its event, on all ranks: it is done on none, and never will be.
+        """Cancel a command that still waits for its event, on all ranks: it will run on none.
 
         ``outcome`` of what is returned is "cancelled"; or, if it is too late, what has come of it: "done", or "failed",
-        "refused" and the like, with the ``error``. Who waits for the command gets CommandCancelled; it stays on record,
-        with who has called it off. Raises CommandPending if it has begun and is not over after ``timeout`` seconds,
+        "refused" and the like, with the ``error``. A client that waits for the command gets CommandCancelled; it stays
+        on record, with the client that cancelled it. Raises CommandPending if it has begun and is not over in time,
         ControlError for an id that is unknown.
 
         >>> from looptap.testing import pair
@@ -253,7 +253,7 @@ class ControlClient:
         return judged(found)
 
     def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
-        """Have something done, or told, by each rank for itself, without waiting for the loop."""
+        """Ask each rank for something that does not wait for the loop."""
         id = id or os.urandom(16).hex()
 
         def one(session: Session) -> CommandRecord:
@@ -313,5 +313,5 @@ def _ways_out(id: str, what: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy or torch as Python's own."""
+    """Convert a number of numpy or torch to Python's own."""
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""The controls and the recorded commands of a run, as its client looks at them."""
+"""Controls and recorded commands of a run, as its client sees them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command: where it ran, and what it changed. `looptap.Run.outcome` asks for it again."""
+    """The outcome of a command: where it ran, and what it changed. `looptap.Run.outcome` asks for it again."""
 
     id: str
     what: str
@@ -42,9 +42,9 @@ class Outcome:
     """What the checkpoint before the change returned."""
 
     error: str = ""
-    """Why it was not done, where that is told and not raised (`looptap.Run.cancel`)."""
+    """Why it was not done, where that is returned and not raised (`looptap.Run.cancel`)."""
     note: str = ""
-    """What else is to be known: of a stop, that the loop has never looked whether one is asked for."""
+    """A remark: of a stop, that the loop has never checked whether one is requested."""
     waited: float = 0.0
     """Seconds that the loop waited at the event for the other ranks."""
     ranks: dict[int, Outcome] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Outcome:
 class Controls(Mapping[str, ControlInfo]):
     """The controls of the run ``run`` by name, asked for at each look.
 
-    What was looked at is remembered: `Run.set` is refused if somebody else has changed it since.
+    What was read is remembered: `Run.set` is refused if another client has changed it since.
     """
 
     def __init__(self, report: Callable[[], ControlReport], run: str) -> None:

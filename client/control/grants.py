@@ -1,4 +1,4 @@
-"""What of a run others see, and what is kept of it: exported and kept streams, and shares of the run with viewers."""
+"""Grants of access: exported and kept streams, and shares of the run with viewers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 class Share:
-    """A key for viewers, made by `Run.share`; who holds its file sees its streams until it ends."""
+    """A key for viewers, made by `Run.share`: with its file they see its streams until it ends."""
 
     def __init__(self, client: SharingClient, info: ShareInfo, path: Path | None = None) -> None:
         self.id, self.expires, self.endpoints, self.streams = info.share, info.expires, info.endpoints, info.streams
@@ -40,17 +40,17 @@ class Share:
 
     @property
     def viewers(self) -> list[str]:
-        """Who is attached by it now: user, host and process, as they say themselves."""
+        """The viewers that are attached now: user, host and process, as they name themselves."""
         self.who = next((share.who for share in self._client.shares() if share.id == self.id), [])
         return self.who
 
     @property
     def reach(self) -> str:
-        """From where one gets in with the file, in a sentence."""
+        """Where the file gives access from, in a sentence."""
         return self.reach_by("share(endpoint='tcp://{host}:*')")
 
     def reach_by(self, wider: str) -> str:
-        """`reach`, where ``wider`` is what one writes, with a place for ``{host}``, to let others in."""
+        """Return `reach`; ``wider`` is the call, with a place for ``{host}``, that gives access to others."""
         host = self._client.host
         hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
         if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
@@ -60,7 +60,7 @@ class Share:
         return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
 
     def revoke(self, timeout: float = 5.0) -> None:
-        """End it at once: who is there is sent nothing more. Raises NoAnswer."""
+        """End it at once: its viewers get nothing more. Raises NoAnswer."""
         self._client.revoke(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -83,13 +83,13 @@ class SharingClient:
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
         timeout: float = 5.0,
     ) -> StreamInfo:  # fmt: skip
-        """Let viewers see a stream, or with ``exported=False`` no more, at once; returns what there is to tell of it.
+        """Show a stream to viewers, or with ``exported=False`` no more, at once; return its description.
 
         ``stream`` is the name of a standing stream, or a live stream of this run: its query then belongs to the job
         and stands there under ``name`` (by default its own), with a history that begins now. It goes on when you
         leave, as long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made
         with streams of its own, it is shown there alone, or there no more; without, to the viewers of all shares that
-        were made without, or to nobody at all any more. Raises QueryError for a flight recorder or a name that is
+        were made without, or to no viewer any more. Raises QueryError for a flight recorder or a name that is
         taken, LimitReached, NoAnswer.
 
         >>> from looptap.testing import pair
@@ -141,13 +141,13 @@ class SharingClient:
             name = f"{fitting(file.run.id)}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
             place = Path(path or ".").expanduser().absolute()
             share.path = write(file, place / name if place.is_dir() else place)
-        except BaseException:  # a key that nobody has
+        except BaseException:  # a key without a file
             share.revoke(timeout)
             raise
         return share
 
     def shares(self) -> list[Share]:
-        """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
+        """Return the shares of the run that have not ended. Raises NoAnswer after 5 s."""
         found = self._session.inquire(m.GetShares, "The question for the shares", 5.0)
         return [Share(self, info) for info in found]
 

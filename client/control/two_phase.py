@@ -1,4 +1,4 @@
-"""Commands for several ranks, from the client's side: prepared on all of them, then done at one event, or on none."""
+"""Runs a command on several ranks: prepares it on all of them, then has it done at one event, or on none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer: TypeAlias = CommandRecord | LooptapError
 
 
 def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int]) -> dict[int, Session]:
-    """The ranks that a command is for, all of them reached. Raises NoSuchRun if one cannot be, QueryError."""
+    """Return the sessions of all ranks that a command is for. Raises QueryError, NoSuchRun if one is out of reach."""
     if session.info.ranks == 1 and which in (ALL, 0):
         return {0: session}
     chosen, job = ranks.select(which), session.info.id
@@ -45,10 +45,10 @@ def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int])
 def agreed(
     sessions: Mapping[int, Session], prepare: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float
 ) -> dict[int, Answer]:
-    """What came of the command ``id`` on each rank: its record, or the error.
+    """Have the command ``id`` done on every rank; return for each the record, or the error.
 
     Raises what keeps it from being prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks
-    that did not tell in time.
+    that did not answer in time.
     """
     deadline = monotonic() + timeout
     for attempt in range(MAX_ATTEMPTS):
@@ -82,13 +82,13 @@ def agreed(
 
 
 def judged(found: Mapping[int, Answer]) -> dict[int, CommandRecord]:
-    """The records of all ranks. Raises what the command came to, if it was not done on every one."""
+    """Return the records of all ranks. Raises what happened, if it was not done on every one."""
     done = {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
     failed = {rank: error for rank, error in found.items() if isinstance(error, LooptapError)}
     if not failed:
         return done
     if all(isinstance(error, NotAgreed | CommandCancelled) for error in failed.values()) and not done:
-        telling = CommandCancelled, NotAgreed, EventPassed  # the first tells most
+        telling = CommandCancelled, NotAgreed, EventPassed  # the first says most
         raise min(failed.values(), key=lambda error: telling.index(type(error)))
     doubtful = {rank: error for rank, error in failed.items() if _doubtful(error)}
     rank, error = next(iter((doubtful or failed).items()))
@@ -110,7 +110,7 @@ def _doubtful(error: LooptapError) -> bool:
 def _all(
     sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], timeout: float, id: str
 ) -> dict[int, CommandReply]:
-    """What every rank answers; if one fails, the command is let go of everywhere and nothing is done."""
+    """Return what every rank answers; if one fails, the command is dropped everywhere and nothing is done."""
     found = _each(sessions, request, monotonic() + timeout)
     for rank, told in found.items():
         if isinstance(told, LooptapError):
@@ -124,7 +124,7 @@ def _all(
 def _each(
     sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], deadline: float
 ) -> dict[int, CommandReply | LooptapError]:
-    """The answer of each rank, or why there is none."""
+    """Return the answer of each rank, or why there is none."""
     asked: dict[int, Future[CommandReply]] = {}
     found: dict[int, CommandReply | LooptapError] = {}
     for rank, session in sessions.items():
@@ -141,7 +141,7 @@ def _each(
 
 
 def _let_go(sessions: Mapping[int, Session], id: str) -> None:
-    """Tell every rank that nothing will come of it; what is not told so forgets it by itself."""
+    """Drop the command on every rank; a rank that this does not reach forgets it by itself."""
     for session in sessions.values():
         with contextlib.suppress(LooptapError):
             session.requests.forget(session.requests.send(m.Agree(session.requests.number(), id, -1)))

@@ -28,7 +28,7 @@ class RunListing:
     """What the connection files say of a run, and whether its process is alive (None: it is on another machine).
 
     Of a job on several ranks it is the lowest rank that may be alive; ``members`` has the listings of all by rank.
-    A file that cannot be used has a ``problem``, one sentence with the command that mends it, and nothing else.
+    A file that cannot be used has a ``problem``, one sentence with the command that repairs it, and nothing else.
     """
 
     name: str
@@ -64,7 +64,7 @@ class RunListing:
         return self.opener(self, timeout, follow)
 
     def usable(self) -> ConnectionFile:
-        """The connection file of a run that may live. Raises UnsafeFile or RunEnded."""
+        """Return the connection file of a run that may be alive. Raises UnsafeFile or RunEnded."""
         if self.file is None:
             raise UnsafeFile(self.problem)
         if self.alive is False:
@@ -72,7 +72,7 @@ class RunListing:
         return self.file
 
     def unreachable(self, error: LinkError) -> LinkError:
-        """``error``, or what is more likely when nobody listens at the endpoints of this file."""
+        """Return ``error``, or a likelier cause when nothing listens at the endpoints of this file."""
         file = self.file
         if file is None:
             return error

@@ -1,7 +1,8 @@
-"""Which connection files belong to one job: those of its ranks.
+"""Groups connection files by job: those of its ranks belong together.
 
-A job is known by what its launcher has told all of its ranks (`RunInfo.job`). After a restart, and after jobs that were
-killed, files of dead ranks may lie about with the same: the newest of each rank counts, the living before the dead.
+A job is known by the id that its launcher gave to all of its ranks (`RunInfo.job`). After a restart, and after jobs
+that were killed, files of dead ranks may lie about with the same: the newest of each rank counts, the living before
+the dead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Members: TypeAlias = dict[int, RunListing]
 
 
 def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
-    """One listing for each job, the newest first: of its lowest rank that may live, with all of them as ``members``."""
+    """Return one listing a job, the newest first: of its lowest rank that may be alive, with all as ``members``."""
     found, together = [], {}  # type: ignore[var-annotated]
     for run in listed:
         if run.ranks > 1 and run.file is not None:
@@ -30,7 +31,7 @@ def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
 
 
 def _told_apart(files: Sequence[RunListing]) -> list[Members]:
-    """The files of one launcher's name by job: one that has run before, or was restarted, has its own."""
+    """Split the files of one launcher's name by job: one that ran before, or was restarted, has its own."""
     found: list[Members] = []
     for run in sorted(files, key=lambda run: (run.alive is False, -run.started)):
         for members in found:
@@ -43,7 +44,7 @@ def _told_apart(files: Sequence[RunListing]) -> list[Members]:
 
 
 def _ended(members: Members) -> Members:
-    """Those of another machine, of which nobody can tell here, but others have their place by now."""
+    """Mark as ended those of another machine whose state is unknown here, as others have taken their place."""
     return {rank: replace(run, alive=False) if run.alive is None else run for rank, run in members.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which of the runs that announce themselves a name means."""
+"""Selects the run that a name means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from looptap.streams.expressions import nearest
 
 
 def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
-    """The one run that ``name`` means, of those that are ``listed`` in ``directory``."""
+    """Return the one run that ``name`` means, of those that are ``listed`` in ``directory``."""
     usable = one_role_each([run for run in listed if not run.problem])
     matching = usable if name is None else _matching(usable, name)
     living = [run for run in matching if run.alive is not False]
@@ -44,7 +44,7 @@ def select(listed: Sequence[RunListing], name: str | None, rank: int | None, dir
 
 
 def path_of(name: str | os.PathLike[str] | None) -> Path | None:
-    """The path that ``name`` is, if it looks like one: names of runs have no slash."""
+    """Return the path that ``name`` is, if it looks like one: names of runs have no slash."""
     if name is None:
         return None
     text = os.fspath(name)
@@ -64,12 +64,12 @@ def refuse_stored(path: Path) -> None:
 
 
 def ranks_of(run: RunListing) -> Mapping[int, RunListing]:
-    """The listings of its ranks."""
+    """Return the listings of its ranks."""
     return run.members or {run.rank: run}
 
 
 def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
-    """For each run and rank the file that allows most."""
+    """Return for each run and rank the file that allows most."""
     best: dict[tuple[str, int], RunListing] = {}
     for run in listed:
         key = run.id, run.rank
@@ -79,7 +79,7 @@ def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
 
 
 def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
-    """The runs that ``name`` means most exactly: by id, name, pattern, or the beginning of one."""
+    """Return the runs that ``name`` means most exactly: by id, name, pattern, or the beginning of one."""
     for fits in (
         lambda run: run.id == name,
         lambda run: run.name == name,

@@ -11,11 +11,11 @@ from looptap.protocol.errors import LinkError, NoDirectory, NoSuchRun, RunEnded
 from looptap.streams.durations import duration
 
 POLL_INTERVAL_SECONDS = 0.25
-"""Seconds between two looks for the job."""
+"""Seconds between two searches for the job."""
 LOOK_AFAR_SECONDS = 5.0
-"""Seconds between two looks for a job that is found by a command."""
+"""Seconds between two searches for a job that is found by a command."""
 SAY_AGAIN_SECONDS = 60.0
-"""Seconds after which is said again that the job is waited for."""
+"""Seconds after which the wait is reported again."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def wait_for_run(
     follow: bool = False,
     pause: float = POLL_INTERVAL_SECONDS,
 ) -> T:
-    """What ``look`` finds, which looks again for ``seconds`` while there is no run.
+    """Call ``look`` again and again for ``seconds`` while there is no run; return what it finds.
 
     ``tell`` is called with what is waited for, at once and then every minute. Raises what ``look`` raises if that is
     anything but NoSuchRun, RunEnded or NoDirectory, or when the time is over; and RunEnded for a run that has begun and

@@ -27,7 +27,7 @@ SHELL_TIMEOUT_SECONDS = 60.0
 """Seconds after which a shell command is ended."""
 COMMAND_TIMEOUT_SECONDS = 30.0
 """Seconds in which the job has to stop, or to run code; a checkpoint may take ten times as long."""
-_MAX_TEXT_CHARACTERS = 1000  # characters of a value or an output that are told
+_MAX_TEXT_CHARACTERS = 1000  # characters of a value or an output that are reported
 
 log = logging.getLogger("looptap")
 

@@ -80,7 +80,7 @@ class Guard:
         self._closed = threading.Event()
         self._doors = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-attach")
         self._hands = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-act")
-        self._look()  # a directory that cannot be read is told to who asks for the guard
+        self._look()  # a directory that cannot be read raises here
         self._thread = threading.Thread(target=self._run, name="looptap-guard", daemon=True)
         self._thread.start()
 

@@ -1,7 +1,7 @@
-"""One run under guard: a judge for each rule, who looks again and again at what has come.
+"""One run under guard: a judge for each rule, which checks again and again what has come.
 
-All of it runs on the guard's thread, but for the attach. No event is passed over in silence: values are numbered, a
-query that yields at each event is checked by the numbers of its events too, and what is missing is told.
+All of it runs on the guard's thread, but for the attach. No event is skipped silently: values are numbered, a
+query that yields at each event is checked by the numbers of its events too, and what is missing is reported.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import FAILED, LIVE
 from looptap.streams.stream.stream import Record
+from looptap.streams.text import last_line
 
 MAX_BUFFERED_VALUES = 20_000
 """Values of a query that may wait for the next look of the guard."""
@@ -35,7 +36,7 @@ class Judgement(NamedTuple):
 
 
 class Judge(Protocol):
-    """Who looks at one run for one rule."""
+    """Checks one run for one rule."""
 
     rule: Rule
     judged: int
@@ -43,11 +44,11 @@ class Judge(Protocol):
     over: bool
 
     def look(self) -> Iterator[Judgement]:
-        """What is new since the last look."""
+        """Yield what is new since the last call."""
 
 
 class SiblingComparison:
-    """What the runs had at each step, and which of them are worse than the rest."""
+    """Keeps what the runs had at each step, and finds those that are worse than the rest."""
 
     def __init__(self, rule: Rule) -> None:
         assert rule.compared is not None
@@ -70,7 +71,7 @@ class SiblingComparison:
                 verdicts.pop(oldest, None)
 
     def news(self, run: str) -> list[Judgement]:
-        """Where ``run`` was found to be worse since the last time one asked."""
+        """Return where ``run`` was found to be worse since the last call."""
         if self._changed:
             for step in sorted(self._changed):
                 self._judge(step)
@@ -123,7 +124,7 @@ class StreamJudge:
         self._failed = False
 
     def look(self) -> Iterator[Judgement]:
-        """What is new since the last look."""
+        """Yield what is new since the last call."""
         if self.over or (self.stream.state == LIVE and self.stream.newest == self._number):
             if self._siblings is not None:
                 yield from self._siblings.news(self.run.id)
@@ -148,7 +149,7 @@ class StreamJudge:
     def _judge(self, record: Record) -> Iterator[Judgement]:
         before, self._row = self._row, 0
         if record.error is not None:
-            yield from self._problem(record.error.strip().splitlines()[-1])
+            yield from self._problem(last_line(record.error))
             return
         try:
             if self._siblings is not None:
@@ -198,7 +199,7 @@ class StreamJudge:
 
 
 class StallJudge:
-    """Looks for how long there was no event."""
+    """Checks for how long there was no event."""
 
     def __init__(self, rule: Rule, run: Run) -> None:
         self.rule, self.run = rule, run
@@ -206,7 +207,7 @@ class StallJudge:
         self.over = self._told = False
 
     def look(self) -> Iterator[Judgement]:
-        """What is new since the last look."""
+        """Yield what is new since the last call."""
         self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
             self.judged, self._told = self.judged + 1, False

@@ -1,4 +1,4 @@
-"""How the clocks of two hosts compare."""
+"""Compares the clocks of two hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Offset(NamedTuple):
 
 
 def ahead(session: Session, timeout: float = 5.0) -> Offset:
-    """How far the monotonic clock of the run's host is ahead of this one's, from the quickest of eight questions.
+    """Measure how far the clock of the run's host is ahead of this one's, by the quickest of eight questions.
 
     The answer was given at some moment between the question and its arrival: half of that time is the error.
     """
@@ -36,7 +36,7 @@ def ahead(session: Session, timeout: float = 5.0) -> Offset:
 
 
 def between(first: Session, second: Session, boots: tuple[str, str]) -> Offset:
-    """How far the clock of the host of ``second`` is ahead of that of ``first``; of one boot, it is the same clock."""
+    """Measure how far the clock of the host of ``second`` is ahead of that of ``first``; one boot has one clock."""
     if first is second or (boots[0] and boots[0] == boots[1]):
         return Offset(0.0, 0.0)
     one, other = ahead(first), ahead(second)

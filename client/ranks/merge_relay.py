@@ -1,4 +1,4 @@
-"""A relay on a node: `looptap relay` reaches the ranks of one machine and passes on what they come to together.
+"""A relay on a node: `looptap relay` attaches to the ranks of one machine and passes on their merged states.
 
 To a client it is like the agent of the lowest of these ranks, and sends one message for all of them: partial results
 are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each a line of its
@@ -33,7 +33,7 @@ _HEARTBEAT_SECONDS = 1.0
 
 
 class MergeRelay:
-    """Answers a client in the place of the agents of ``ranks``; ``send`` takes its frames."""
+    """Answers a client in place of the agents of ``ranks``; ``send`` sends its frames."""
 
     def __init__(self, run: RankHandle, ranks: Sequence[int], send: Callable[[bytes], None]) -> None:
         self._run, self._ranks, self._send = run, tuple(ranks), send
@@ -71,7 +71,7 @@ class MergeRelay:
         return True
 
     def beat(self) -> None:
-        """A sign of life, and how the streams are."""
+        """Send a heartbeat and the status of each stream."""
         self._tell(m.Beat(self._run.events(), self._run.idle, ages=self._run.ages()))
         for number, stream in list(self._streams.items()):
             lacks = [f"event or window {a.event} lacks {numbered(a.ranks)}" for a in stream.absent[-1:]]
@@ -106,7 +106,7 @@ class MergeRelay:
 
 
 def relay(run: RankHandle, ranks: Sequence[int]) -> int:
-    """Carry what a client on stdin and stdout asks of ``ranks``, until it leaves; returns the exit code."""
+    """Serve a client on stdin and stdout from ``ranks`` until it leaves; return the exit code."""
     source = open(0, "rb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     sink = open(1, "wb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     writing, over = threading.Lock(), threading.Event()
@@ -173,7 +173,7 @@ class MergeRelayTransport:
             receiver.on_end(NoAnswer(self._ended()))
 
     def _ended(self) -> str:
-        """That the relay has ended, in the words of the command."""
+        """Say that the relay has ended, in the words of the command."""
         code = self.running.exit_code()
         with_code = "" if code is None else f" with exit code {code}"
         return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.words()}"

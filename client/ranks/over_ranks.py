@@ -31,7 +31,7 @@ _CLOCK_SYNC_INTERVAL_SECONDS, _CLOCK_REPLY_TIMEOUT_SECONDS = (
     0.5,
 )  # seconds between two comparisons of clocks, and for one answer
 _NODE_ATTACH_TIMEOUT_SECONDS = 4.0  # seconds in which the ranks of a node have to be reached
-_MAX_KEPT_VALUES_PER_RANK = 64  # values of one rank that its part keeps, which nobody reads
+_MAX_KEPT_VALUES_PER_RANK = 64  # values that the stream of one rank keeps: they are read as they come
 
 
 def over_ranks(
@@ -39,7 +39,7 @@ def over_ranks(
     combine: str | Callable[..., Any] | None, *, patience: float, timeout: float, text: str, buffer: int,
     buffer_bytes: int, relay: bool = False,
 ) -> RankStream:  # fmt: skip
-    """The stream of a query on several ranks. Raises what `Run.stream` raises."""
+    """Attach a query to several ranks and return the stream. Raises what `Run.stream` raises."""
     f = None if combine is None or combine == MERGE else combination(combine)
     if combine == MERGE:
         if not attach.code.text or attach.code.pickled:
@@ -112,7 +112,7 @@ def skew(
     run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
     buffer: int,
 ) -> RankStream:  # fmt: skip
-    """The stream of how far the ranks are apart at each event. Raises what `Run.stream` raises."""
+    """Return the stream of how far the ranks are apart at each event. Raises what `Run.stream` raises."""
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
@@ -129,7 +129,7 @@ def _asked(
     run: RankHandle, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
     text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
 ) -> RankStream:  # fmt: skip
-    """The stream, attached to each rank; its values are not brought together yet."""
+    """Return the stream, attached to each rank; its values are not assembled yet."""
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
         raise QueryError(f"patience={patience!r} must be a number of seconds, 0 or more.")
     asked = run.ranks.select(ALL if ranks is None else ranks)
@@ -191,13 +191,13 @@ def _merged(text: str, functions: Iterable[str]) -> Combined:
 
 
 def _offset(run: RankHandle, first: int, rank: RankHandle) -> Offset:
-    """How far the clock of ``rank`` is ahead of that of the rank ``first``."""
+    """Measure how far the clock of ``rank`` is ahead of that of the rank ``first``."""
     lead = run.ranks.reach(first)
     return between(lead.session, rank.session, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
 
 
 class _Spread:
-    """Makes of the times of one event on several ranks how far they are apart."""
+    """Computes from the times of one event on several ranks how far they are apart."""
 
     def __init__(self, run: RankHandle, ranks: tuple[int, ...]) -> None:
         self._ranks, self._run = ranks, run
@@ -220,7 +220,7 @@ class _Spread:
         return times[slowest] - times[fastest], slowest, fastest, error
 
     def _compare(self, timeout: float) -> None:
-        """Compare the clocks anew, where they are not one and the same; a rank that does not answer keeps its own."""
+        """Compare the clocks again, unless it is one clock; a rank that does not answer keeps its offset."""
         self._compared = time.monotonic()
         if self._one or len(self._ranks) == 1:
             return

@@ -25,7 +25,7 @@ from looptap.streams.stream.stream import Cost
 DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
 """Seconds that a value waits for the ranks that have not come to it, unless ``patience=`` says otherwise."""
 _MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
-_RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two looks at how the ranks are
+_RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks
 _MAX_ABSENCES = 1000
 
 Combined = Callable[[AssembledWindow], Any]
@@ -44,11 +44,10 @@ class RankStream(LiveStream):
     """The values of one query on several ranks, in the order of their events; made by `Run.stream` with ``ranks=``.
 
     Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window, from the
-    first on that all of them have. A value
-    waits for the ranks that have not come to its event, ``patience`` seconds at most: then it is flagged partial, and
-    `absent` names the ranks that it lacks; what they send later is counted in `late`. `waiting` tells who is waited for
-    at this moment, `states` how each rank is. A rank that ends or is lost for good leaves the others to go on; the
-    stream ends with the last. Times are on the clock of the lowest rank.
+    first on that all of them have. A value waits for the ranks that have not come to its event, ``patience`` seconds
+    at most: then it is flagged partial, and `absent` names the ranks that it lacks; what they send later is counted in
+    `late`. `waiting` names the ranks that are waited for now, `states` how each rank is. A rank that ends or is lost
+    for good does not stop the others; the stream ends with the last. Times are on the clock of the lowest rank.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class RankStream(LiveStream):
         return max(self.feed.errors, sum(part.error_count for part in self.parts.values()))
 
     def explain(self) -> str:
-        """What of the query streams on each rank, what is collected, and when it yields."""
+        """Explain which parts of the query stream on each rank, which are collected, and when it yields."""
         return next((part.explain() for part in self.parts.values()), "")
 
     def grant(self, budget: float | None, timeout: float = 5.0) -> None:
@@ -155,7 +154,7 @@ class RankStream(LiveStream):
     # ------------------------------------------------------------ on the thread of the gathering
 
     def _deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
-        """Append what is complete, and what came too late where each value is for itself."""
+        """Append complete windows, and late values where each value is for itself."""
         events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
         values: list[Any] = []
         clock = self._place[1]
@@ -238,7 +237,7 @@ class RankStream(LiveStream):
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:
-        """There will be nothing more from any rank."""
+        """End the stream: nothing more will come from any rank."""
         self.refresh()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
         reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
@@ -266,7 +265,7 @@ class RankFeed(LiveFeed):
             self.gathering.post(self.rank, fresh)
 
     def finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        """End the stream, and tell the thread that merges the ranks."""
+        """End the stream, also for the thread that merges the ranks."""
         super().finish(state, reason, last)
         self.gathering.post(self.rank, None)
 
@@ -297,7 +296,7 @@ class RankPart(LiveStream):
 
 
 class Gathering:
-    """The thread that brings the values of the ranks together; it holds no stream, and ends with its own."""
+    """The thread that assembles the values of the ranks; it holds no stream, and ends with its own."""
 
     def __init__(self, assembly: WindowAssembler, stream: weakref.ref[RankStream]) -> None:
         self.assembly, self._stream = assembly, stream
@@ -309,12 +308,12 @@ class Gathering:
         self._awaited: tuple[dict[int, float], float] = {}, 0.0
 
     def start(self) -> None:
-        """Begin to bring together what has come."""
+        """Start the thread."""
         self._running = True
         threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
 
     def post(self, rank: int, what: Batch | RunSeam | None) -> None:
-        """Hand over what has come of a rank, from any thread: values, its move to another run, or its end."""
+        """Hand over what came from a rank: values, its move to another run, or its end. Any thread."""
         with self._changed:
             if type(what) is Batch:
                 if self._held >= _MAX_INBOX_VALUES or self._held_bytes >= _MAX_INBOX_BYTES:
@@ -332,7 +331,7 @@ class Gathering:
             self._changed.notify()
 
     def hasten(self) -> None:
-        """Wait for nobody any longer."""
+        """Stop waiting for late ranks."""
         with self._changed:
             self.assembly.patience = 0.0
             self._changed.notify()

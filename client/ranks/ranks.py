@@ -26,13 +26,13 @@ class RankDirectory(Protocol[R]):
     """Where the ranks of a job are found."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
-        """The ranks that have an agent, and whether their process is alive, where that can be known."""
+        """Return the ranks that have an agent, and whether their process is alive, where that can be known."""
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """What tells the boot of the machine where a rank is; empty if nobody knows."""
+        """Return an id of the boot of the machine where a rank is; empty if unknown."""
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """The names of the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+        """Return the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> R:
         """Start a relay for ``ranks`` on their host, and attach to it. Raises LinkError."""
@@ -45,15 +45,15 @@ class NoRankDirectory:
     """What a run knows of its siblings that was not found by its connection file: nothing."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
-        """Itself."""
+        """Return the run itself."""
         return {run.rank: True}
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """Nobody knows."""
+        """Return that it is unknown."""
         return ""
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """Its own."""
+        """Return its own host."""
         return {run.rank: run.host}
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Never:
@@ -104,7 +104,10 @@ class Ranks(Mapping[int, R], Generic[R]):
         return tuple(rank for rank in range(self.size) if known.get(rank, False) is False)
 
     def reach(self, rank: int, timeout: float = 5.0) -> R:
-        """The run of ``rank``. Raises NoSuchRun where there is no agent, and what `looptap.attach` raises."""
+        """Return the run of ``rank``, attaching to it the first time.
+
+        Raises NoSuchRun where there is no agent, and what `looptap.attach` raises.
+        """
         run = self._run()
         if rank == self._rank:
             return run
@@ -126,7 +129,7 @@ class Ranks(Mapping[int, R], Generic[R]):
     def each(
         self, do: Callable[[R], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
     ) -> dict[int, T | LooptapError]:
-        """What ``do`` returns for the run of each of ``ranks``, all at once; the error where one raises a LooptapError.
+        """Call ``do`` with the run of each of ``ranks``, all at once; return each result or LooptapError.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -147,7 +150,7 @@ class Ranks(Mapping[int, R], Generic[R]):
             return dict(zip(chosen, pool.map(one, chosen), strict=True))
 
     def select(self, ranks: str | int | Iterable[int]) -> tuple[int, ...]:
-        """The ranks that are meant: a number, several, or "all". Raises QueryError for anything else.
+        """Return the ranks that are meant by a number, several, or "all". Raises QueryError for anything else.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -165,11 +168,11 @@ class Ranks(Mapping[int, R], Generic[R]):
         return tuple(sorted(set(given)))
 
     def boot(self, rank: int) -> str:
-        """What tells the boot of the machine where a rank is, empty if nobody knows: there, clocks are the same."""
+        """Return an id of the boot of the machine where a rank is, whose clock is one; empty if unknown."""
         return self._siblings.boot(self._run().info, rank)
 
     def nodes(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
-        """Which of ``ranks`` are on one host, by the lowest of them."""
+        """Return which of ``ranks`` are on one host, by the lowest of them."""
         hosts: dict[str, list[int]] = {}
         found = self._siblings.hosts(self._run().info)
         for rank in sorted(ranks):
@@ -177,7 +180,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         return {together[0]: tuple(together) for together in hosts.values()}
 
     def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> R:
-        """A relay on the host of ``ranks``, which answers for all of them; reached once. Raises LinkError."""
+        """Return a relay on the host of ``ranks``, which answers for all of them; started once. Raises LinkError."""
         run = self._run()
         with self._lock:
             opening = self._opening.setdefault(-1 - ranks[0], threading.Lock())
@@ -195,7 +198,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         _close(self._reached)
 
     def belong_to(self, run: RunHandle) -> bool:
-        """Whether it is this run that they are closed with."""
+        """Whether they are closed with this run."""
         return self._owner() is run
 
     def __getitem__(self, rank: int) -> R:

@@ -33,7 +33,7 @@ class CallbackThread:
         self._running = False
 
     def schedule(self, stream: CallbackSource) -> None:
-        """Have the callbacks of ``stream`` called soon."""
+        """Call the callbacks of ``stream`` soon."""
         with self._changed:
             if stream in self._waiting:
                 return
@@ -45,7 +45,7 @@ class CallbackThread:
         threading.Thread(target=self._run, name="looptap-callbacks", daemon=True).start()
 
     def close(self) -> None:
-        """Let the thread end as soon as it has nothing to do."""
+        """End the thread as soon as it has nothing to do."""
         with self._changed:
             self._idle = 0.0
             self._changed.notify()

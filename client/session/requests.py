@@ -1,4 +1,4 @@
-"""Requests that wait for their answer, and what a failure comes to on this side."""
+"""Pairs requests with their replies, and turns failures into exceptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def number(self) -> int:
-        """A number for a new request."""
+        """Return a number for a new request."""
         return next(self._numbers)
 
     def send(
@@ -128,13 +128,13 @@ class PendingRequests:
         return error
 
     def forget(self, answer: Future[Any]) -> None:
-        """Nobody waits for this answer any more."""
+        """Stop waiting for this reply."""
         with self._lock:
             for number in [n for n, asked in self._waiting.items() if asked.answer is answer]:
                 del self._waiting[number]
 
     def done(self, message: Done) -> None:
-        """An answer has come; one to a request that nobody waits for is ignored."""
+        """Take in a reply; one that is not waited for is ignored."""
         asked = self._pop(message.request)
         if asked is None:
             return
@@ -147,13 +147,13 @@ class PendingRequests:
             asked.answer.set_exception(error)
 
     def failed(self, message: Failed) -> None:
-        """A request has failed."""
+        """Take in that a request has failed."""
         asked = self._pop(message.request)
         if asked is not None:
             asked.answer.set_exception(error_of(message))
 
     def repeat(self) -> None:
-        """Send what waits over a new link."""
+        """Send the waiting requests over a new link."""
         with self._lock:
             for asked in list(self._waiting.values()):
                 if not asked.sent:
@@ -177,7 +177,7 @@ class PendingRequests:
             asked.answer.set_exception(error)
 
     def close(self, error: LinkError) -> None:
-        """Let every request that waits or comes fail with ``error``."""
+        """Fail every request, waiting or to come, with ``error``."""
         with self._lock:
             self._closed = error
             waiting, self._waiting = list(self._waiting.values()), {}
@@ -190,9 +190,9 @@ class PendingRequests:
 
 
 def bounded(message: Request[Any]) -> bytes:
-    """The frame of ``message``, which an agent will understand.
+    """Encode ``message`` and check that an agent will accept it.
 
-    Raises LimitReached if it would hang up on its size, and QueryError if a field is of the wrong type.
+    Raises LimitReached if it is too large, and QueryError if a field is of the wrong type.
     """
     try:
         frame = encode(message)
@@ -216,7 +216,7 @@ class _QueryDetail(msgspec.Struct):
 
 
 def error_of(failed: Failed) -> LooptapError:
-    """The exception that a failed request raises here."""
+    """Return the exception that a failed request raises."""
     text, detail = failed.text[:_MAX_DETAIL_CHARACTERS], failed.detail[:_MAX_DETAIL_CHARACTERS]
     if failed.kind == "query":
         try:

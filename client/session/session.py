@@ -39,7 +39,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
-_ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which the agent is told that they were taken in
+_ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which they are acknowledged to the agent
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
 _BEAT = encode(m.Beat())
 _MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
@@ -108,8 +108,8 @@ class Session:
         self._say_hello()
         if not wait_interruptibly(self._welcomed.wait, deadline - time.monotonic()):
             raise NoAnswer(
-                f"The agent let us in but did not say hello within {timeout:g} s; its process may be stopped. "
-                "Try again with a longer timeout=."
+                f"The agent accepted the connection but did not welcome this client within {timeout:g} s; its "
+                "process may be stopped. Try again with a longer timeout=."
             )
         if self._refusal is not None:
             raise self._refusal
@@ -130,7 +130,7 @@ class Session:
         return self._no_answer() if self.state == SILENT else self._reason
 
     def close(self) -> None:
-        """Detach all streams and hang up; the job goes on."""
+        """Detach all streams and disconnect; the job continues."""
         if self._finalizer.detach() is not None:
             _take_leave(self.transport)
             self.transport.close()
@@ -139,7 +139,7 @@ class Session:
     # ------------------------------------------------------------ for the parts of its run
 
     def _send(self, frame: bytes) -> bool:
-        """Send a frame; False while the link is lost: nothing may overtake the hello over the next one."""
+        """Send a frame; return False while the link is lost, as nothing may overtake the hello over the next link."""
         if self._state == LOST:
             return False
         self._sweep()
@@ -147,7 +147,7 @@ class Session:
         return True
 
     def _sweep(self) -> None:
-        """Detach the queries of streams that nobody holds any more."""
+        """Detach the queries of streams that were dropped."""
         for number in self.streams.dropped():
             self.detach(number)
 
@@ -167,12 +167,12 @@ class Session:
             raise
 
     def ask(self, request: Callable[[int], m.Request[None]], timeout: float) -> None:
-        """Ask for something that is done once and has no answer. Raises what it failed with, NoAnswer."""
+        """Send a request that is done once and has an empty reply, and wait. Raises what it failed with, NoAnswer."""
         answer = self.requests.send(request(self.requests.number()), again=False)
         self.requests.wait(answer, timeout, "The request")
 
     def inquire(self, question: Callable[[int], m.Request[m.R]], shown: str, timeout: float) -> m.R:
-        """The reply to a ``question``, which ``shown`` names in errors. Raises NoAnswer."""
+        """Send a ``question``, which ``shown`` names in errors, and return the reply. Raises NoAnswer."""
         return self.requests.wait(self.requests.send(question(self.requests.number())), timeout, shown)
 
     def detach(self, stream: int) -> None:
@@ -187,7 +187,7 @@ class Session:
         return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
 
     def outlook(self, on: str) -> str:
-        """What is known of why no value of a query on the event ``on`` comes, as sentences."""
+        """Return sentences that say why a query on the event ``on`` yields no value; empty if nothing is known."""
         if self._state == LOST:
             return f" {self._reason}"
         if self.state == SILENT:
@@ -237,7 +237,7 @@ class Session:
                 if type(message) is not m.Values:
                     raise MessageError("A bundle of the agent holds something else than values.")
                 self._on_values(message)
-            except MessageError:  # the others of the bundle are as good as ever
+            except MessageError:  # the other messages of the bundle are valid
                 self.refused_messages += 1
 
     def _on_values(self, message: m.Values) -> None:
@@ -285,9 +285,9 @@ class Session:
         if message.version[0] != m.VERSION[0]:
             self._refuse(version_mismatch(message.version))
         elif not message.stranger:
-            self._refuse(LimitReached(f"The agent lets no further client in: {message.reason[:1000]}"))
-        elif self._greeted:  # it has forgotten us; what it says of further messages from before the hello is no news
-            self.on_lost(NoAnswer("The agent no longer knows this client; saying hello anew."))
+            self._refuse(LimitReached(f"The agent accepts no further client: {message.reason[:1000]}"))
+        elif self._greeted:  # it has forgotten us; further refusals of messages sent before the hello say nothing new
+            self.on_lost(NoAnswer("The agent no longer knows this client; reconnecting."))
             self.on_back()
 
     def _refuse(self, error: LinkError) -> None:
@@ -298,7 +298,10 @@ class Session:
         self._welcomed.set()
 
     def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
-        """The link is new: attach anew, perhaps to another run, what the agent has not ``served`` on; ask again."""
+        """Go on over a new link: attach again what the agent does not serve any more, and repeat the requests.
+
+        ``served`` are the streams that it still serves; ``moved`` the ids of two runs, if this is another one.
+        """
         self._reason, self._state = "", LIVE
         self._early.clear()
         living = {number: stream for number, stream in self.streams.living() if not stream.opening}  # those ask again
@@ -358,9 +361,9 @@ class Session:
             self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
 
     def _over(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
-        """There will be nothing more: end the streams, and whoever waits.
+        """End the streams and all waits: nothing more will come.
 
-        A stream that has not been told its end lacks what the agent had still to send, unless it has its ``whole``.
+        Without ``whole``, streams lack what the agent had still to send.
         """
         if self._state not in (LIVE, LOST):
             return
@@ -376,7 +379,7 @@ class Session:
 
 
 def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
-    """Take leave and end the threads. Runs as a finalizer too: on any thread, at the exit of the process."""
+    """Send a goodbye and end the threads. Runs as a finalizer too: on any thread, at the exit of the process."""
     _take_leave(transport)
     transport.close()
     callbacks.close()

@@ -51,7 +51,7 @@ class StreamSink(Protocol):
 
 
 class StreamTable:
-    """Numbers streams and finds them again, as long as somebody else holds them. Takes no lock."""
+    """Numbers streams and finds them again, as long as they are in use elsewhere. Takes no lock."""
 
     def __init__(self) -> None:
         self._streams: dict[int, weakref.ref[StreamSink]] = {}
@@ -59,7 +59,7 @@ class StreamTable:
         self._numbers = itertools.count(1)
 
     def number(self) -> int:
-        """A number for a new stream."""
+        """Return a number for a new stream."""
         return next(self._numbers)
 
     def add(self, stream: StreamSink) -> None:
@@ -67,7 +67,7 @@ class StreamTable:
         self._streams[stream.attach.stream] = weakref.ref(stream)
 
     def get(self, number: int) -> StreamSink | None:
-        """The stream with this number; None if nobody holds it."""
+        """Return the stream with this number; None if it was dropped."""
         reference = self._streams.get(number)
         return None if reference is None else reference()
 
@@ -76,7 +76,7 @@ class StreamTable:
         self._streams.pop(number, None)
 
     def drop(self, number: int) -> None:
-        """Note that nobody holds the stream any more; a finalizer calls this, whatever locks its thread holds."""
+        """Note that the stream was dropped; a finalizer calls this, whatever locks its thread holds."""
         if self._streams.pop(number, None) is not None:
             self._dropped.append(number)
 
@@ -87,6 +87,6 @@ class StreamTable:
                 yield self._dropped.popleft()
 
     def living(self) -> list[tuple[int, StreamSink]]:
-        """The streams that somebody holds, with their numbers."""
+        """Return the streams that are in use, with their numbers."""
         found = ((number, reference()) for number, reference in list(self._streams.items()))
         return [(number, stream) for number, stream in found if stream is not None]

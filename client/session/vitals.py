@@ -1,4 +1,4 @@
-"""How a job is, as far as its client knows: the newest heartbeat of the agent, and for how long there was none."""
+"""The liveness of a job as its client sees it: the newest heartbeat of the agent, and how long ago it came."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from looptap.streams.durations import duration
 MAX_EVENT_TYPES = 10_000
 """Types of events that an agent may name."""
 QUIET_SECONDS = 2.5
-"""Seconds without a heartbeat, of which one comes each second, that are worth a word."""
+"""Seconds without a heartbeat, of which one comes each second, after which it is worth saying so."""
 STILL_SECONDS = 5.0
-"""Seconds without an event that are."""
+"""Seconds without an event after which it is worth saying so."""
 SILENT_TICKS = 5
 """Seconds without an answer after which a run whose link is up counts as silent. They are counted one by one, so that
 a client that was stopped itself takes no agent for silent."""
@@ -22,7 +22,7 @@ _MAX_NAME_CHARACTERS = 500  # characters of what an agent says it is inside of
 
 
 class Vitals:
-    """What the heartbeats of one agent say; times are as of now."""
+    """Keeps the newest heartbeat of one agent; times are as of now."""
 
     def __init__(self) -> None:
         self.events: dict[str, int] = {}
@@ -64,7 +64,7 @@ class Vitals:
         return self._unheard == SILENT_TICKS
 
     def beat(self, beat: m.Beat) -> None:
-        """Take in a heartbeat. Raises MessageError for one that cannot be."""
+        """Take in a heartbeat. Raises MessageError for one that names too many events."""
         if max(len(beat.events), len(beat.ages)) > MAX_EVENT_TYPES:
             raise MessageError(f"A beat that names {len(beat.events)} types of events.")
         self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
@@ -75,18 +75,18 @@ class Vitals:
         self._asked = what, time.monotonic()
 
     def moving(self) -> str:
-        """How far the loop is, in words."""
+        """Say in words how far the loop is."""
         return moving(self.events, self.ages(), self.idle)
 
     def quiet(self) -> str:
-        """That there is no sign of life, as a sentence; empty if there is."""
+        """Return a sentence if there has been no heartbeat for a while; else nothing."""
         seconds = self.silence
         if seconds <= QUIET_SECONDS:
             return ""
         return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
 
     def outlook(self, on: str) -> str:
-        """What is known of why no value of a query on ``on`` comes, as sentences; empty if nothing is."""
+        """Return sentences that say why a query on ``on`` yields no value; empty if nothing is known."""
         if self.paused:
             return " The loop pauses; run.resume() ends that."
         if self.inside:
@@ -102,7 +102,7 @@ class Vitals:
         return f" The run has raised no {on!r} event yet; event types so far: {seen}."
 
     def no_answer(self, queries: Sequence[str]) -> str:
-        """That the agent does not answer over a link that is up, and why that may be.
+        """Say that the agent does not answer over a link that is up, and why that may be.
 
         ``queries`` are those of this client, the most expensive first.
         """
@@ -126,7 +126,7 @@ class Vitals:
 
 
 def moving(events: Mapping[str, int], ages: Mapping[str, float], idle: float) -> str:
-    """How many events of each type there were, and how long ago the last of each.
+    """Say how many events of each type there were, and how long ago the last of each.
 
     >>> moving({"batch": 1200, "epoch": 3}, {"batch": 24.0, "epoch": 120.0}, 24.0)
     '1,200 batch, the last 24 s ago; 3 epoch, the last 2 min ago'

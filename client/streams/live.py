@@ -19,6 +19,7 @@ from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionI
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
+from looptap.streams.text import last_line
 from looptap.streams.values.sizing import size_of
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
@@ -54,15 +55,15 @@ class LiveFeed(Feed):
 
 
 class LiveStream(Stream):
-    """The values of one query of a run. It ends with `close`, with the run, or when nobody holds it any more.
+    """The values of one query of a run. It ends with `close`, with the run, or when it is dropped.
 
     Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed.
 
     When a lost link is back within the agent's limit (4 s), the query has gone on, and what was lost on the way is a
-    gap of exact size. After that it is attached anew: what the query had yielded and is lost is a gap of exact size;
+    gap of exact size. After that it is attached again: what the query had yielded and is lost is a gap of exact size;
     what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
     (``missing`` is None). A run that ends without a word, such as a killed one, leaves one, too. A run that was
-    attached with ``follow=True`` goes on with the next of its name: the numbers go on, and `seams` says where.
+    attached with ``follow=True`` continues with the next of its name: so do the numbers, and `seams` says where.
     """
 
     feed_type: type[LiveFeed] = LiveFeed
@@ -82,7 +83,7 @@ class LiveStream(Stream):
         self.begins, self._upto = 1, 0
         """The number of the first value that it may have: what a history had given up before is not missing."""
         self.unit = ""
-        """The unit of the values, where the host has told one."""
+        """The unit of the values, where the host has named one."""
         self.skipped = 0
         """Values that ``throttle`` held back."""
         self.broken_off = False
@@ -93,7 +94,7 @@ class LiveStream(Stream):
         self._explanation = ""
         self._told_dropped = self._told_errors = self._earlier_errors = 0
         self._judged = 0  # the number of the newest item when the agent last spoke of the budget
-        self._earlier = 0, 0  # events withheld and filtered before the query was attached anew
+        self._earlier = 0, 0  # events withheld and filtered before the query was attached again
         self._first_place: tuple[int, int] | None = None  # number and event
         self._last_place = (0, 0)
         self._offset = 0
@@ -104,7 +105,7 @@ class LiveStream(Stream):
 
     @property
     def dropped(self) -> int:
-        """How many items never arrived, so far as numbers and the agent tell."""
+        """How many items never arrived, as far as is known from their numbers and from the agent."""
         return max(self.feed.missing, self._told_dropped)
 
     @property
@@ -113,7 +114,7 @@ class LiveStream(Stream):
         return max(self.feed.errors, self._earlier_errors + self._told_errors)
 
     def explain(self) -> str:
-        """What of the query streams, what is collected, and when it yields."""
+        """Explain which parts of the query stream, which are collected, and when it yields."""
         return self._explanation
 
     def close_window(self, timeout: float = 5.0) -> None:
@@ -131,13 +132,13 @@ class LiveStream(Stream):
         self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
     def detach(self) -> None:
-        """Detach the query, without waiting for what it still has to say."""
+        """Detach the query, without waiting for its last values."""
         self._closing = True
         if self.state == LIVE:
             self.run.session.detach(self.attach.stream)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Detach the query and wait, ``timeout`` seconds at most, for what it still has to say."""
+        """Detach the query and wait, ``timeout`` seconds at most, for its last values."""
         self.detach()
         if self.run.state == LIVE:
             self.feed.wait_for_end(timeout)
@@ -147,7 +148,7 @@ class LiveStream(Stream):
     # ------------------------------------------------------------ for its session, on the transport's thread
 
     def attached(self, info: SubscriptionInfo) -> None:
-        """The agent has attached the query and says how it understands it."""
+        """Take in the reply to the attach: how the agent understands the query."""
         self.opening, self.mapped, source = False, info.mapped, info.declared
         if self.attach.named and source is not None:
             self.standing, self.on = self.attach.code.text, source.on
@@ -167,12 +168,12 @@ class LiveStream(Stream):
         self.feed.wait_for_number(self._upto, timeout)
 
     def stand_as(self, found: StreamInfo) -> None:
-        """The query has become a standing stream of the job, which this one reads from now on."""
+        """Read from now on the declared stream that the query has become."""
         self._own, self.standing = self.attach, found.name
         self.attach = msgspec.structs.replace(self.attach, code=m.Code(found.name), named=True)
 
     def take_back(self) -> bool:
-        """Make the query this client's own again, if it was; whether it was."""
+        """Make the query this client's own again; return False if it never was."""
         own, self._own = self._own, None
         if own is None:
             return False
@@ -192,7 +193,7 @@ class LiveStream(Stream):
         self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
-        """The query once more, for an agent that does not have it: of this run, or ``moved`` from one to another."""
+        """Return the request that attaches the query once more, perhaps after it ``moved`` to another run."""
         if moved is not None:
             self.take_back()
         self._settled = False
@@ -221,9 +222,9 @@ class LiveStream(Stream):
         self.feed.finish(state, reason)
 
     def reattached(self, info: SubscriptionInfo) -> None:
-        """The agent has attached the query once more: it says at which event, and what number came before.
+        """Take in the reply to a second attach: at which event it was made, and which number came before.
 
-        So what is missing is known now, whether or not a further value comes.
+        So the missing values are known now, whether or not a further one comes.
         """
         if self._relinked and info.point is not None:
             every, event = self.attach.every, info.point.event
@@ -231,7 +232,7 @@ class LiveStream(Stream):
             self._settled = True
 
     def _bridge(self, first: int, event: int) -> None:
-        """Go on with the numbers after the query was attached anew: the value ``first`` is that of ``event``."""
+        """Continue the numbers after the query was attached again: the value ``first`` is that of ``event``."""
         number, before = self._last_place
         lost = self._lost_between(before, event) if self.mapped and self._first_place else None
         if lost is not None:
@@ -242,7 +243,7 @@ class LiveStream(Stream):
             self.feed.skip_to(first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
-        """How many values belong to the events between two; None unless each event has yielded one so far."""
+        """Return how many values belong to the events between two; None unless each event has yielded one so far."""
         every, plain = self.attach.every, not self.attach.throttle and self.attach.when is None
         assert self._first_place is not None
         number, event = self._first_place
@@ -251,7 +252,7 @@ class LiveStream(Stream):
         return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
 
     def receive_status(self, status: m.Status) -> None:
-        """Take in what the agent says of the stream."""
+        """Take in the status of the query."""
         self.cost = Cost(status.nanoseconds, status.share)
         self._told_dropped, self.skipped = status.dropped, status.skipped
         self._told_errors = status.errors
@@ -262,7 +263,7 @@ class LiveStream(Stream):
         self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
             self._warned = True
-            log.warning("looptap: %s: %s", self.title, self.traceback.strip().splitlines()[-1][:300])
+            log.warning("looptap: %s: %s", self.title, last_line(self.traceback)[:300])
         if status.reached and not (self._relinked and self.mapped):  # else the first value tells
             self.feed.skip_to(min(status.reached, MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:

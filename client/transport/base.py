@@ -1,4 +1,4 @@
-"""What carries frames between a run and its client; `looptap.client.transport.zmq_client` does it with sockets."""
+"""Carries frames between a run and its client; `looptap.client.transport.zmq_client` does it with sockets."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from looptap.protocol.messages import RunInfo
 
 
 class Receiver(Protocol):
-    """Who is told what a transport brings; every method is called on the transport's own thread."""
+    """Receives what a transport brings; every method is called on the transport's own thread."""
 
     def on_frame(self, frame: bytes) -> None:
         """Take in one frame of the agent."""
 
     def on_tick(self) -> None:
-        """Do what is done once a second while the link is up."""
+        """Send and check heartbeats: called once a second while the link is up."""
 
     def on_lost(self, error: LinkError) -> None:
-        """Know that the link is down and that frames in flight may be gone; the transport tries to restore it."""
+        """Handle a lost link: frames in flight may be gone; the transport tries to restore it."""
 
     def on_back(self) -> None:
-        """Know that a new link is up; the agent may not know this client any more."""
+        """Handle a new link: the agent may not know this client any more."""
 
     def on_next(self, run: RunInfo) -> None:
-        """Know that a new link leads to another run, the next of the same name."""
+        """Handle a new link to another run, the next of the same name."""
 
     def on_end(self, error: LinkError) -> None:
-        """Know that there will be no link again."""
+        """Handle that there will be no link again."""
 
 
 class Route(Protocol):
-    """A way to an agent that has to be opened anew for each connection."""
+    """A way to an agent that is opened for each connection."""
 
     longest: float
     """Seconds between two attempts, at most, to restore a lost connection."""
 
     def endpoint(self) -> str:
-        """Where to connect, once and now. Raises NoAnswer if another attempt may succeed, else another LinkError."""
+        """Return where to connect, once and now. Raises NoAnswer if a retry may succeed, else another LinkError."""
 
     def broken(self) -> LinkError:
-        """Why no link came about over the newest endpoint."""
+        """Return why no link came about over the newest endpoint."""
 
     def cancel(self) -> None:
-        """Have an `endpoint` that another thread waits for raise; from any thread."""
+        """Make an `endpoint` call of another thread raise. Any thread."""
 
     def close(self) -> None:
         """Close what was opened."""
@@ -56,7 +56,7 @@ class Transport(Protocol):
         """Return when frames can be sent. Raises a LinkError that says why not, at the latest after ``timeout`` s."""
 
     def send(self, frame: bytes) -> None:
-        """Send one frame: from any thread, without waiting. It is lost if the link is down."""
+        """Send one frame. Any thread. Does not block. The frame is lost if the link is down."""
 
     def close(self, timeout: float = 1.0) -> None:
-        """Send what waits and hang up; from any thread, more than once, after at most ``timeout`` seconds."""
+        """Send what waits and disconnect, within ``timeout`` seconds. Any thread, any number of times."""

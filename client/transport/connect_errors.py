@@ -1,4 +1,4 @@
-"""Why no link came about: what the socket monitor saw, told apart and said in a sentence."""
+"""Explains why no link came about: turns what the socket monitor saw into one error of several, in a sentence."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None
         elif event == zmq.EVENT_DISCONNECTED and connected:
             return _not_looptap(endpoint)
         elif event == zmq.EVENT_CLOSED:
-            return RunEnded(f"Nobody listens at {endpoint}: the run has ended.")
+            return RunEnded(f"Nothing listens at {endpoint}: the run has ended.")
     return None
 
 
@@ -110,7 +110,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
-    """What is likely when a viewer finds nobody at a socket of one machine."""
+    """Return the likely cause when nothing listens at a viewer's socket of one machine."""
     if alive is not None:  # a dead one was refused before
         there = f"the process {file.process.pid} of its job is there"
         return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
@@ -124,7 +124,7 @@ def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError
 
 
 def version_mismatch(theirs: tuple[int, int]) -> VersionMismatch:
-    """That the agent speaks another version of the protocol."""
+    """Return the error that the agent speaks another version of the protocol."""
     ours, version = ".".join(map(str, VERSION)), ".".join(map(str, theirs))
     return VersionMismatch(
         f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."

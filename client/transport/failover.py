@@ -1,4 +1,4 @@
-"""From one run to the next of the same name: a transport over the links to one agent after the other."""
+"""Moves from one run to the next of the same name: a transport over the links to one agent after the other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
 
 
 class FailoverTransport:
-    """A transport that does not end with its run: every ``pause`` seconds it looks
-    for the next one, which ``find`` finds.
+    """A transport that outlives its run: every ``pause`` seconds it looks for the next one with ``find``.
 
-    The receiver is told of an end as of a loss (`RunEnded`), then `on_next` when the link to the next run is up.
+    To the receiver an end is a loss (`RunEnded`), followed by `on_next` when the link to the next run is up.
     """
 
     def __init__(self, first: Transport, run: RunInfo, find: Find, pause: float) -> None:
@@ -36,7 +35,7 @@ class FailoverTransport:
         self._link.send(frame)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Hang up, and look for no further run."""
+        """Disconnect, and look for no further run."""
         self._closed.set()
         self._link.close(timeout)
 
@@ -53,7 +52,7 @@ class FailoverTransport:
                 if (found := self._find(self._run)) is None:
                     continue
                 self._link, run = found
-                if self._closed.is_set():  # by somebody who did not see this link
+                if self._closed.is_set():  # by a thread that did not see this link
                     self._link.close(0.0)
                     return
                 self._link.start(_FailoverReceiver(self._receiver, self), _ATTACH_TIMEOUT_SECONDS)

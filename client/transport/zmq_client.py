@@ -1,9 +1,8 @@
 """The client's end of the wire: one thread, one encrypted DEALER socket, restored when it is lost.
 
 Guarantees: `ZmqTransport.send` may be called from any thread and never waits; frames leave in the order of the calls.
-All
-of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the run
-is known to be gone: it is back within 2 s once the way is free. The agent is not trusted: frames are bounded, and a
+All of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the
+run is known to be gone: it is back within 2 s once the way is free. The agent is not trusted: frames are bounded, and a
 receiver's exception is counted, not fatal. Assumes that the receiver's methods return soon.
 """
 
@@ -35,7 +34,7 @@ _MAX_FRAMES_PER_TURN = 64  # frames handled before the other direction has its t
 _MAX_OUTGOING_FRAMES = 10_000
 _RECONNECT_DELAY_SECONDS, _MAX_RECONNECT_DELAY_SECONDS = 0.1, 0.5
 _CONNECT_TIMEOUT_SECONDS = 1.0  # seconds for a lost link to connect: the kernel would try again ever more rarely
-_LINGER_SECONDS = 0.3  # seconds for what waits when somebody closes the link
+_LINGER_SECONDS = 0.3  # seconds to send what waits when the link is closed
 _MAX_FAILED_HANDSHAKES = (
     3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
 )
@@ -106,7 +105,7 @@ class ZmqTransport:
         self._wake()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Send what waits and hang up."""
+        """Send what waits and disconnect."""
         if os.getpid() != self._pid:
             return
         self._stopping = True
@@ -149,7 +148,7 @@ class ZmqTransport:
             self._wake_out.close()
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
-        """Connect, again and again; the error that makes it pointless, None when asked to stop."""
+        """Connect, again and again; return the error that makes it pointless, None when asked to stop."""
         pause, attempt, hung_up = _RECONNECT_DELAY_SECONDS, 0, 0
         longest = _MAX_RECONNECT_DELAY_SECONDS if self._route is None else self._route.longest
         while not self._stopping:
@@ -192,7 +191,7 @@ class ZmqTransport:
         return None
 
     def _establish(self, connection: _Connection, dial: float) -> LinkError | None:
-        """Wait ``dial`` seconds for the connection and for the handshake; the error if it fails."""
+        """Wait ``dial`` seconds for the connection, then for the handshake; return the error if it fails."""
         began = time.monotonic()
         deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
         poller = zmq.Poller()
@@ -218,7 +217,7 @@ class ZmqTransport:
         return None
 
     def _serve(self, connection: _Connection) -> None:
-        """Carry frames both ways until the link is lost or somebody closes it."""
+        """Carry frames both ways until the link is lost or closed."""
         poller = zmq.Poller()
         for source in (connection.socket, connection.monitor, self._wake_out):
             poller.register(source, zmq.POLLIN)
@@ -248,7 +247,7 @@ class ZmqTransport:
     def _drain_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_out.recv(4096)
-        self._woken = False  # before the queue is looked at: who appends from now on wakes us again
+        self._woken = False  # before the queue is read: an append from now on wakes this thread again
 
     def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
         """Send some of what waits; whether something is left."""
@@ -327,7 +326,7 @@ class _Connection:
             zmq.HEARTBEAT_TIMEOUT: int(1000 * limits.heartbeat_timeout),
             zmq.HEARTBEAT_TTL: int(1000 * limits.heartbeat_timeout),
             # A new socket each time: frames of the old link must not reach the new one. Not -1: with it, libzmq
-            # drops what it has received and nobody has read yet, such as a goodbye.
+            # drops what it has received and not yet handed over, such as a goodbye.
             zmq.RECONNECT_IVL: _NEVER_MILLISECONDS,
             zmq.IPV6: 1,
         }
