@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from array import array
 from itertools import pairwise
 
@@ -203,6 +204,22 @@ def test_a_stream_with_a_callback_lives_on_its_own(run):
     stop()
     del stop
     gc.collect()
+    soon(lambda: run.stats()["queries"] == [])
+
+
+def test_a_derived_stream_with_a_callback_lives_on_its_own_and_one_without_does_not(run):
+    seen = []
+    stop = run.stream("step", on="batch").query("lambda v: v").on_value(seen.append)
+    gc.collect()
+    soon(lambda: len(seen) > 20)
+    stop()
+    del stop
+    gc.collect()
+    soon(lambda: run.stats()["queries"] == [])
+    streams = [run.stream("step", on="batch").query("lambda v: v")]
+    soon(lambda: streams[0].arrived > 20)
+    feed = weakref.ref(streams.pop().source.feed)
+    soon(lambda: gc.collect() is not None and feed() is None)
     soon(lambda: run.stats()["queries"] == [])
 
 

@@ -24,7 +24,7 @@ from looptap.streams.values.sizing import size_of
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _MAX_STRETCHES = 20  # that a chart marks
-_PINNED: set[Feed] = set()  # feeds with callbacks, which hold their stream
+_PINNED: set[Feed] = set()  # feeds with subscribers: a callback holds its stream, and lives as long as it is called
 
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
 
@@ -100,8 +100,8 @@ class LiveStream(Stream):
         self._offset = 0
         self._relinked = self._settled = self._closing = self._accounted = False
         self._warned = False
-        release = weakref.finalize(self, run.session.streams.drop, attach.stream)
-        release.atexit = False
+        weakref.finalize(self, run.session.streams.drop, attach.stream).atexit = False
+        weakref.finalize(self, _PINNED.discard, feed).atexit = False  # its subscribers may be those of derived streams
 
     @property
     def dropped(self) -> int:
