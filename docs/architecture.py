@@ -82,14 +82,14 @@ BOXES = [
     Box("visualizers.charts", C + 170, 2.75, 148, "kinds, and which one is chosen"),
     Box("visualizers.drawing", C + 82, 2.75, 80, "pictures"),
     Box("visualizers.data", C + 14, 2.75, 60, "numbers"),
-    Box("client.guard", C + 14, 4.12, 96, "rules over many runs"),
-    Box("client", C + 118, 4.12, 200, "attach, Run"),
-    Box("client.control", C + 14, 5.3, 96, "commands, shares"),
-    Box("client.ranks", C + 118, 5.3, 96, "streams of several ranks"),
-    Box("client.streams", C + 222, 5.3, 96, "live streams"),
+    Box("client.guard", C + 222, 4.12, 96, "rules over many runs"),
+    Box("client", C + 118, 4.12, 96, "attach, Run"),
+    Box("client.control", C + 90, 5.3, 68, "commands, shares"),
+    Box("client.ranks", C + 170, 5.3, 68, "several ranks"),
+    Box("client.streams", C + 250, 5.3, 68, "live streams"),
     Box("client.transport", C + 14, 6.5, 96, "links and reconnects"),
-    Box("client.session", C + 118, 6.5, 96, "requests, callbacks"),
-    Box("client.directory", C + 222, 6.5, 96, "which runs there are"),
+    Box("client.session", C + 118, 6.5, 200, "requests, replies, callbacks"),
+    Box("client.directory", C + 14, 4.121, 96, "which runs there are"),
     Box("streams.stream", A + 14, 9.7, 160, "buffer, readers, derived streams"),
     Box("streams.language", A + 189, 9.7, 160, "text or a function in, a query out"),
     Box("streams.operators", A + 364, 9.7, 160, "stages that events are pushed through"),
@@ -138,14 +138,23 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """Which box imports which: a package those of its room, and a room other rooms, the foundation left out."""
+    """Which box imports which: a package those of its room, and a room other rooms, the foundation left out.
+
+    A module that lies in a room itself and imports nothing of it serves all its packages, and is in no box.
+    """
     drawn = {box.package for box in BOXES}
+    reached = {
+        module: {name for found in imported(path) if (name := found.removeprefix("looptap.")) in modules()}
+        for module, path in modules().items()
+    }
+    serving = {
+        module
+        for module, targets in reached.items()
+        if module.count(".") == 1 and not any(target.split(".")[0] == module.split(".")[0] for target in targets)
+    }
     found: dict[str, set[str]] = defaultdict(set)
-    for module, path in modules().items():
-        for name in imported(path):
-            target = name.removeprefix("looptap.")
-            if name == target or target not in modules():
-                continue
+    for module, targets in reached.items():
+        for target in targets - serving:
             here, there = package_of(module), package_of(target)
             room, other = here.partition(".")[0], there.partition(".")[0]
             if room != other and other not in FOUNDATION:
