@@ -203,9 +203,6 @@ def test_a_package_says_its_one_idea_in_a_line():
     assert [module for module, line in first.items() if not line.endswith(".") or len(line) > 117] == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Run, Plot, Stream, Chart and the states of training are known by their own parts"
-)
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: set(targets) for module, targets in imports().items()}
     found = [

@@ -197,7 +197,7 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
             progress(sent, "messages sent")
         assert agent._connection.link.faults == 0
         soon(lambda: agent._connection.link.frames_in == sent)
-        assert (agent._service.refused, answers) == (owed.counts, owed.answers)
+        assert (agent._service.statistics.refused_messages, answers) == (owed.counts, owed.answers)
         assert count / 10 < owed.counts < 0.9 * count
         is_served("hostile", agent)
         assert caplog.records == []

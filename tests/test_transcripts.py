@@ -142,7 +142,7 @@ def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(versio
             agent._connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
             agent._connection.wake()
         assert sorted(gist(said), key=str) == sorted(gist(answers), key=str), rest
-    assert agent._service.refused == 0
+    assert agent._service.statistics.refused_messages == 0
 
 
 class Player:

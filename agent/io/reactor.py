@@ -15,16 +15,16 @@ from __future__ import annotations
 import enum
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import zmq
 
+from looptap.agent.handoff.wakeup import Wakeup
+from looptap.agent.io.authenticator import Authenticator
+from looptap.agent.io.request_handler import RequestHandler
+from looptap.agent.io.server_socket import ServerSocket
 from looptap.protocol.keys import OPERATOR
-
-if TYPE_CHECKING:
-    from looptap.agent.io.request_handler import RequestHandler
-    from looptap.agent.io.server_socket import ServerSocket
-    from looptap.agent.io.server_thread import ServerThread
+from looptap.protocol.limits import Limits
 
 MAX_FRAMES_PER_TURN = 64
 """Frames that are received before values get their turn."""
@@ -54,10 +54,37 @@ class WakeReason(enum.Enum):
     RETRY = enum.auto()
 
 
+class ServedThread(Protocol):
+    """The `ServerThread`, as far as its reactor knows it: sockets, wakeups and counters, which both use."""
+
+    limits: Limits
+    sockets: tuple[ServerSocket, ...]
+    """Replaced as a whole when one is opened or closed."""
+    wakeup: Wakeup
+    """Set when values wait, which may gather first."""
+    urgent: Wakeup
+    """Set when work was posted."""
+    authenticator: Authenticator
+    alarm: float
+    sender: str
+    frames_in: int
+    frames_out: int
+    full: int
+    denied: int
+    faults: int
+    wakes: int
+
+    def work_posted(self) -> None:
+        """Run what was posted so far."""
+
+    def check_files(self, touch: bool) -> None:
+        """Create files again that have vanished."""
+
+
 class Reactor:
     """The turns of one link: ``turn`` sleeps until there is something to do, and does a piece of it."""
 
-    def __init__(self, link: ServerThread, brain: RequestHandler, door: zmq.Socket[bytes]) -> None:
+    def __init__(self, link: ServedThread, brain: RequestHandler, door: zmq.Socket[bytes]) -> None:
         self._server, self._handler, self._authenticator = link, brain, door
         self._rested: float | None = None  # when viewers are heard again; None while they are
         self._watch()

@@ -43,7 +43,7 @@ LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 
 
 class RequestDispatcher:
-    """The agent's brain. ``send`` hands a frame to the link and says whether it went."""
+    """Answers clients. ``send`` hands a frame to the connection; ``link`` is what opens sockets for viewers, if any."""
 
     def __init__(
         self,
@@ -66,8 +66,6 @@ class RequestDispatcher:
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
         self.farewell = "the run ended"
-        self.refused = 0
-        self.io_seconds = 0.0
         self._cpu, self._last_heartbeat = 0.0, time.monotonic()
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, post, self.sessions, limits, self._send, run.rank, self.history)
@@ -86,7 +84,11 @@ class RequestDispatcher:
             self.history,
             self.access_grants,
         )
-        self.statistics = StatisticsReporter(self)
+        self.statistics = StatisticsReporter(
+            run, sources=taps, queues=post, liveness=self.liveness, sessions=self.sessions, grants=self.access_grants,
+            exporter=self.exporter, declared=self.declared_streams, history=self.history, pause=self.commands.job.pause,
+            recorder=keeper, budget=budget,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ what the link calls
 
@@ -100,12 +102,12 @@ class RequestDispatcher:
         try:
             message = decode_from_client(frame)
         except MessageError:
-            self.refused += 1
+            self.statistics.refused_messages += 1
             if (version := version_of(frame)) and version[0] != m.VERSION[0]:
                 self._mismatch(peer, version)
             return
         if not may_send(role, message):
-            self.refused += 1
+            self.statistics.refused_messages += 1
             self._reply(peer, m.Failed(getattr(message, "request", 0), "role", refusal(role, message)))
             return
         if isinstance(message, m.Hello):
@@ -113,7 +115,7 @@ class RequestDispatcher:
             return
         client = self.clients.get(peer)
         if client is None:
-            self.refused += 1
+            self.statistics.refused_messages += 1
             self._reply(peer, m.Refused("say hello first.", m.VERSION, stranger=True))
             return
         client.last_heard, client.role = time.monotonic(), role
@@ -134,7 +136,7 @@ class RequestDispatcher:
 
     def flush(self) -> bool:
         """Send one message's worth of what waits; True if there is more to send now."""
-        self.io_seconds = time.thread_time()
+        self.statistics.io_seconds = time.thread_time()
         self.sources.backlog.catch_up()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
         while self._finished_commands:

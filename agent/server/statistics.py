@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from looptap.agent.control.pause import Pause
+from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.guard import torch_state
+from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.run.stack_report import stacks
+from looptap.agent.server.access_grants import AccessGrants
+from looptap.agent.server.declared_streams import DeclaredStreams
+from looptap.agent.server.exporter import ValueExporter
+from looptap.agent.server.liveness import LoopLiveness
+from looptap.agent.server.recording import RunRecorder
+from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
 from looptap.protocol.replies import AgentStats, StackReport
 
-if TYPE_CHECKING:
-    from looptap.agent.server.request_dispatcher import RequestDispatcher
-
 
 class StatisticsReporter:
-    """Collects the counters of one `RequestDispatcher`. I/O thread only."""
+    """Collects the counters of an agent, and keeps two of its own. I/O thread only."""
 
-    def __init__(self, service: RequestDispatcher) -> None:
-        self._service = service
+    def __init__(
+        self, run: m.RunInfo, *, sources: EventSources, queues: QueueSet, liveness: LoopLiveness,
+        sessions: SessionTable, grants: AccessGrants, exporter: ValueExporter, declared: DeclaredStreams,
+        history: RunHistory, pause: Pause, recorder: RunRecorder | None, budget: OverheadBudget,
+    ) -> None:  # fmt: skip
+        self.refused_messages = 0
+        """Messages that no client may send, or that are none."""
+        self.io_seconds = 0.0
+        """CPU time of the I/O thread."""
+        self.run, self._sources, self._queues, self._liveness = run, sources, queues, liveness
+        self._sessions, self._grants, self._exporter, self._declared = sessions, grants, exporter, declared
+        self._history, self._pause, self._recorder, self._budget = history, pause, recorder, budget
 
     def stacks(self) -> StackReport:
         """Report where each thread of the job is, and whether its loop moves."""
-        liveness, pause = self._service.liveness, self._service.commands.job.pause
+        liveness, pause = self._liveness, self._pause
         return StackReport(
             threads=stacks(), events=liveness.report(), paused=pause.seconds(), age=liveness.age(),
             inside=liveness.as_info(),
@@ -30,34 +46,31 @@ class StatisticsReporter:
 
     def events(self, client: ClientSession) -> dict[str, int]:
         """How many events of each type there were; to a viewer, of those of which it sees something."""
-        counts = self._service.sources.counts()
+        counts = self._sources.counts()
         if not client.viewer:
             return counts
-        shown = {
-            one.query.on for one in self._service.declared_streams.seen(self._service.access_grants.visibility(client))
-        }
+        shown = {one.query.on for one in self._declared.seen(self._grants.visibility(client))}
         return {name: count for name, count in counts.items() if name in shown}
 
     def beat(self, client: ClientSession, confirm: bool = False) -> m.Beat:
         """A sign of life for a client: how far the loop is, and for how long it has not moved."""
-        pulse, events = self._service.liveness, self.events(client)
+        pulse, events = self._liveness, self.events(client)
         idle = pulse.idle()
         ages = {name: age for name, age in pulse.ages().items() if name in events}
         inside = "" if client.viewer or not pulse.inside else str(pulse.inside[0])
-        return m.Beat(events, idle, self._service.commands.job.pause.seconds(), confirm, ages, inside)
+        return m.Beat(events, idle, self._pause.seconds(), confirm, ages, inside)
 
     def stats(self) -> AgentStats:
         """Collect all counters of the agent."""
-        service = self._service
-        streams, standing, post = list(service.exporter.streams), service.declared_streams, service.queues
+        streams, standing, post = list(self._exporter.streams), self._declared, self._queues
         return AgentStats(
-            run=service.run.id,
-            events=service.sources.counts(),
-            idle=service.liveness.idle(),
-            ages=service.liveness.ages(),
-            inside=service.liveness.as_info(),
-            clients=service.sessions.stats(),
-            shares=len(service.access_grants.shares),
+            run=self.run.id,
+            events=self._sources.counts(),
+            idle=self._liveness.idle(),
+            ages=self._liveness.ages(),
+            inside=self._liveness.as_info(),
+            clients=self._sessions.stats(),
+            shares=len(self._grants.shares),
             queries=[s.stats() for s in streams if s.reader is None],
             streams=standing.list(),
             readers=[s.stats() for s in streams if s.reader is not None],
@@ -67,13 +80,13 @@ class StatisticsReporter:
             outbox_peak=post.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),
             withheld=sum(s.query.withheld for s in streams if s.reader is None),
-            refused_messages=service.refused,
+            refused_messages=self.refused_messages,
             events_in_cuda_graphs=torch_state.captured,
-            paused=service.commands.job.pause.seconds(),
-            paused_before=service.commands.job.pause.total,
-            store=None if service.recorder is None else service.recorder.stats(),
-            io_seconds=service.io_seconds,
-            io_share=service.budget.io,
-            budget=service.budget.fraction,
-            **service.history.describe(),
+            paused=self._pause.seconds(),
+            paused_before=self._pause.total,
+            store=None if self._recorder is None else self._recorder.stats(),
+            io_seconds=self.io_seconds,
+            io_share=self._budget.io,
+            budget=self._budget.fraction,
+            **self._history.describe(),
         )

@@ -119,7 +119,7 @@ def agent_in_memory():
     """An agent of the run that all transcripts are of."""
     agent, run = pair("recorded")
     run.close()
-    agent._service.run = RUN
+    agent._service.run = agent._service.statistics.run = RUN
     return agent
 
 
