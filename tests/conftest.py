@@ -20,7 +20,10 @@ os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
 atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
 
 
-LONGEST = "test_notebook.py", "test_tutorials.py", "test_demo.py", "test_top.py", "test_guard.py", "test_windows.py"
+LONGEST = (
+    "test_notebook.py", "test_tutorials.py", "test_demo.py", "test_echoing.py", "test_language.py",
+    "test_interrupts.py", "test_windows.py", "test_packaging.py", "test_top.py",
+)  # fmt: skip
 """The files that take longest: they begin, so that none of them is still at work when all others have ended."""
 
 

@@ -101,7 +101,7 @@ def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start
 
 
 def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
-    demo = start("-m", "looptap.cli", "demo", "--epochs", "12", LOOPTAP_DISABLED="1")
+    demo = start("-m", "looptap.cli", "demo", "--epochs", "6", LOOPTAP_DISABLED="1")
     out, _ = demo.communicate(timeout=WAIT)
     assert demo.returncode == 0, out
     assert "epoch  1: mean loss " in out
