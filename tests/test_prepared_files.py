@@ -106,7 +106,7 @@ def test_what_is_no_plain_table_of_a_stored_run_is_refused(changed, statements, 
         "UPDATE items SET number = 9223372036854775807 WHERE number = 20000",
         "UPDATE items SET wall = 'x'", "INSERT INTO commands VALUES ('a', 'x', 1, '', 0, '', '', 0, 0, '', NULL)",
         "INSERT INTO commands VALUES (x'00', 1, 1, '', 0, '', '', 0, 0, '', NULL)",
-        "UPDATE items SET packed = zeroblob(50000000) WHERE number = 7",
+        "UPDATE items SET packed = zeroblob(10000000) WHERE number = 7",
         "UPDATE items SET packed = CAST(x'ff' AS TEXT)", "UPDATE run SET value = CAST(x'ff' AS TEXT)",
     ],
 )  # fmt: skip
