@@ -31,7 +31,7 @@ from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import AgentStats, CommandRecord, StackReport, StreamInfo
 from looptap.streams.errors import QueryError
-from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, as_window
+from looptap.streams.operators.windows import as_window
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 
@@ -273,7 +273,7 @@ class Run:
             self.session.streams.number(),
             code_of(query),
             "batch" if on is None else on,
-            window=_window(window),
+            window=as_window(window),
             every=every,
             throttle=throttle,
             when=None if when is None else code_of(when),
@@ -383,15 +383,3 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _window(window: object) -> m.Window:
-    match as_window(window):
-        case Group():
-            return m.Window()
-        case Count(size):
-            return m.Window(m.COUNT, size)
-        case Seconds(length):
-            return m.Window(m.SECONDS, length)
-        case Sliding(size):
-            return m.Window(m.SLIDING, size)

@@ -13,15 +13,13 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 import msgspec
 
 from looptap.protocol import replies as r
+from looptap.streams.operators.windows import Group, Window
 
 VERSION = (2, 0)
 """(major, minor) of the wire: the same major understands each other."""
 
 VALUES, STATES = "values", "states"
 """What `Attach.align` asks for."""
-
-GROUP, COUNT, SECONDS, SLIDING = "group", "count", "seconds", "sliding"
-"""The kinds of `Window`."""
 
 PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
 """Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true; an
@@ -45,13 +43,6 @@ class Request(Message, Generic[R], frozen=True):
     """A message that is answered once, with an ``R``; ``request`` is a number that the client has not used before."""
 
     request: int
-
-
-class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a reducing query aggregates over: ``size`` events or seconds, or the host's group."""
-
-    kind: str = GROUP
-    size: float = 0
 
 
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,7 +83,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     stream: int
     code: Code
     on: str
-    window: Window = Window()
+    window: Window = Group()
     every: int = 1
     throttle: float = 0.0
     when: Code | None = None

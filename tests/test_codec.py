@@ -31,6 +31,7 @@ from looptap.protocol.codec import (
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
 from looptap.streams.errors import SnapshotError
+from looptap.streams.operators.windows import MAX_WINDOW_EVENTS, Count, Group, Seconds, Sliding
 from looptap.streams.values.snapshots import Image
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
@@ -398,3 +399,27 @@ def test_numbers_and_rows_travel_at_more_than_a_third_of_a_million_a_second(item
         unpack_values(*pack_values(items))
         best = min(best, time.perf_counter() - began)
     assert len(items) / best > 333_000
+
+
+# ---------------------------------------------------------------- windows
+
+
+@pytest.mark.parametrize(
+    "window", [Group(), Count(1), Count(MAX_WINDOW_EVENTS), Seconds(1e-3), Seconds(30), Sliding(9)]
+)
+def test_a_window_travels_as_it_is(window):
+    sent = messages.Attach(1, 2, messages.Code("loss"), "batch", window)
+    assert decode_from_client(encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Count(0), Count(-1), Count(MAX_WINDOW_EVENTS + 1), Count(2**63), Count(2.5), Count("3"), Sliding(0),
+        Sliding(MAX_WINDOW_EVENTS + 1), Seconds(0), Seconds(-1.0), Seconds(math.nan), Seconds(math.inf), Seconds("1"),
+        {"type": "forever"}, {"size": 3}, {}, None, 3, "group",
+    ],
+)  # fmt: skip
+def test_a_window_out_of_bounds_is_refused_where_it_is_decoded(window):
+    with pytest.raises(MessageError):
+        decode_from_client(encode(messages.Attach(1, 2, messages.Code("loss"), "batch", window)))

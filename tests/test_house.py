@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FACADE = ROOT / "src" / "looptap"
 
 MAY_IMPORT = {
-    "streams": {"numpy"},
+    "streams": {"numpy", "msgspec"},
     "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy", "yaml"},
     "store": {"streams", "protocol", "msgspec"},
     "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},

@@ -19,6 +19,7 @@ from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord
+from looptap.streams.operators.windows import Count, Group, Seconds, Sliding
 from looptap.testing import pair
 
 BEFORE, AFTER = 3, 5
@@ -317,7 +318,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
 
 
 @sweep(47)
-@pytest.mark.parametrize("window", [m.Window(), m.Window(m.COUNT, 3), m.Window(m.SLIDING, 3), m.Window(m.SECONDS, 1e3)])
+@pytest.mark.parametrize("window", [Group(), Count(3), Sliding(3), Seconds(1e3)])
 def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
@@ -342,10 +343,10 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         for at_window, value, flags in values:
             if flags:
                 continue
-            last = {m.COUNT: 3 * at_window, m.SLIDING: at_window}.get(window.kind, number)
-            first = 1 if window.kind in (m.GROUP, m.SECONDS) else max(1, last - 2)
+            last = {Count: 3 * at_window, Sliding: at_window}.get(type(window), number)
+            first = 1 if isinstance(window, Group | Seconds) else max(1, last - 2)
             assert value == sum(n + (shift if n > BEFORE else 0) for n in range(first, last + 1)), (values, shift)
-        if window.kind == m.COUNT:
+        if isinstance(window, Count):
             assert windows == list(range(1, number // 3 + 1))
         job.agent.close()
         return told

@@ -28,7 +28,7 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.language.rank_windows import aligned, check
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Pipeline, Reducing
-from looptap.streams.operators.windows import Group, Window, as_window, seconds, sliding
+from looptap.streams.operators.windows import Group, Window
 from looptap.streams.values.sizing import Bounds
 
 MAX_LISTED_NAMES = 20
@@ -66,7 +66,7 @@ class QueryRegistry:
 
     def attached(self, attach: m.Attach, outbox: ValueQueue) -> AttachedQuery:
         """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""
-        pipeline = self.compiled(code_of(attach.code), window_of(attach.window), attach.every, attach.throttle)
+        pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, attach.throttle)
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
             if not pipeline.mapped:
@@ -233,21 +233,6 @@ def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
             check(pipeline)
         return pipeline
     return aligned(pipeline, attach.origin, attach.align == m.STATES)
-
-
-def window_of(window: m.Window) -> Window:
-    """The window that a message means. Raises QueryError."""
-    if window.kind == m.GROUP:
-        return Group()
-    if not math.isfinite(window.size):
-        raise QueryError(f"a window of {window.size} is none: it is a number of events or seconds.")
-    if window.kind == m.COUNT:
-        return as_window(int(window.size))
-    if window.kind == m.SECONDS:
-        return seconds(window.size)
-    if window.kind == m.SLIDING:
-        return sliding(int(window.size))
-    raise QueryError(f"there is no window of kind {window.kind!r}.")
 
 
 def grant_share(share: float | None) -> float | None:

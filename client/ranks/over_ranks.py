@@ -20,6 +20,7 @@ from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.language.rank_windows import RankMerger
+from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES
 from looptap.streams.values.rows import rows
@@ -139,7 +140,7 @@ def _asked(
         run, attach, chosen, text=text, buffer=buffer, buffer_bytes=buffer_bytes, patience=patience,
     )  # fmt: skip
     stream.asked = asked
-    seconds = attach.align and attach.window.kind == m.SECONDS
+    seconds = attach.align and isinstance(attach.window, Seconds)
 
     def begin(rank: RankHandle) -> RankPart:
         origin = attach.origin + (_offset(run, chosen[0], rank).seconds if seconds else 0.0)

@@ -3,51 +3,55 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
+import sys
+from typing import Annotated, TypeAlias
+
+import msgspec
 
 from looptap.streams.errors import QueryError
 
+MAX_WINDOW_EVENTS = 1_000_000
+"""Events of a window that counts them."""
+_Events: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_EVENTS)]
+_Length: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
 
-@dataclass(frozen=True)
-class Group:
+
+class Group(msgspec.Struct, frozen=True, tag="group"):
     """The events of the host's group, which the host ends."""
 
     def __str__(self) -> str:
         return "the host's group"
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(msgspec.Struct, frozen=True, tag="count"):
     """Each ``size`` events."""
 
-    size: int
+    size: _Events
 
     def __str__(self) -> str:
         return f"{self.size} events"
 
 
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(msgspec.Struct, frozen=True, tag="seconds"):
     """Each ``size`` seconds; a window closes at the first event after its end."""
 
-    size: float
+    size: _Length
 
     def __str__(self) -> str:
         return f"{self.size:g} s"
 
 
-@dataclass(frozen=True)
-class Sliding:
+class Sliding(msgspec.Struct, frozen=True, tag="sliding"):
     """The last ``size`` events, with a value at every event."""
 
-    size: int
+    size: _Events
 
     def __str__(self) -> str:
         return f"the last {self.size} events"
 
 
 Window: TypeAlias = Group | Count | Seconds | Sliding
+"""A client sends one as it is; its bounds are checked when it is decoded."""
 
 
 def seconds(size: float) -> Seconds:
@@ -86,7 +90,7 @@ def as_window(window: object) -> Window:
 
 
 def _events(size: object, shown: str) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_WINDOW_EVENTS:
         raise QueryError(
             f"{shown}: a window is None (the host's group), a number of events from 1 to 1,000,000, "
             "seconds(s) or sliding(n)."
