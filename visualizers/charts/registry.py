@@ -38,7 +38,7 @@ KINDS: dict[str, KindEntry] = {
     "image": KindEntry("img", (FRAME,), "images.ImageChart"),
     "images": KindEntry("img", (FRAME,), "images.ImagesChart"),
     "ridgeline": KindEntry("mat", (FRAME,), "ridges.RidgelineChart"),
-    "text": KindEntry("text", (APPEND,), "texts.TextChart"),
+    "text": KindEntry("text", (APPEND,), "tables.TextChart"),
     "table": KindEntry("text", (FRAME, APPEND), "tables.TableChart"),
     "summary": KindEntry("text", (APPEND,), "tables.SummaryChart"),
     "pie": KindEntry("pie", (FRAME, APPEND), "bars.PieChart"),

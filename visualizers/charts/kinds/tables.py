@@ -1,7 +1,8 @@
-"""Tables: mixed dicts and lists as whole pictures, rows as they come; and the summary of numbers."""
+"""Texts, tables and summaries: what a chart can only say in words and figures."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,14 +15,35 @@ from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import is_array
-from looptap.visualizers.data.running_moments import Moments
+from looptap.visualizers.data.numbers import Floats, is_array
 from looptap.visualizers.data.words import shown
-from looptap.visualizers.drawing.picture import Axis, Mark
+from looptap.visualizers.drawing.picture import Axis, Mark, Text
 from looptap.visualizers.drawing.picture import Table as TableMark
 
 MAX_ROWS, MAX_COLUMNS = 200, 30
 """Rows and columns of a table that are shown."""
+MAX_TEXT_LINES = 500
+"""Lines of a stream of texts that are kept."""
+
+
+class TextChart(Chart):
+    """The newest values as lines of text, the newest last."""
+
+    kind: ClassVar[str] = "text"
+    family: ClassVar[str] = "text"
+    mode: ClassVar[Mode] = APPEND
+
+    def append(self, series: Series, new: Columns) -> None:
+        """Take in values of any type: a text as it is, anything else as it shows itself."""
+        lines = series.data.setdefault("lines", deque(maxlen=MAX_TEXT_LINES))
+        for value in new.values[-MAX_TEXT_LINES:]:
+            lines.extend(shown(value, 2_000).splitlines()[:50] or [""])
+
+    def sketch(self, series: Series) -> Iterator[Mark]:
+        """The lines."""
+        lines = series.data.get("lines", ())
+        several = len([one for one in self.series if one.layer is self]) > 1
+        yield Text(tuple(f"{series.name}: {line}" if several else line for line in lines))
 
 
 class TableChart(Chart):
@@ -55,6 +77,43 @@ class TableChart(Chart):
             rows = [(event, *_cells(row, width)) for event, row in zip(events, values, strict=True)]
             yield TableMark((series.stream.on or "event", *names), tuple(rows))
         yield from series.frames.shown[-1:]
+
+
+class Moments:
+    """The figures of a summary; NaN and infinities are left out.
+
+    >>> moments = Moments()
+    >>> moments.add(np.array([1.0, 3.0])); moments.add(np.array([5.0, np.nan]))
+    >>> moments.count, moments.figures()
+    (3, (3.0, 2.0, 1.0, 5.0, 5.0))
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean = self._squares = 0.0
+        self._least, self._largest, self._newest = math.inf, -math.inf, math.nan
+
+    def add(self, numbers: Floats) -> None:
+        """Take in a block; its mean and spread are merged with those before (Chan et al.)."""
+        numbers = numbers[np.isfinite(numbers)]
+        count = len(numbers)
+        if not count:
+            return
+        mean = float(numbers.mean())
+        delta, total = mean - self._mean, self.count + count
+        self._squares += float(((numbers - mean) ** 2).sum()) + delta * delta * self.count * count / total
+        self._mean += delta * count / total
+        self.count = total
+        self._least = min(self._least, float(numbers.min()))
+        self._largest = max(self._largest, float(numbers.max()))
+        self._newest = float(numbers[-1])
+
+    def figures(self) -> tuple[float, float, float, float, float]:
+        """Mean, standard deviation (divisor n - 1), least, largest and newest; NaN where there is none."""
+        if not self.count:
+            return (math.nan,) * 5
+        spread = math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else math.nan
+        return self._mean, spread, self._least, self._largest, self._newest
 
 
 class SummaryChart(LineChart):

@@ -82,7 +82,20 @@ class GridView:
         return "data" if held else "limits"
 
 
-class ImagesView:
+class FramelessView:
+    """Axes without a frame, with the same small margins whatever is in them."""
+
+    def __init__(self, figure: Any, left: float = 0.1) -> None:
+        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        self.axes.set_axis_off()
+        self._left = left
+
+    def place(self, place: Place) -> None:
+        """Put the axes where ``place`` says."""
+        self.axes.set_position(place(self._left, 0.1, 0.1, 0.1))
+
+
+class ImagesView(FramelessView):
     """Images in rows, each with its caption below."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
@@ -92,8 +105,7 @@ class ImagesView:
         rows, columns = arrange(count, -(-count // mark.columns) if mark.columns else None, wide / tall)
         columns = mark.columns or columns
         gap = (0.35 if mark.captions else 0.1) * max(tall, wide)
-        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        self.axes.set_axis_off()
+        super().__init__(figure)
         self.images, self.captions = [], []
         for i, image in enumerate(mark.images):
             left, top = (i % columns) * 1.1 * wide, (i // columns) * (tall + gap)
@@ -115,10 +127,6 @@ class ImagesView:
         """The artists that move, in drawing order."""
         return [*self.images, *self.captions]
 
-    def place(self, place: Place) -> None:
-        """Put the axes where ``place`` says."""
-        self.axes.set_position(place(0.1, 0.1, 0.1, 0.1))
-
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel; it has the structure of the one before."""
         mark = _single(panel, Images)
@@ -130,12 +138,11 @@ class ImagesView:
         return "data"
 
 
-class PieView:
+class PieView(FramelessView):
     """Shares of a whole, clockwise from the top, each with its label and its percentage."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
-        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        self.axes.set_axis_off()
+        super().__init__(figure)
         self.axes.set_aspect("equal")
         self.axes.set_xlim(-1.7, 1.7)
         self.axes.set_ylim(-1.25, 1.25)
@@ -152,10 +159,6 @@ class PieView:
         """The artists that move, in drawing order."""
         return [*self.wedges, *self.labels]
 
-    def place(self, place: Place) -> None:
-        """Put the axes where ``place`` says."""
-        self.axes.set_position(place(0.1, 0.1, 0.1, 0.1))
-
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel; it has the structure of the one before."""
         mark = _single(panel, Pie)
@@ -171,12 +174,11 @@ class PieView:
         return "data"
 
 
-class LettersView:
+class LettersView(FramelessView):
     """A table or lines of text, in letters of one width; a note counts what does not fit the height."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
-        self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        self.axes.set_axis_off()
+        super().__init__(figure, left=0.2)
         self.text = words(self.axes, 0, 1, "", va="top", fontfamily=_MONO, clip_on=True)
         self.place(place)
         self.set(panel, picture)
@@ -185,10 +187,6 @@ class LettersView:
     def artists(self) -> list[Any]:
         """The artists that move, in drawing order."""
         return [self.text]
-
-    def place(self, place: Place) -> None:
-        """Put the axes where ``place`` says."""
-        self.axes.set_position(place(0.2, 0.1, 0.1, 0.1))
 
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel."""
