@@ -16,7 +16,7 @@ _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
 
 
 def text_of(value: Any, width: int = 0) -> str:
-    """A value on one line, numbers to six digits, arrays in summary; cut to ``width`` characters unless it is 0.
+    """Return a value on one line, numbers to six digits, arrays in summary; cut to ``width`` characters unless it is 0.
 
     >>> text_of({"loss": 0.123456789, "step": 3})
     'loss=0.123457  step=3'
@@ -110,7 +110,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def json_of(value: Any) -> str:
-    """A value as JSON on one line.
+    """Return a value as JSON on one line.
 
     Rows become objects, tuples, sets and arrays lists, complex numbers and numbers that are not finite strings
     ("NaN", "Infinity", "-Infinity"), bytes and images base64.
@@ -167,7 +167,7 @@ def cost(nanoseconds: float, share: float) -> str:
 
 
 def several(count: int, what: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun.
 
     >>> several(1, "value"), several(1200, "value")
     ('1 value', '1,200 values')

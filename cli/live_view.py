@@ -90,7 +90,7 @@ class QueryView:
             self._counts.popleft()
 
     def draw(self, width: int) -> Iterator[Text]:
-        """The paragraph, in lines that are not wrapped."""
+        """Yield the paragraph, in lines that are not wrapped."""
         for text in self._lines(width):
             text.truncate(width, overflow="ellipsis")
             yield text
@@ -119,7 +119,7 @@ class QueryView:
 
 
 def _number(value: Any) -> list[float]:
-    """The number that a curve shows of a value: itself, or the last one of a row."""
+    """Return the number that a curve shows of a value: itself, or the last one of a row."""
     if isinstance(value, tuple) and value:
         value = value[-1]
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

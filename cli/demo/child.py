@@ -60,13 +60,13 @@ class Job:
         raise JobFailed(f"{self} did not announce itself within {timeout:g} s.")
 
     def wait(self, timeout: float) -> int | None:
-        """The exit code of the job, None if it is still running after ``timeout`` seconds."""
+        """Return the exit code of the job, None if it is still running after ``timeout`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
 
     def printed(self, lines: int = 15) -> str:
-        """The last lines of what the job has printed."""
+        """Return the last lines of what the job has printed."""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - 10_000))
         text = self._output.read().decode(errors="replace")

@@ -105,7 +105,7 @@ class Digits:
         return len(ends.values)
 
     def pictures(self, width: int) -> list[str]:
-        """The digits of the newest batches that the model got most wrong, with captions, side by side."""
+        """Return the digits of the newest batches that the model got most wrong, with captions, side by side."""
         rows = {row["image"].tobytes(): row for value in self.worst.values[-MAX_WORST_VALUES:] for row in value}
         most = min(MAX_DIGITS, (width + 3) // 23)
         blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
@@ -185,6 +185,6 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _block(row: dict[str, Any]) -> list[str]:
-    """One digit with its caption, 20 characters wide."""
+    """Return one digit with its caption, 20 characters wide."""
     caption = f"{row['target']} read as {row['output']}: {row['by']:.2f}"
     return [f"{line:<20}" for line in (*shaded(row["image"][0].tolist()), caption)]

@@ -51,7 +51,7 @@ class Diverging:
         )
 
     def table(self, stream: LiveStream) -> Table:
-        """The batches around the first NaN, the one at which the recorder fired marked."""
+        """Return the batches around the first NaN, the one at which the recorder fired marked."""
         table = Table("step", "loss", "learning rate", "largest output", "", title="The batches before the first NaN")
         for column in table.columns[:4]:
             column.justify = "right"

@@ -133,7 +133,7 @@ class Top(App[None]):
         self._told = False
 
     def compose(self) -> ComposeResult:
-        """The parts from top to bottom."""
+        """Yield the parts from top to bottom."""
         yield Static(id="head")
         yield Static(id="vitals")
         with Horizontal(id="body"):

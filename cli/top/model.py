@@ -194,7 +194,7 @@ def _finite(number: float) -> float:
 
 
 def report(seen: Facts) -> dict[str, Any]:
-    """The facts as plain data, for JSON."""
+    """Return the facts as plain data, for JSON."""
     plain = asdict(replace(seen, streams=(), controls={}))
     return {
         **plain,
@@ -204,7 +204,7 @@ def report(seen: Facts) -> dict[str, Any]:
 
 
 def measured(run: Run, pause: Callable[[float], object] = time.sleep) -> Facts:
-    """The facts with the rates of the events, which takes a second to measure."""
+    """Return the facts with the rates of the events, which takes a second to measure."""
     watcher = Watcher(run)
     watcher.look()
     pause(1.0)

@@ -27,7 +27,7 @@ class AskText(ModalScreen[list[str] | None]):
         self._about, self._fields = about, fields
 
     def compose(self) -> ComposeResult:
-        """The fields with their initial texts."""
+        """Yield the fields with their initial texts."""
         with Vertical():
             yield Static(Text(self._about))
             for title, text in self._fields:
@@ -57,5 +57,5 @@ class AskWhether(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """The question."""
+        """Yield the question."""
         yield Static(Text(f"{self._question}\n\ny: yes    n: no"))

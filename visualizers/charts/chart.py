@@ -95,7 +95,7 @@ class Chart:
         raise NotImplementedError
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The axes x, y and z; None for z is a chart in the plane."""
+        """Return the axes x, y and z; None for z is a chart in the plane."""
         return Axis(), Axis(), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
@@ -173,7 +173,7 @@ class Chart:
         self._state = None
 
     def _layer(self, kind: str) -> Chart:
-        """The chart of another kind that takes in and sketches the streams of that kind here."""
+        """Return the chart of another kind that takes in and sketches the streams of that kind here."""
         if kind not in self._layers:
             self._layers[kind] = layer = kind_of(kind)(x=self.x, points=self.points, palette=self.palette)
             layer.series = self.series
@@ -234,7 +234,7 @@ class Chart:
         return self.draw()
 
     def _leader(self) -> Series | None:
-        """The stream whose frames the slider counts."""
+        """Return the stream whose frames the slider counts."""
         framed = [series for series in self.series if len(series.frames)]
         return max(framed, key=lambda series: len(series.frames)) if framed else None
 

@@ -38,7 +38,7 @@ class Choice:
 
 
 def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
-    """The chart for a stream whose first value that is not None is ``value``.
+    """Return the chart for a stream whose first value that is not None is ``value``.
 
     The user's ``chart`` comes first, then the object's own ``__looptap_chart__`` (a kind, a `Choice`, or a method
     that returns one), then a user's own kind that fits, then names that the query declares (``fields``, the keys of a
@@ -73,7 +73,7 @@ def _choice(kind: str, mode: Mode | None = None, schema: Sequence[str] = (), gue
 
 
 def _asked(kind: str, value: Any, fields: Sequence[str], query: str) -> Choice:
-    """The kind that the user wants, for such values."""
+    """Return the kind that the user wants, for such values."""
     if kind == "line" and not is_point(value) and not isinstance(value, Mapping):
         kind = "curve"
     modes = KINDS[kind][1]

@@ -39,7 +39,7 @@ def label_of(run: Any) -> str:
 
 
 def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
-    """The legend of each stream by its ``id()``: of streams of several runs the run and what differs.
+    """Return the legend of each stream by its ``id()``: of streams of several runs the run and what differs.
 
     Streams of one group share a chart. Nothing for streams of one run, whose own names will do.
     """
@@ -60,7 +60,7 @@ def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
 
 
 def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
-    """The name of each run, and of those that have one name also what differs: commit, folder, host, start, id.
+    """Return the name of each run, and of those that have one name also what differs: commit, folder, host, start, id.
 
     What only some of them tell is no difference: a live run does not say in which folder it is.
     """
@@ -76,7 +76,7 @@ def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
 
 
 def _fact(run: Any, fact: str) -> str:
-    """A fact of a stored or a live run, short enough for a legend; empty if it is not known."""
+    """Return a fact of a stored or a live run, short enough for a legend; empty if it is not known."""
     known = getattr(run, "metadata", None)
     value = known.get(fact) if isinstance(known, dict) else getattr(getattr(run, "info", None), fact, None)
     match fact:

@@ -51,7 +51,7 @@ def _brief(value: Any) -> str:
 
 
 def pixels(value: Any) -> tuple[Pixels, bool]:
-    """The pixels of one image, and whether its numbers had to be scaled.
+    """Return the pixels of one image, and whether its numbers had to be scaled.
 
     Numbers are taken as 0..1 if they are floating and within it, as 0..255 if they are within that, else from the
     least to the largest. A matrix is gray; of three axes the last or the first is channels.

@@ -46,7 +46,7 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
 
 
 def band_of(names: Sequence[str]) -> QuantileBand | None:
-    """The band that names such as lo, mid, hi or step, q10, q50, q90 mean; None if they mean none.
+    """Return the band that names such as lo, mid, hi or step, q10, q50, q90 mean; None if they mean none.
 
     >>> band_of(("step", "lo", "mid", "hi"))
     QuantileBand(x=0, middle=2, pairs=((1, 3),))
@@ -74,7 +74,7 @@ def band_of(names: Sequence[str]) -> QuantileBand | None:
 
 
 def _rank(name: str) -> float | None:
-    """The rank in 0..1 that a name such as q10, p_90 or median stands for."""
+    """Return the rank in 0..1 that a name such as q10, p_90 or median stands for."""
     if name.rsplit("_", 1)[-1] == "median":
         return 0.5
     found = _QUANTILE.search(name)
@@ -85,7 +85,7 @@ def _rank(name: str) -> float | None:
 
 
 def x_of(names: Sequence[str]) -> int | None:
-    """The position of the part that is the step of the others, else that of the epoch; None if there is none."""
+    """Return the position of the part that is the step of the others, else that of the epoch; None if there is none."""
     for wanted in (STEPS, EPOCHS):
         for index, name in enumerate(names):
             if name.lower() in wanted:
@@ -94,7 +94,7 @@ def x_of(names: Sequence[str]) -> int | None:
 
 
 def _quantiles(query: str) -> tuple[str, ...]:
-    """The names of what ``quantile(xs, [0.1, 0.5, 0.9])`` yields."""
+    """Return the names of what ``quantile(xs, [0.1, 0.5, 0.9])`` yields."""
     try:
         tree = ast.parse(query.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -180,5 +180,5 @@ def _count(count: int) -> str:
 
 
 def part_of(columns: Columns, part: slice) -> Columns:
-    """Some of the rows of a table of values."""
+    """Return some of the rows of a table of values."""
     return Columns._make(column[part] for column in columns)

@@ -31,7 +31,7 @@ class Summary(list[dict[str, Any]]):
     """
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a DataFrame. Raises ImportError if pandas is not installed."""
+        """Return the rows as a DataFrame. Raises ImportError if pandas is not installed."""
         import pandas
 
         return pandas.DataFrame(list(self))

@@ -21,15 +21,15 @@ class Palette:
         self._places: dict[str, int] = {}
 
     def place(self, name: str) -> int:
-        """How many names came before this one."""
+        """Return how many names came before this one."""
         if name not in self._places and len(self._places) >= _MAX_NAMES:
             self._places.clear()
         return self._places.setdefault(name, len(self._places))
 
     def color(self, name: str) -> str:
-        """The colour of that name, as #rrggbb."""
+        """Return the colour of that name, as #rrggbb."""
         return COLORS[self.place(name) % len(COLORS)]
 
     def dash(self, name: str) -> str:
-        """The dash of that name: solid, dash, dot or dashdot."""
+        """Return the dash of that name: solid, dash, dot or dashdot."""
         return DASHES[self.place(name) // len(COLORS) % len(DASHES)]

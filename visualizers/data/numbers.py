@@ -39,7 +39,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    """The value as a float; raises TypeError if it is no number.
+    """Return the value as a float; raises TypeError if it is no number.
 
     >>> number(3 + 4j), number(10**400)
     (5.0, inf)
@@ -57,7 +57,7 @@ def number(value: Any) -> float:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """An array, a tensor or nested lists as a numpy array of numbers; raises TypeError if there are none in it.
+    """Return an array, a tensor or nested lists as a numpy array of numbers; raises TypeError if there are none in it.
 
     Of a tensor that numpy has no dtype for, such as bfloat16, single precision is made.
     """
@@ -88,7 +88,7 @@ def _of_tensor(tensor: Any) -> Any:
 
 
 def floats(value: Any) -> Floats:
-    """The numbers of an array, a tensor or nested lists, in its shape; raises TypeError if there are none in it.
+    """Return the numbers of an array, a tensor or nested lists, in its shape; raises TypeError if there are none in it.
 
     >>> floats([1, 2.5])
     array([1. , 2.5])
@@ -101,7 +101,7 @@ def floats(value: Any) -> Floats:
 
 
 def scalars(values: Sequence[Any]) -> Floats:
-    """The values as an array (n,); raises TypeError at the first that is no number.
+    """Return the values as an array (n,); raises TypeError at the first that is no number.
 
     >>> scalars([1, None, True])
     array([ 1., nan,  1.])

@@ -15,7 +15,7 @@ _short.maxlong = 60
 
 
 def shown(value: Any, letters: int = 200) -> str:
-    """A value as text of at most ``letters`` letters.
+    """Return a value as text of at most ``letters`` letters.
 
     >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None])
     ('0.123457', 'aaaa…', '[1, None]')

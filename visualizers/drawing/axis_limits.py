@@ -20,7 +20,7 @@ MIN_FILLED_SHARE = 0.5
 
 
 def span(columns: Iterable[Numbers]) -> Limits | None:
-    """The smallest and the largest number of all columns; None if there is no finite one."""
+    """Return the smallest and the largest number of all columns; None if there is no finite one."""
     ends = [(c.min(), c.max()) for column in columns if (c := column[np.isfinite(column)]).size]
     return (float(min(low for low, _ in ends)), float(max(high for _, high in ends))) if ends else None
 

@@ -36,7 +36,7 @@ class Panel:
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:
-    """The panels of a picture, in the order of their first marks; a picture without marks is an empty plane."""
+    """Return the panels of a picture, in the order of their first marks; a picture without marks is an empty plane."""
     found: list[tuple[Kind, list[Mark]]] = []
     for mark in picture.marks:
         kind = _kind(mark)
@@ -76,7 +76,7 @@ def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
 
 
 def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
-    """The left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
+    """Return the left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
     if mark.edges is not None:
         return np.minimum(mark.edges[:-1], mark.edges[1:]), np.maximum(mark.edges[:-1], mark.edges[1:])
     labelled = [other for other in marks if isinstance(other, Bars) and other.edges is None]
@@ -87,7 +87,7 @@ def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
 
 
 def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
-    """The outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
+    """Return the outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
     known = np.isfinite([x, low, high]).all(axis=0)
     ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [
@@ -109,13 +109,13 @@ def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
 
 
 def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:
-    """At most ``most`` of the labels with their places, evenly spread."""
+    """Return at most ``most`` of the labels with their places, evenly spread."""
     step = max(1, math.ceil(len(labels) / max(1, most)))
     return [(i, labels[i]) for i in range(0, len(labels), step)]
 
 
 def scale(values: Numbers) -> tuple[float, float]:
-    """The smallest and the largest finite number, apart from each other; (0, 1) if there is none."""
+    """Return the smallest and the largest finite number, apart from each other; (0, 1) if there is none."""
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     if high - low > 1e-9 * max(abs(low), abs(high)):
@@ -124,7 +124,7 @@ def scale(values: Numbers) -> tuple[float, float]:
 
 
 def written(cell: float) -> str:
-    """A number as it stands in a cell.
+    """Return a number as it stands in a cell.
 
     >>> written(12.0), written(0.12345), written(float("nan"))
     ('12', '0.123', '')
@@ -135,17 +135,17 @@ def written(cell: float) -> str:
 
 
 def frame_words(picture: Picture) -> str:
-    """Which of the kept frames is shown, counted from one."""
+    """Return which of the kept frames is shown, counted from one."""
     return f"frame {picture.frame[0] + 1} of {picture.frame[1]}" if picture.frame else ""
 
 
 def time_words(seconds: float) -> str:
-    """A moment of the wall clock, to the second."""
+    """Return a moment of the wall clock, to the second."""
     return str(np.datetime64(int(seconds), "s")).replace("T", " ")
 
 
 def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
-    """The marks for a legend, each name once; none where one name is all and a title says what is drawn."""
+    """Return the marks for a legend, each name once; none where one name is all and a title says what is drawn."""
     found: dict[str, Line | Band | Points | Bars] = {}
     for mark in marks:
         if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):

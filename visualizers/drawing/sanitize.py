@@ -68,13 +68,13 @@ def clean(text: str, most: int = 120) -> str:
 
 
 def color_of(color: str, index: int) -> str:
-    """A colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
+    """Return a colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
     known = color if re.fullmatch(r"#[0-9a-fA-F]{6}", color) else _NAMED.get(color)
     return known or COLORS[index % len(COLORS)]
 
 
 def flat(values: Any) -> Numbers:
-    """One dimension of float64, infinities as NaN, nothing beyond `MAX_MAGNITUDE`."""
+    """Return one dimension of float64, infinities as NaN, nothing beyond `MAX_MAGNITUDE`."""
     numbers: Numbers = np.array(values, dtype=np.float64).ravel()
     numbers[np.isinf(numbers)] = np.nan
     np.clip(numbers, -MAX_MAGNITUDE, MAX_MAGNITUDE, out=numbers)
@@ -90,7 +90,7 @@ def local(seconds: Numbers) -> Numbers:
 
 
 def sanitize(picture: Picture) -> Picture:
-    """The same picture with numbers, texts and colours that can be drawn; badges tell of what is left out.
+    """Return the same picture with numbers, texts and colours that can be drawn; badges tell of what is left out.
 
     Seconds on a time axis become those of the wall clock (`local`), so a picture is tidied once. What is empty
     becomes a `Text` that says so.
@@ -150,7 +150,7 @@ def _mark(mark: Mark, index: int, x: Axis, y: Axis, right: Axis, space: Axis, no
 
 
 def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices: list[str]) -> Mark:
-    """A mark on axes, its columns equally long."""
+    """Return a mark on axes, its columns equally long."""
     if isinstance(mark, Bars):
         return _bars(mark, x, y, notices)
     if isinstance(mark, Band):

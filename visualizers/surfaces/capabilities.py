@@ -43,7 +43,7 @@ class NoPlace(RuntimeError):
 
 
 def choose(wanted: str = "") -> Place:
-    """The first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
+    """Return the first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
 
     A backend given to matplotlib (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
     moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that

@@ -149,7 +149,7 @@ class ChartWindow:
             yield from self.bar.artists
 
     def _labels(self) -> list[Any]:
-        """The texts in the axes: they are drawn with what stands, for a text takes longer than a line."""
+        """Return the texts in the axes: they are drawn with what stands, for a text takes longer than a line."""
         return [
             (artist, artist.get_text(), artist.get_position())
             for part in self.parts for artist in part.drawing.artists if _is_label(artist)
@@ -253,7 +253,7 @@ class ChartWindow:
     # ------------------------------------------------------------ frames
 
     def _framed(self) -> list[WindowPart]:
-        """The charts that have frames, the one with the most first."""
+        """Return the charts that have frames, the one with the most first."""
         return sorted((part for part in self.parts if part.frames), key=lambda part: -part.frames)
 
     def _move_bar(self) -> None:

@@ -95,7 +95,7 @@ def main(
 
 
 def seconds_of(text: str) -> float:
-    """The seconds in ``8h``, ``30m``, ``2d`` or ``90``. Raises QueryError.
+    """Return the seconds in ``8h``, ``30m``, ``2d`` or ``90``. Raises QueryError.
 
     >>> seconds_of("8h"), seconds_of("1.5d"), seconds_of("90")
     (28800.0, 129600.0, 90.0)
@@ -107,7 +107,7 @@ def seconds_of(text: str) -> float:
 
 
 def _endpoint(tcp: str | None) -> str | None:
-    """Where a share listens for ``--tcp``."""
+    """Return where a share listens for ``--tcp``."""
     if tcp is None:
         return None
     host, colon, port = tcp.rpartition(":")

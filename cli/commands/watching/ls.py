@@ -84,7 +84,7 @@ class RunReport:
     """None for a run that does not answer."""
 
     def plain(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
+        """Return the same as plain data, for JSON."""
         listed = self.listing
         if self.state == UNUSABLE:
             return {"state": UNUSABLE, "path": str(listed.path), "problem": self.problem}
@@ -133,7 +133,7 @@ def _age(listed: RunListing) -> float:
 
 
 def _member(listed: RunListing) -> dict[str, Any]:
-    """One of several ranks."""
+    """Return one of several ranks."""
     return {
         "rank": listed.rank, "id": listed.id, "host": listed.host, "pid": listed.pid, "alive": listed.alive,
         "path": str(listed.path),

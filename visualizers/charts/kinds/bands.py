@@ -24,7 +24,7 @@ class BandChart(LineChart):
     kind: ClassVar[str] = "band"
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """The names of the parts; two or three without names are low, high or low, middle, high."""
+        """Return the names of the parts; two or three without names are low, high or low, middle, high."""
         names, form = super().parts(series, value)
         found = schemas.band_of(names)
         if found is None:
@@ -36,7 +36,7 @@ class BandChart(LineChart):
         return names, form
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The bands, the widest first, and the line in their middle."""
+        """Yield the bands, the widest first, and the line in their middle."""
         if "ring" not in series.data:
             return
         columns, band = series.data["ring"].columns, series.data["band"]

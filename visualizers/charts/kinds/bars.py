@@ -39,7 +39,7 @@ class BarsChart(Chart):
         self._merge(series, series.data.setdefault("bars", {}), found)
 
     def frame(self, series: Series, value: Any) -> dict[str, float]:
-        """The numbers of a dict, or of an array by their indices."""
+        """Return the numbers of a dict, or of an array by their indices."""
         found: dict[str, float] = {}
         if isinstance(value, Mapping):
             pairs = {str(name)[:_MAX_LABEL_CHARACTERS]: part for name, part in value.items()}
@@ -61,7 +61,7 @@ class BarsChart(Chart):
         return frames[-1]
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """A bar for each label."""
+        """Yield a bar for each label."""
         bars = self.shown(series)
         heights = np.array(list(bars.values()), np.float64)
         opacity = 1.0 if len(self.series) == 1 else 0.6
@@ -84,13 +84,13 @@ class PieChart(BarsChart):
     single: ClassVar[bool] = True
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The pie."""
+        """Yield the pie."""
         shares = {name: share for name, share in self.shown(series).items() if np.isfinite(share) and share > 0}
         yield PieMark(np.array(list(shares.values()), np.float64), tuple(shares))
 
 
 def _one(value: Any) -> float:
-    """The number in a value of one element. Raises TypeError."""
+    """Return the number in a value of one element. Raises TypeError."""
     if value is None or isinstance(value, bool | int | float | complex):
         return number(value)
     found = floats(value)

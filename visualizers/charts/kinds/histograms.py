@@ -40,7 +40,7 @@ class HistogramChart(Chart):
         series.data.setdefault("ring", SampleBuffer(1, series.points)).append(scalars(new.values)[None])
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The bars of the frame that is shown, or of all numbers that are kept."""
+        """Yield the bars of the frame that is shown, or of all numbers that are kept."""
         if "ring" in series.data:
             counts, edges = binned(series.data["ring"].columns[0])
         elif series.frames.shown:
@@ -51,13 +51,13 @@ class HistogramChart(Chart):
         yield Bars(counts, edges=edges, name=series.name, color=series.color, opacity=opacity, side=series.side)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The value, and how often it is there."""
+        """Return the value, and how often it is there."""
         mine = [one.name for one in self.series if one.layer is self]
         return Axis(mine[0] if len(mine) == 1 else "value"), Axis("count"), None
 
 
 def binned(value: Any, bins: int = DEFAULT_BINS) -> Binned:
-    """The histogram of a value: (counts, edges) as they came, else of its finite numbers. Raises TypeError.
+    """Return the histogram of a value: (counts, edges) as they came, else of its finite numbers. Raises TypeError.
 
     >>> binned((np.array([3, 1]), np.array([0.0, 1.0, 2.0])))[0]
     array([3., 1.])

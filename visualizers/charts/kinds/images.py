@@ -25,7 +25,7 @@ class ImageChart(Chart):
     many: ClassVar[bool] = False
 
     def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
-        """The pixels of each image with its caption."""
+        """Return the pixels of each image with its caption."""
         found, count, scaled = pictures(value, many=self.many, most=MAX_IMAGES)
         if count > MAX_IMAGES:
             series.remarks["images"] = f"the first {MAX_IMAGES} of {count:,} images are shown"
@@ -34,7 +34,7 @@ class ImageChart(Chart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The images that are shown."""
+        """Yield the images that are shown."""
         several = len(self.series) > 1
         for shown in series.frames.shown[-1:]:
             captions = tuple(f"{series.name} {caption}".strip() if several else caption for _, caption in shown)

@@ -52,7 +52,7 @@ class LineChart(Chart):
         data["ranks"].update(np.unique(new.ranks).tolist())
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """The names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
+        """Return the names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
         schema = series.choice.schema
         if isinstance(value, dict):
             return list(map(str, value))[:_MAX_LINES], "dict"
@@ -65,7 +65,7 @@ class LineChart(Chart):
         raise TypeError(f"expected number, got {describe(value)}")
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
-        """The parts of the values (parts, n). Raises TypeError if one does not fit."""
+        """Return the parts of the values (parts, n). Raises TypeError if one does not fit."""
         data = series.data
         match data["form"]:
             case "number":
@@ -78,7 +78,7 @@ class LineChart(Chart):
     # ------------------------------------------------------------ drawing
 
     def over(self, series: Series, columns: Floats) -> Over:
-        """The axis x of one stream."""
+        """Return the axis x of one stream."""
         data = series.data
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
@@ -88,7 +88,7 @@ class LineChart(Chart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """A line for each part and each rank, and a point where a number is NaN or infinite."""
+        """Yield a line for each part and each rank, and a point where a number is NaN or infinite."""
         if "ring" not in series.data:
             return
         columns, series.data["odd"] = series.data["ring"].columns, 0
@@ -102,7 +102,7 @@ class LineChart(Chart):
         self.remark_length(series)
 
     def _lines(self, series: Series, columns: Floats, rank: int | None = None, ranks: int = 1) -> Iterator[Mark]:
-        """The lines of all ranks, or of one of several."""
+        """Yield the lines of all ranks, or of one of several."""
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
         most = max(50, min(MAX_DRAWN_POINTS, _MAX_POINTS_PER_STREAM // max(1, len(drawn) * ranks)))
@@ -127,7 +127,7 @@ class LineChart(Chart):
                 yield _odd(axis.x, y, bad, name, color, series)
 
     def drawn(self, series: Series, axis: Over) -> list[int]:
-        """The parts that are lines: those that the user names, else all but what counts steps."""
+        """Return the parts that are lines: those that the user names, else all but what counts steps."""
         names = series.data["names"]
         if series.y:
             wanted = [i for i, name in enumerate(names) if name in series.y]
@@ -159,7 +159,7 @@ class LineChart(Chart):
         return name if len(self.series) == 1 else f"{series.name} {name}", color
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The axes, with the names of what is on them where it is one thing."""
+        """Return the axes, with the names of what is on them where it is one thing."""
         mine = [one for one in self.series if one.layer is self and "ring" in one.data]
         if not mine:
             return Axis(), Axis(), None
@@ -195,13 +195,13 @@ class AnnotatedLineChart(LineChart):
     width: ClassVar[int] = 2
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """The names of the numbers of a value; the text is kept beside them."""
+        """Return the names of the numbers of a value; the text is kept beside them."""
         schema, width = series.choice.schema, self.width
         series.data["texts"] = deque(maxlen=series.points)
         return list(schema[:width] if len(schema) == width + 1 else ("x", "y", "z")[:width]), "row"
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
-        """The numbers of the values (parts, n); their texts are kept. Raises TypeError if one does not fit."""
+        """Return the numbers of the values (parts, n); their texts are kept. Raises TypeError if one does not fit."""
         width = self.width
         for value in values:
             if not isinstance(value, tuple | list) or len(value) != width + 1 or not isinstance(value[-1], str | None):
@@ -211,14 +211,14 @@ class AnnotatedLineChart(LineChart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The line, with the newest of its texts."""
+        """Yield the line, with the newest of its texts."""
         if "ring" not in series.data:
             return
         for mark in super().sketch(series):
             yield self.noted(mark, series) if isinstance(mark, LineMark) else mark
 
     def noted(self, mark: LineMark, series: Series) -> LineMark:
-        """The line with all points that have a text; those of the line that were thinned out come back."""
+        """Return the line with all points that have a text; those of the line that were thinned out come back."""
         columns = series.data["ring"].columns
         axis = self.over(series, columns)
         y = columns[MAX_LEADING_COLUMNS + 1]
@@ -232,7 +232,7 @@ class AnnotatedLineChart(LineChart):
 
 
 def noted_places(texts: deque[str]) -> list[int]:
-    """The indices of the newest texts that are not empty, the oldest first."""
+    """Return the indices of the newest texts that are not empty, the oldest first."""
     last = len(texts) - 1
     return [last - back for back in islice((i for i, text in enumerate(reversed(texts)) if text), _MAX_NOTES)][::-1]
 
@@ -281,7 +281,7 @@ def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, se
 
 
 def breaks_of(series: Series, columns: Floats) -> NDArray[np.intp]:
-    """The indices of the points before which values are missing, or with which another run begins."""
+    """Return the indices of the points before which values are missing, or with which another run begins."""
     after = [seam.after for seam in series.stream.seams] + [gap.after for gap in series.stream.gaps]
     return np.searchsorted(columns[NUMBER], after, side="right") if after else np.empty(0, np.intp)
 
@@ -293,7 +293,7 @@ def broken(picked: NDArray[np.intp], breaks: NDArray[np.intp], x: Floats, *parts
 
 
 def _alone(y: Floats) -> NDArray[np.bool_]:
-    """The points of a line that are joined to no other."""
+    """Return the points of a line that are joined to no other."""
     there = np.r_[False, np.isfinite(y), False]
     found: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
     return found
@@ -308,7 +308,7 @@ def moved(
 
 
 def _places(picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Where in the line of the points ``picked`` a gap is to be."""
+    """Return where in the line of the points ``picked`` a gap is to be."""
     at = np.unique(np.searchsorted(picked, breaks)).astype(np.intp, copy=False)
     return at[(at > 0) & (at < len(picked))]
 

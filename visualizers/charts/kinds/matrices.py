@@ -28,7 +28,7 @@ class HeatMapChart(Chart):
     single: ClassVar[bool] = True
 
     def frame(self, series: Series, value: Any) -> Floats:
-        """The matrix as float64, not finer than is drawn; an array of one dimension is a row."""
+        """Return the matrix as float64, not finer than is drawn; an array of one dimension is a row."""
         cells = floats(value)
         if cells.ndim > 2:
             raise TypeError(f"expected a matrix, got {describe(value)}")
@@ -41,11 +41,11 @@ class HeatMapChart(Chart):
         return coarser(coarser(np.where(np.isfinite(cells), cells, np.nan)).T).T
 
     def named(self, series: Series) -> str:
-        """The name of the stream, unless it is written above the chart already."""
+        """Return the name of the stream, unless it is written above the chart already."""
         return "" if series.name == self.title else series.name
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The matrix that is shown."""
+        """Yield the matrix that is shown."""
         for cells in series.frames.shown[-1:]:
             yield Grid(cells, name=self.named(series))
 
@@ -60,7 +60,7 @@ class ConfusionChart(HeatMapChart):
     kind: ClassVar[str] = "confusion"
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The matrix that is shown, with the numbers of the classes."""
+        """Yield the matrix that is shown, with the numbers of the classes."""
         for cells in series.frames.shown[-1:]:
             whole = max(cells.shape) < MAX_SIDE_CELLS
             rows, columns = (tuple(map(str, range(size))) if whole else () for size in cells.shape)
@@ -72,7 +72,7 @@ class ConfusionChart(HeatMapChart):
 
 
 def coarser(cells: Floats) -> Floats:
-    """At most `MAX_SIDE_CELLS` rows: the mean of neighbours.
+    """Return at most `MAX_SIDE_CELLS` rows: the mean of neighbours.
 
     >>> coarser(np.arange(1024.0)[:, None])[:2, 0]
     array([0.5, 2.5])

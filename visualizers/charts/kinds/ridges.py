@@ -41,7 +41,7 @@ class RidgelineChart(Chart):
         return {str(name): binned(part, _RIDGE_BINS) for name, part in list(value.items())[:_MAX_LAYERS]}
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """A ridge for each layer with fainter ones of earlier frames, or a heat map of many."""
+        """Yield a ridge for each layer with fainter ones of earlier frames, or a heat map of many."""
         shown = series.frames.shown[-_TRAIL_FRAMES:]
         if not shown:
             return
@@ -68,12 +68,12 @@ class RidgelineChart(Chart):
                 )  # fmt: skip
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The value; layers are named beside their ridges."""
+        """Return the value; layers are named beside their ridges."""
         return Axis("value"), Axis("layer"), None
 
 
 def _grid(layers: Layers, name: str) -> Grid:
-    """A heat map: a row for each layer, a column for each bin of one range for all."""
+    """Return a heat map: a row for each layer, a column for each bin of one range for all."""
     low = min(float(edges[0]) for _, edges in layers.values())
     high = max(float(edges[-1]) for _, edges in layers.values())
     edges = np.linspace(low, high, _RIDGE_BINS + 1)
@@ -83,7 +83,7 @@ def _grid(layers: Layers, name: str) -> Grid:
 
 
 def _rebinned(one: Binned, edges: Floats) -> Floats:
-    """The shares of the counts in other bins, as if the numbers lay evenly in theirs."""
+    """Return the shares of the counts in other bins, as if the numbers lay evenly in theirs."""
     counts, own = one
     cumulative = np.concatenate([[0.0], np.cumsum(counts)])
     found: Floats = np.diff(np.interp(edges, own, cumulative)) / (cumulative[-1] or 1.0)

@@ -28,7 +28,7 @@ class ScatterChart(LineChart):
     width: ClassVar[int] = 2
 
     def frame(self, series: Series, value: Any) -> Floats:
-        """The points as (n, 2) or (n, 3)."""
+        """Return the points as (n, 2) or (n, 3)."""
         found = floats(value)
         if found.ndim != 2 or found.shape[1] not in (self.width, 3):
             wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"
@@ -36,7 +36,7 @@ class ScatterChart(LineChart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The points of now, and fainter those of the frames before."""
+        """Yield the points of now, and fainter those of the frames before."""
         if "ring" in series.data:
             yield self._dots(series, self._parts(series), series.name, 0.8)
             return
@@ -45,7 +45,7 @@ class ScatterChart(LineChart):
             yield self._dots(series, points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
 
     def _parts(self, series: Series) -> Floats:
-        """The columns to draw, of values that came one by one: x, y and what colours them or is their height."""
+        """Return the columns to draw, of values that came one by one: x, y and what colours them or is their height."""
         columns, names = series.data["ring"].columns, series.data["names"]
         parts = columns[MAX_LEADING_COLUMNS:]
         if self.width == 3:
@@ -57,7 +57,7 @@ class ScatterChart(LineChart):
         return np.vstack([axis.x, parts[chosen[0]], *(parts[i] for i in third)])
 
     def _dots(self, series: Series, parts: Floats, name: str, opacity: float) -> Points:
-        """A mark of columns (2 or 3, n)."""
+        """Return a mark of columns (2 or 3, n)."""
         parts = parts[:, np.isfinite(parts[:2]).all(axis=0)]
         if parts.shape[1] > MAX_DRAWN_POINTS:
             series.remarks["drawn"] = f"{MAX_DRAWN_POINTS:,} of {parts.shape[1]:,} points are drawn"
@@ -67,7 +67,7 @@ class ScatterChart(LineChart):
         return Points(parts[0], parts[1], z, name, series.color, values, opacity, series.side)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The names of the parts, where there are any."""
+        """Return the names of the parts, where there are any."""
         mine = [one for one in self.series if one.layer is self]
         if mine and "ring" in mine[0].data and self.width == 2:
             return super().axes()
@@ -83,7 +83,7 @@ class ScatterChart3D(ScatterChart):
     width: ClassVar[int] = 3
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """The names of the three parts. Raises TypeError for another number of them."""
+        """Return the names of the three parts. Raises TypeError for another number of them."""
         names, form = super().parts(series, value)
         if len(names) < 3:
             raise TypeError(f"expected (number, number, number), got {describe(value)}")

@@ -32,14 +32,14 @@ class LineChart3D(LineChart):
     family: ClassVar[str] = "xyz"
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """The names of the three parts. Raises TypeError for another number of them."""
+        """Return the names of the three parts. Raises TypeError for another number of them."""
         names, form = super().parts(series, value)
         if len(names) != 3:
             raise TypeError(f"expected (number, number, number), got {describe(value)}")
         return names, form
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The line."""
+        """Yield the line."""
         if "ring" not in series.data:
             return
         columns = series.data["ring"].columns
@@ -54,7 +54,7 @@ class LineChart3D(LineChart):
         self.remark_length(series)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """The axes, named after the parts of the first stream."""
+        """Return the axes, named after the parts of the first stream."""
         known = [one.data["names"] for one in self.series if one.layer is self and "names" in one.data]
         x, y, z = map(Axis, known[0][:3] if known else "xyz")
         return x, y, z

@@ -40,7 +40,7 @@ class TextChart(Chart):
             lines.extend(shown(value, 2_000).splitlines()[:50] or [""])
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The lines."""
+        """Yield the lines."""
         lines = series.data.get("lines", ())
         several = len([one for one in self.series if one.layer is self]) > 1
         yield Text(tuple(f"{series.name}: {line}" if several else line for line in lines))
@@ -54,7 +54,7 @@ class TableChart(Chart):
     mode: ClassVar[Mode] = FRAME
 
     def frame(self, series: Series, value: Any) -> TableMark:
-        """The table."""
+        """Return the table."""
         titles, rows = _laid_out(value, series.choice.schema)
         if len(rows) > MAX_ROWS or len(titles) > MAX_COLUMNS:
             series.remarks["rows"] = (
@@ -68,7 +68,7 @@ class TableChart(Chart):
         rows.extend(zip(new.events[-MAX_ROWS:].tolist(), new.values[-MAX_ROWS:], strict=True))
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """The table."""
+        """Yield the table."""
         if "rows" in series.data:
             values = [list(value) if isinstance(value, tuple) else [value] for _, value in series.data["rows"]]
             width = min(MAX_COLUMNS, max(map(len, values), default=0))
@@ -136,7 +136,7 @@ class SummaryChart(LineChart):
             moments[index].add(part)
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """A row for each part."""
+        """Yield a row for each part."""
         rows = []
         for name, moments in zip(series.data.get("names", ()), series.data.get("moments", ()), strict=False):
             label = series.name if len(series.data["names"]) == 1 else f"{series.name} {name}"
@@ -161,7 +161,7 @@ def _numbered(width: int, name: str) -> tuple[str, ...]:
 
 
 def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The titles and the rows of a value; of rows one more than is shown, so that it is seen."""
+    """Return the titles and the rows of a value; of rows one more than is shown, so that it is seen."""
     if isinstance(value, Mapping):
         items = list(value.items())
         pairs = [[shown(name), shown(part)] for name, part in items[:MAX_ROWS]]

@@ -45,7 +45,7 @@ def _means(numbers: Sequence[float], count: int) -> list[float]:
 
 
 def bar(number: float, largest: float, width: int = 20) -> str:
-    """A bar of up to ``width`` characters for a number from 0 to ``largest``, to an eighth of a character.
+    """Return a bar of up to ``width`` characters for a number from 0 to ``largest``, to an eighth of a character.
 
     >>> bar(1, 2, 4)
     '██'
@@ -59,7 +59,7 @@ def bar(number: float, largest: float, width: int = 20) -> str:
 
 
 def shaded(pixels: Any, each: int = 2) -> list[str]:
-    """The lines of a matrix with ``each`` characters a pixel; pixels go from 0, left blank, to 1; × is NaN.
+    """Return the lines of a matrix with ``each`` characters a pixel; pixels go from 0, left blank, to 1; × is NaN.
 
     >>> shaded([[0, 1], [1, 0.5]])
     ['  ██', '██▒▒']
@@ -68,7 +68,7 @@ def shaded(pixels: Any, each: int = 2) -> list[str]:
 
 
 def half_blocks(image: Any, width: int, height: int) -> list[str]:
-    """An image of uint8 (rows, columns, 3 or 4) in true colours, two pixels a character, padded to ``width``."""
+    """Return an image of uint8 (rows, columns, 3 or 4) in true colours, two pixels a character, padded to ``width``."""
     rows, columns = image.shape[:2]
     share = min(1.0, width / columns, 2 * height / rows)
     down = [int(i / share) for i in range(max(1, int(rows * share)))]

@@ -192,7 +192,7 @@ def _on_the_right(mark: Mark) -> bool:
 
 
 def _extent(mark: Mark, panel: Panel, y: Axis) -> tuple[list[Any], list[Any]]:
-    """The columns of a mark that its axes have to show."""
+    """Return the columns of a mark that its axes have to show."""
     match mark:
         case Line() if mark.filled is not None and not (y.log and mark.filled <= 0):
             return [mark.x], [mark.y, np.array([mark.filled])]
@@ -217,7 +217,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
 
 
 def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
-    """A legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
+    """Return a legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
     marks = named(panel.marks, picture)
     if not marks:
         return None

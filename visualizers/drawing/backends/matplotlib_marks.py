@@ -24,14 +24,14 @@ _SECONDS_PER_DAY = 86400.0
 
 
 def shown(text: str, family: str = "", weight: str = "normal") -> str:
-    """The text with ▯ for what the font cannot show, about which matplotlib would warn at every drawing."""
+    """Return the text with ▯ for what the font cannot show, about which matplotlib would warn at every drawing."""
     families = (family,) if family else tuple(rcParams["font.family"])
     known = _glyphs(families, weight, tuple(rcParams["font.sans-serif"]))
     return text if known.issuperset(text) else "".join(c if c in known else "▯" for c in text)
 
 
 def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
-    """A text that is no formula, on axes or on a figure."""
+    """Return a text that is no formula, on axes or on a figure."""
     return holder.text(x, y, shown(text), **{"fontsize": SMALL_FONT_POINTS, **PLAIN, **how})
 
 
@@ -188,7 +188,7 @@ class BarsArtist:
 
 
 def bar_floor(heights: Numbers, y: Axis) -> float:
-    """Where bars begin: at zero, which a logarithmic axis does not have."""
+    """Return where bars begin: at zero, which a logarithmic axis does not have."""
     known = heights[np.isfinite(heights)]
     return (float(known.min()) / 2 if known.size else 1.0) if y.log else 0.0
 

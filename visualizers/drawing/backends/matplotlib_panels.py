@@ -207,13 +207,13 @@ class LettersView(FramelessView):
         return "data"
 
     def _share(self) -> Any:
-        """How much of the whole figure the part has that these axes are on."""
+        """Return how much of the whole figure the part has that these axes are on."""
         part, whole = self.axes.figure.bbox, self.axes.get_figure(root=True).bbox
         return np.array([part.width / whole.width, part.height / whole.height])
 
 
 def table_lines(table: Table, width: int) -> list[str]:
-    """The lines of a table of at most ``width`` letters; columns of numbers are set to the right."""
+    """Return the lines of a table of at most ``width`` letters; columns of numbers are set to the right."""
     if not table.titles:
         return []
     columns = list(zip(table.titles, *table.rows, strict=True))

@@ -69,7 +69,7 @@ class Spot:
         return "" if self.number == 1 else str(self.number)
 
     def inside(self, left: float, bottom: float, right: float, top: float) -> tuple[list[float], list[float]]:
-        """The two domains that leave margins free, in pixels of a figure 900 wide."""
+        """Return the two domains that leave margins free, in pixels of a figure 900 wide."""
         across, up = (self.x[1] - self.x[0]), (self.y[1] - self.y[0])
         left, right, bottom, top = left / 900, right / 900, bottom / self.height, top / self.height
         shrink, squeeze = min(1.0, 0.7 * across / (left + right or 1)), min(1.0, 0.7 * up / (bottom + top or 1))
@@ -143,7 +143,7 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
 
 
 def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]) -> None:
-    """A dashed line for each command; where lines are too close for their words, the newest keeps its words."""
+    """Return a dashed line for each command; where lines are too close for their words, the newest keeps its words."""
 
     def scaled(at: float) -> float:
         return math.log10(at) if picture.x.log and at > 0 else at
@@ -165,7 +165,7 @@ def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str,
 
 
 def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]) -> list[dict[str, Any]]:
-    """The traces of a mark in the plane; always the same number for the same structure."""
+    """Return the traces of a mark in the plane; always the same number for the same structure."""
     match mark:
         case Line():
             style = {"color": mark.color, "dash": mark.dash, "width": 1.6}
@@ -302,7 +302,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
 
 
 def png(image: Numbers) -> str:
-    """An image of uint8 as a data URI."""
+    """Return an image of uint8 as a data URI."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -344,7 +344,7 @@ def _text(mark: Text, spot: Spot) -> dict[str, Any]:
 
 
 def _axis(axis: Axis, deep: bool = False) -> dict[str, Any]:
-    """An axis; with an open end it follows the data there."""
+    """Return an axis; with an open end it follows the data there."""
     found: dict[str, Any] = {"title": {"text": escaped(axis.title)}}
     if axis.title and not deep:
         found["title"]["standoff"] = 6

@@ -57,7 +57,7 @@ def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) 
 
 
 def new_figure(width: float = 6.4, height: float = 4.2, dpi: float = 100) -> Figure:
-    """A figure of its own, in inches, with a canvas that renders to memory; pyplot does not know it."""
+    """Return a figure of its own, in inches, with a canvas that renders to memory; pyplot does not know it."""
     figure = Figure(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(figure)
     return figure
@@ -125,7 +125,7 @@ class Drawing:
         )
 
     def _placing(self, index: int, count: int) -> Place:
-        """Where the index-th panel stands: from its margins in inches to parts of the figure."""
+        """Return where the index-th panel stands: from its margins in inches to parts of the figure."""
         width, height = self._inches()
         rows, columns = arrange(count, None, 1.5 * 1.5 * height / width)
         row, column = divmod(index, columns)

@@ -149,7 +149,7 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
 
 
 def _legend(names: Sequence[str], width: int) -> list[str]:
-    """One line of names, as many as fit; they may have colours."""
+    """Return one line of names, as many as fit; they may have colours."""
     line, used = [], 0
     for name in names:
         used += cell_len(RichText.from_ansi(name).plain) + 3
@@ -375,5 +375,5 @@ def _single(text: str, width: int) -> str:
 
 
 def _filled(line: str, width: int) -> str:
-    """A line with as many spaces as it lacks, its colours not counted."""
+    """Return a line with as many spaces as it lacks, its colours not counted."""
     return line + " " * max(0, width - cell_len(RichText.from_ansi(line).plain))

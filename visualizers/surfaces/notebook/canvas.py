@@ -33,7 +33,7 @@ class Library(anywidget.AnyWidget):
 
 @cache
 def library() -> Library:
-    """The one of this process."""
+    """Return the one of this process."""
     style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
     parts = [(STATIC / name).read_text() for name in _CODE]
     return Library(code="\n".join([f"const STYLE = {_text(style)};", *parts]))

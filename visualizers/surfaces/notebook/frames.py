@@ -116,7 +116,7 @@ class SentFrame:
     def update(
         self, frame: CanvasFrame, *, full: bool, coarse: bool = False
     ) -> tuple[dict[str, Any], list[memoryview]]:
-        """The message and the buffers that bring all pages up to ``frame``; ``full`` says everything.
+        """Return the message and the buffers that bring all pages up to ``frame``; ``full`` says everything.
 
         ``coarse`` reduces what it says, for pages that may not be there: the next frame to them says it in full.
         """

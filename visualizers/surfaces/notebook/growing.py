@@ -15,7 +15,7 @@ from looptap.visualizers.surfaces.notebook.frames import Column, Growing
 
 
 def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
-    """The points behind those lines of the picture, by their places, that slide by. The chart's lock is held."""
+    """Return the points behind those lines of the picture, by their places, that slide by. The chart's lock is held."""
     places = {(m.name, m.color, m.side): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
     found: dict[int, Growing] = {}
     if picture.x.time:  # the page shows local time, which is made of what is drawn

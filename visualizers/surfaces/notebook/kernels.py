@@ -15,7 +15,7 @@ WAITS = "Takes effect when the running cell ends: this kernel, or this notebook,
 
 
 def shell() -> Any:
-    """The interactive shell of a notebook's kernel, None outside of one."""
+    """Return the interactive shell of a notebook's kernel, None outside of one."""
     import sys
 
     ipython = sys.modules.get("IPython")

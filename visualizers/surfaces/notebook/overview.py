@@ -175,7 +175,7 @@ def _estimate(report: Mapping[str, Any]) -> str:
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table, all texts escaped; nothing if there are no rows."""
+    """Return an HTML table, all texts escaped; nothing if there are no rows."""
     if not rows:
         return ""
     body = [
@@ -188,7 +188,7 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def overview(run: Run) -> Overview:
-    """A dashboard of a run: rates, what looptap costs, ranks, standing streams with charts, the last commands.
+    """Return a dashboard of a run: rates, what looptap costs, ranks, standing streams with charts, the last commands.
 
     A widget that ends a cell to be shown. In a notebook that Voilà serves it is a page of its own.
     """

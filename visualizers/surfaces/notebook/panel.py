@@ -181,7 +181,7 @@ _NOTHING = object()
 
 
 def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Callable[[], Any]]]:
-    """The commands that a run offers: name, meaning, and what asks for it."""
+    """Return the commands that a run offers: name, meaning, and what asks for it."""
     found: list[tuple[str, str, Callable[[], Any]]] = []
     if report is None:
         return found
@@ -200,7 +200,7 @@ def _width(which: str) -> Any:
 
 
 def _widget(info: ControlInfo) -> Any:
-    """The widget that fits a control: what it admits is what can be chosen."""
+    """Return the widget that fits a control: what it admits is what can be chosen."""
     value, low, high = info.value, info.minimum, info.maximum
     how: dict[str, Any] = {"layout": _width("input")}
     if info.choices:
@@ -226,7 +226,7 @@ def _widget(info: ControlInfo) -> Any:
 
 
 def _round_below(step: float) -> float:
-    """The largest of 1, 2 and 5 times a power of ten that is no more: what a person would count in.
+    """Return the largest of 1, 2 and 5 times a power of ten that is no more: what a person would count in.
 
     >>> _round_below(0.63), _round_below(0.02)
     (0.5, 0.02)
@@ -236,7 +236,7 @@ def _round_below(step: float) -> float:
 
 
 def panel(run: Run) -> ControlPanel:
-    """The controls of a run, to be turned in a notebook: a widget that ends a cell to be shown.
+    """Return the controls of a run, to be turned in a notebook: a widget that ends a cell to be shown.
 
     Sliders, switches and choices keep to the bounds that the job has declared; buttons ask for its triggers, a
     checkpoint, a pause, a stop. What came of each is said beside it, and what others change is followed within about a

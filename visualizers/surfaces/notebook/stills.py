@@ -25,7 +25,7 @@ stills = Driver("looptap-stills")
 
 
 def png(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
-    """The pictures in ``rows`` rows as a PNG that says ``name`` near its start."""
+    """Return the pictures in ``rows`` rows as a PNG that says ``name`` near its start."""
     from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
 
     columns = -(-len(pictures) // max(1, rows))
