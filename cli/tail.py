@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -10,6 +9,7 @@ from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.streams.live import LiveStream
 from looptap.streams.stream.stream import Record
+from looptap.streams.waiting import poll_until
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two looks."""
@@ -93,15 +93,12 @@ class Display(Protocol):
 
 def show_news(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:
     """Show what comes until all streams are over; False if ``timeout`` seconds passed before."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        late = deadline is not None and time.monotonic() >= deadline
+
+    def over() -> bool:
         for tail in tails:
             if not tail.over:
                 display.show(tail, list(tail.look()))
         display.turn()
-        if all(tail.over for tail in tails):
-            return True
-        if late:
-            return False
-        time.sleep(POLL_INTERVAL_SECONDS)
+        return all(tail.over for tail in tails)
+
+    return poll_until(over, POLL_INTERVAL_SECONDS, timeout)

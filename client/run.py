@@ -1,8 +1,8 @@
 """`Run`: a running job as its client sees it.
 
 A run owns its parts and shows them to users: the `Session` with the agent, the `Ranks` of the job, and what changes
-the job (`ControlClient`) or shows it to others (`SharingClient`). The parts never hold the run, so that a run that
-nobody uses is closed at once.
+the job (`ControlClient`) or shows it to others (`SharingClient`). No part holds the run: one that is dropped, together
+with its streams, is disconnected.
 """
 
 from __future__ import annotations

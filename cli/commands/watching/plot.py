@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from looptap.cli.options import (
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.cli.sources import source, streams_of
 from looptap.streams.stream.stream import Stream
+from looptap.streams.waiting import poll_until
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.plot import Plot
 
@@ -116,9 +116,7 @@ def main(
 
 def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float) -> int:
     """Write a chart of the values of ``after`` seconds to a file."""
-    deadline = time.monotonic() + after
-    while charts.live and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL_SECONDS)
+    poll_until(lambda: not charts.live, POLL_INTERVAL_SECONDS, after)
     charts.pull()
     if not any(stream.arrived for stream in streams):
         return complain(f"No value of {streams[0].name!r} came within {after:g} s, and nothing was saved.")
