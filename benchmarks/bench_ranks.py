@@ -2,7 +2,7 @@
 
 The 64 agents are in four processes that do nothing else; each rank raises 20 events a second, and ten of them are
 reduced to their mean and a quantile: two values a second for all ranks. The client is a process of its own, for ten
-seconds with either way in turn; its CPU time leaves out that of the relay, which is told beside it. The delay is from
+seconds with either way in turn; its CPU time leaves out that of the relay, which is given beside it. The delay is from
 the moment at which the last of the 64 ranks closed its window until the merged value is there.
 """
 

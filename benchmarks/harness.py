@@ -1,7 +1,7 @@
 """Measuring one thing against another on a machine that does other things meanwhile.
 
 A block is a function that does the work many times and returns the seconds of one operation. Competing blocks
-run interleaved, in an order shuffled anew in each round, so that a slow moment of the machine hits them all;
+run interleaved, in an order shuffled in each round, so that a slow moment of the machine hits them all;
 the figure is the ratio of their medians, with a 95 % interval from resampling whole rounds.
 """
 
@@ -112,7 +112,7 @@ def program(command: Sequence[str]) -> Block:
 
 @contextlib.contextmanager
 def helper(script: str, *arguments: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
-    """A script of this folder in a process of its own; it is told to end by closing its input."""
+    """A script of this folder in a process of its own; closing its input ends it."""
     command = [python, str(HERE / script), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,7 +1,7 @@
 """Frames a second of a live window: a job in one process, `looptap plot` in another, and what one writes by hand.
 
 The job raises 10,000 events a second, and 100,000 points and more are on the screen (Xvfb, no GPU). Beside the command
-stands the same line drawn by matplotlib's FuncAnimation, which sets all points anew; both take their turns as often.
+is the same line drawn by matplotlib's FuncAnimation, which sets all points at each frame; both take turns.
 """
 
 from __future__ import annotations

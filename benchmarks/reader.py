@@ -1,4 +1,4 @@
-"""A client of looptap in a process of its own, told over its standard input what to attach; and how to tell it."""
+"""A client of looptap in a process of its own: it reads what to attach from its standard input."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reader:
 
 @contextlib.contextmanager
 def run(listen: str | None = None, **options: Any) -> Iterator[looptap.Agent]:
-    """An agent that nobody else's client sees."""
+    """An agent in a directory of its own."""
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("LOOPTAP_DIR")
         os.environ["LOOPTAP_DIR"] = folder

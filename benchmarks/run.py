@@ -22,9 +22,9 @@ DOCS = HERE.parent / "docs"
 
 INTRODUCTION = """# Benchmarks
 
-`make bench` measures all of this again, on your machine, and writes this page. What competes runs interleaved
-in shuffled blocks; a figure is a median, a ratio the ratio of two medians, and in parentheses stands its 95 %
-interval from resampling rounds. Every connection of looptap is encrypted; reader and loop are separate
+`make bench` measures all of this on your machine, and writes this page. Competing variants run interleaved in
+shuffled blocks; a figure is a median, a ratio the ratio of two medians, with its 95 % interval from resampled
+rounds in parentheses. Every connection of looptap is encrypted; reader and loop are separate
 processes on one machine.
 """
 

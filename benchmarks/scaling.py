@@ -75,7 +75,7 @@ def longest_hold(
     ``after``. What it oversleeps counts so far as the other thread was on a CPU meanwhile: the rest is the machine's.
     """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(10.0)  # seconds: nobody is made to give the lock away
+    sys.setswitchinterval(10.0)  # seconds: no thread is made to release the lock
     try:
         return statistics.median(_longest(thread, work, period, after) for _ in range(ROUNDS))
     finally:

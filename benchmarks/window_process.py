@@ -35,7 +35,7 @@ def job() -> None:
 
 
 class Count:
-    """Frames of one window: when each was drawn and how old its newest point was; told as a line of JSON at the end."""
+    """Frames of one window: when each was drawn and how old its newest point was; printed as JSON at the end."""
 
     def __init__(self, seconds: float, close: Callable[[], Any]) -> None:
         self.seconds, self.close = seconds, close
@@ -102,7 +102,7 @@ def plot(toolkit: str, seconds: float) -> None:
 
 
 def naive(toolkit: str, seconds: float) -> None:
-    """The same window as one writes it by hand: all points set anew by matplotlib's animation, at the same interval."""
+    """The same window written by hand: all points set at each frame by matplotlib's animation, at the same interval."""
     import matplotlib
 
     matplotlib.use({"tk": "TkAgg", "qt": "QtAgg"}[toolkit])

@@ -91,7 +91,7 @@ def cnn() -> nn.Module:
 
 
 def accuracy(model: nn.Module) -> float:
-    """The share of the distorted test digits that are told right."""
+    """The share of the distorted test digits that are classified correctly."""
     images, targets = unseen()
     model.eval()
     with torch.no_grad():

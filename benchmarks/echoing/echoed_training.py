@@ -59,12 +59,12 @@ class Outcome(NamedTuple):
     up: float
     down: float
     factor: float
-    expected: dict[float, float] = {}  # noqa: RUF012 - nobody changes it
+    expected: dict[float, float] = {}  # noqa: RUF012 - never changed
     """For other factors, how many times as many steps a second the loader expects."""
 
 
 def batches(data: Dataset[Any], size: int, seed: int, workers: int = 0) -> DataLoader[Any]:
-    """The data in random order, anew for each epoch, as one long stream: no worker waits for the end of an epoch."""
+    """The data, shuffled for each epoch, as one long stream: no worker waits for the end of an epoch."""
     order = RandomSampler(data, num_samples=10_000_000, generator=torch.Generator().manual_seed(seed))  # type: ignore
     return DataLoader(data, size, sampler=order, num_workers=workers)
 

@@ -12,7 +12,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 
 class Server:
-    """What is told to the server, which runs in a process of its own."""
+    """Settings of the server, which runs in a process of its own."""
 
     def __init__(self, port: int, latency: Synchronized[float]) -> None:
         self.port, self._latency = port, latency

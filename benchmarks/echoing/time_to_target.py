@@ -105,7 +105,7 @@ def pace(outcome: Outcome) -> float:
 
 
 def expected(found: Timed, factor: float, during: float = 1.0) -> float:
-    """Steps a second over those with factor 1, as `Echo.speed_up` foretold at the end of the runs with another one."""
+    """Steps a second over those with factor 1, as `Echo.speed_up` predicted at the end of the runs with another one."""
     return median(one.expected[factor] for one in found[named(during)])
 
 

@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 def simulated(seeds: Sequence[int]) -> Iterator[Case]:
-    """Made-up runs: each seed with each kind of curve, the loads in turn."""
+    """Synthetic runs: each seed with each kind of curve, the loads in turn."""
     for seed in seeds:
         for index, kind in enumerate(KINDS):
             load = LOADS[(seed + index) % len(LOADS)]
@@ -42,7 +42,7 @@ def simulated(seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def recorded(seeds: Sequence[int]) -> Iterator[Case]:
-    """Recorded curves, with the pace of made-up runs; the others of the combination with smaller seeds are history."""
+    """Recorded curves, with the pace of synthetic runs; those of the combination with smaller seeds are history."""
     curves = json.loads(CURVES.read_text())
     for index, curve in enumerate(curves):
         if curve["seed"] not in seeds:

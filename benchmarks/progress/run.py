@@ -1,4 +1,4 @@
-"""How good are the estimates? `make bench-progress`: made-up runs, recorded curves, real jobs; under twenty minutes.
+"""How good are the estimates? `make bench-progress`: synthetic runs, recorded curves, real jobs; under twenty minutes.
 
 Writes docs/progress-benchmarks.md and .json, and the figures beside them. The method was tuned on development seeds;
 what is reported are others.
@@ -40,7 +40,7 @@ def main() -> None:
     """Measure all, write the page."""
     begun = time.monotonic()
     parts = {
-        "Made-up runs": _measured(list(simulated(SEEDS)), "made-up runs"),
+        "Synthetic runs": _measured(list(simulated(SEEDS)), "synthetic runs"),
         "Recorded curves": _measured(list(recorded(HELD_OUT)), "recorded curves"),
     }
     lines = [_HEAD]
@@ -148,7 +148,7 @@ def _exact() -> list[str]:
 
         errors.append(judge(stretches(run, run.last), made).error)
     return [
-        f"\n## Without early stopping\n\n{len(errors)} made-up runs under steady load: average prediction error "
+        f"\n## Without early stopping\n\n{len(errors)} synthetic runs under steady load: average prediction error "
         f"{mean(errors):.3f}, at most {max(errors):.3f}."
     ]
 
@@ -166,16 +166,16 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_HEAD = """# When will it be done: how good the estimates are
+_HEAD = """# Progress: how good the estimates are
 
 Made by `make bench-progress`. The average prediction error is the area between the predicted and the true remaining
 time over the whole run, divided by the area below the true one (Dong & Luo 2024, V.B): 0 is perfect, a constant
 forecast of nothing has 1. *linear* is what tqdm does, with the largest number of epochs; *former* and *paper* are the
-published methods as reconstructed; *ours, history* knows the curves of earlier runs of the same job; *stop known* is
-told where the run stops, and errs in the speed alone. *ours / paper* is the quotient of the errors, in parentheses
-where 90 % of the quotients lie for as many runs drawn out of these with replacement. The rule of stopping is that of
-the paper, with patience 9 and min_delta 0.0082. All that was chosen, how wide the band is included, was chosen on
-development seeds, none of which is among these runs; these were looked at once."""
+published methods as reconstructed; *ours, history* knows the curves of earlier runs of the same job; *stop known*
+knows where the run stops, and errs in the speed alone. *ours / paper* is the quotient of the errors, with its 90 %
+interval over as many runs drawn from these with replacement in parentheses. The rule of stopping is that of the
+paper, with patience 9 and min_delta 0.0082. All choices, the width of the band included, were made on development
+seeds, none of which is among these runs; these were evaluated once."""
 
 
 if __name__ == "__main__":
