@@ -218,7 +218,7 @@ class AttachedQuery(QueryStatus):
                 post = self.evaluate
 
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
-        """`post` of a reduction that goes on as it did. Raises what it raises."""
+        """Do as `evaluate` for a reduction in mid-batch: see the package's page. Raises what it raises."""
         self.seen = number
         self.events += 1
         outbox = self.outbox
@@ -234,7 +234,7 @@ class AttachedQuery(QueryStatus):
             raise
 
     def _evaluate_numbers_in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[EventOccurrence]) -> bool:
-        """Put the values of a plain function of the event, if all of them are numbers or rows of numbers."""
+        """Put a batch of values at once, if all are numbers or rows of numbers: see the package's page."""
         happened = [one for one in batch if one[0] is not None]
         values: list[Any] = []
         try:

@@ -70,7 +70,7 @@ def event_of(observables: dict[str, Any], source: EventOrigin, number: int, now:
     """The event of these observables."""
     if lazies and Lazy in map(type, observables.values()):
         return LazyEvent(observables, source, number, now, dt)
-    event = _new(Event)  # Event(…) spelled out: half the time of a call
+    event = _new(Event)  # Event(…) spelled out, at half the time of a call: see the package's page
     event.__dict__ = observables
     event._source, event._number, event._time, event._dt = source, number, now, dt
     return event

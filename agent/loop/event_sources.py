@@ -81,7 +81,7 @@ class EventSource:
     ) -> None:
         self.clock = clock
         self.source, self._lock, self.inner_groups = source, lock, closes
-        self._backlogs = backlogs  # where somebody waits for the values, and where nobody does
+        self._backlogs = backlogs  # of queries whose values a client waits for, and of those without a reader
         self._post = post
         self.backlog = backlogs[0]
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
@@ -102,7 +102,7 @@ class EventSource:
         self.refresh()
 
     def refresh(self) -> None:
-        """Decide anew whether an event has anything to do beyond being counted."""
+        """Decide whether an event of this type has to do more than count; after each change of what waits for it."""
         self.capturing = captures()
         self.has_work = bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
 
@@ -111,7 +111,7 @@ class EventSource:
         `DeferredActions`.
         """
         if self.capturing is not None and self.capturing():
-            self.number += 1  # counted as if nobody listened
+            self.number += 1  # inside a CUDA graph capture it only counts
             return
         with self._lock:
             self.number = number = self.number + 1
@@ -126,7 +126,7 @@ class EventSource:
                 plan = self._plan
                 if plan.queries is not self.queries or plan.stale:
                     plan = self._decide(observables)
-                if plan.deferred:  # copied_numbers and Backlog.put spelled out: each call costs a microsecond here
+                if plan.deferred:  # spelled out: each call costs a microsecond in cold caches, see the package's page
                     numbers = {}
                     try:
                         for name in plan.names:
@@ -141,7 +141,7 @@ class EventSource:
                         numbers = copied_numbers(observables, plan.names) or {}
                     if plan.deferred:
                         backlog = self.backlog
-                        self._posted = number
+                        self._posted = number  # first: after Ctrl-C in between the event is lost, not evaluated twice
                         backlog.events.append((plan, number, now, dt, self.group_start, numbers))
                         if not backlog.queues.wakeup_pending or len(backlog.events) >= backlog.max_pending:
                             backlog.notify()
@@ -157,17 +157,12 @@ class EventSource:
                         return
                 event = event_of(observables, self.source, number, now, dt)
                 try:
-                    if self.commands or self.latest_slots:
-                        thens = self._prepare(event)
-                        self._query_seconds = evaluate(
-                            plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
-                        )
-                        if thens:
-                            raise DeferredActions(thens)
-                    else:
-                        self._query_seconds = evaluate(
-                            plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
-                        )
+                    thens = self._prepare(event) if self.commands or self.latest_slots else None
+                    self._query_seconds = evaluate(
+                        plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
+                    )
+                    if thens:
+                        raise DeferredActions(thens)
                 finally:
                     observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
                     if type(event) is LazyEvent:
@@ -276,7 +271,7 @@ class EventSources:
         assert isinstance(backlog.queues, QueueSet)
         self._post = backlog.queues
         self.unobserved = backlog.for_unobserved_events()
-        """The events of the queries whose values nobody waits for: no bell is rung for them."""
+        """The events of queries whose values no client waits for: no wakeup is sent for them."""
         self.lock = threading.RLock()
         self.by_name: dict[str, EventSource] = {}
         for name in groups:
@@ -343,7 +338,7 @@ class EventSources:
 
 
 class NullEventSources(EventSources):
-    """The event types of an inert agent: all names lead to one tap that nobody listens to."""
+    """The event types of an inert agent: all names lead to one source without queries."""
 
     def __init__(self) -> None:
         super().__init__((), {}, 0, DeferredEvaluator(QueueSet(0, _no_wakeup, _no_wakeup)))
@@ -358,4 +353,4 @@ class NullEventSources(EventSources):
 
 
 def _no_wakeup() -> None:
-    """Whom the bell of an inert agent wakes."""
+    """The wakeup of an inert agent."""
