@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from waiting import soon
 
 import looptap
 from looptap import CommandPending, Control, ControlConflict, ControlError, RemoteError
+from looptap.agent.control.command import LoopCommand
+from looptap.agent.control.command_log import CommandLog
 from looptap.client.run import Run
-from looptap.protocol.replies import ControlReport
+from looptap.protocol.replies import CommandRecord, ControlReport
 from looptap.testing import _Transport, pair
 
 
@@ -574,6 +577,29 @@ def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeyp
     assert len(run.call("calls.append(1)", id="id3")) == 10_000
     agent.emit("batch")
     assert len(calls) == 4
+
+
+def test_a_result_that_has_not_been_sent_yet_is_not_let_go_of(monkeypatch):
+    monkeypatch.setattr("looptap.agent.control.command_log.MAX_RECORD_BYTES", 100)
+    log, commands = CommandLog(10), []
+    for n, requesters in enumerate(([object()], [], [])):
+        command = LoopCommand(None, CommandRecord(id=f"id{n}", client="", what="call"), lambda command: None)
+        command.over, command.size, command.requesters = True, 80, requesters
+        log.accept(command)
+        commands.append(command)
+    assert [command.size for command in commands] == [80, 0, 0]
+
+
+def test_as_many_commands_come_in_a_second_as_the_bound_says_and_no_more(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("looptap.agent.control.command_log.time", SimpleNamespace(monotonic=lambda: now[0]))
+    log = CommandLog(3)
+    for _ in range(2):
+        for _ in range(3):
+            log.count()
+        with pytest.raises(looptap.LimitReached, match=r"^3 commands in a second, the bound"):
+            log.count()
+        now[0] += 1.01
 
 
 def test_a_lost_answer_is_not_a_second_change(job):
