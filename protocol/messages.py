@@ -21,10 +21,6 @@ VERSION = (2, 0)
 VALUES, STATES = "values", "states"
 """What `Attach.align` asks for."""
 
-PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
-"""Bits of a value's flag: a cut window; an error text in place of a value; the event at which ``when`` came true; an
-event that had been there before the job went on from an older state."""
-
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
 

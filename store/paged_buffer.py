@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import restored
-from looptap.streams.stream.buffer import CLOCK_JITTER_SECONDS, ERROR, Batch, Convert, Record, StreamBuffer
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import CLOCK_JITTER_SECONDS, Batch, Convert, Record, StreamBuffer
 
 Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""

@@ -17,7 +17,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.codec import pack
-from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.base import APPEND, FRAME

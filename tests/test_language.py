@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event
+from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.operators.pipeline import ERROR, PARTIAL, Pipeline, Reducing
+from looptap.streams.operators.pipeline import Pipeline, Reducing
 from looptap.streams.operators.windows import Count, Seconds, Sliding, seconds, sliding
 
 REDUCTIONS = [

@@ -18,7 +18,8 @@ import looptap
 from looptap.store.exchange import tensorboard_events
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
-from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 
 ROWS = [(step, 1 / (step + 1), "train") for step in range(50)]
 

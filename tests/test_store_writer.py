@@ -23,7 +23,8 @@ from looptap.store import writer
 from looptap.store.layout import run_path
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
-from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 
 NAN = float("nan")
 VALUES = [

@@ -19,12 +19,10 @@ from counts import examples
 from hypothesis import given, settings
 from waiting import soon
 
-from looptap.protocol import messages
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
-from looptap.streams.operators import pipeline
+from looptap.streams.flags import ERROR, PARTIAL, TRIGGER
 from looptap.streams.operators.windows import sliding
-from looptap.streams.stream import buffer
-from looptap.streams.stream.buffer import ERROR, PARTIAL, TRIGGER, Batch, Gap
+from looptap.streams.stream.buffer import Batch, Gap
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.sizing import size_of
 
@@ -49,12 +47,6 @@ def in_background(function):
 
 
 # ---------------------------------------------------------------- what is here
-
-
-def test_the_flags_are_those_of_the_wire_and_of_the_pipelines():
-    wire = messages.PARTIAL, messages.ERROR, messages.TRIGGER
-    assert wire == (buffer.PARTIAL, buffer.ERROR, buffer.TRIGGER)
-    assert wire[:2] == (pipeline.PARTIAL, pipeline.ERROR)
 
 
 def test_a_stream_holds_what_was_pushed():

@@ -14,8 +14,9 @@ from looptap.agent.loop.overhead_budget import CostMeter
 from looptap.agent.loop.query_status import QueryStatus
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event, missing_of
+from looptap.streams.flags import ERROR
 from looptap.streams.operators.flight_recorder import FlightRecorder
-from looptap.streams.operators.pipeline import ERROR, Latest, Mapped, Output, Pipeline, needs_group
+from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.operators.trust import Sight
 from looptap.streams.values.snapshots import NUMBERS, snapshot
 

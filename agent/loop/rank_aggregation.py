@@ -8,8 +8,9 @@ from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, FlaggedValue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
+from looptap.streams.flags import ERROR
 from looptap.streams.language.rank_windows import RankWindowStage
-from looptap.streams.operators.pipeline import ERROR, Output
+from looptap.streams.operators.pipeline import Output
 from looptap.streams.values.snapshots import snapshot
 
 

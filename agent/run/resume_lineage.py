@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TypedDict
 
 from looptap.agent.handoff.value_queue import ValueBatch
-from looptap.protocol import messages as m
 from looptap.store.errors import StoreError
+from looptap.streams.flags import REPEATED
 
 MAX_EARLIER_RUNS = 100
 """Runs before this one that are remembered, the newest ones."""
@@ -68,7 +68,7 @@ class RunHistory:
         flags = flags or bytearray(len(columns.events))
         for i, (event, time) in enumerate(zip(columns.events, columns.times, strict=True)):
             if event <= seen and time >= self._since:
-                flags[i] |= m.AGAIN
+                flags[i] |= REPEATED
         return flags
 
     def describe(self) -> ResumeFacts:

@@ -23,6 +23,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.replies import SubscriptionStats
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
+from looptap.streams.flags import ERROR, TRIGGER
 from looptap.streams.text import last_line
 from looptap.streams.values.snapshots import Pending
 
@@ -176,7 +177,7 @@ class Subscription:
             return None
         values, flags = finished(columns)
         if flags and self.client.viewer:  # not where in the job's code it failed
-            values = [last_line(v) if f & m.ERROR else v for v, f in zip(values, flags, strict=True)]
+            values = [last_line(v) if f & ERROR else v for v, f in zip(values, flags, strict=True)]
         return columns, values, flags
 
     def take(self, columns: ValueBatch) -> None:
@@ -200,7 +201,7 @@ class Subscription:
                 try:
                     pack(value)
                 except LooptapError as error:
-                    flags[i], values[i] = flags[i] | m.ERROR, str(error)
+                    flags[i], values[i] = flags[i] | ERROR, str(error)
             form, raw = pack_values(values)
         message = m.Values(
             self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
@@ -277,7 +278,7 @@ class Subscription:
                 continue
             for fired, (_, event, when, shown, size) in released:
                 self._released += 1
-                shown.flags |= m.TRIGGER if fired else 0
+                shown.flags |= TRIGGER if fired else 0
                 self.ready.append((self._released, event, when, shown, size))
 
 
@@ -303,5 +304,5 @@ def _finished(value: Any) -> tuple[Any, int]:
         try:
             value = value.resolve()
         except Exception as error:
-            return format_error(error), flags | m.ERROR
+            return format_error(error), flags | ERROR
     return value, flags

@@ -18,7 +18,8 @@ from looptap.protocol import messages as m
 from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
-from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch, RunSeam
+from looptap.streams.flags import ERROR, PARTIAL
+from looptap.streams.stream.buffer import Batch, RunSeam
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.stream.stream import Cost
 

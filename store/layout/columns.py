@@ -14,7 +14,8 @@ import msgspec
 from looptap.protocol.codec import SCALAR_TYPES, Scalar, pack, unpack
 from looptap.store.errors import StoreError
 from looptap.streams.errors import LooptapError, SnapshotError
-from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 
 COLUMN_COUNT = 9
 """Columns of an item."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.expressions import format_error
+from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot, Slot
 from looptap.streams.operators.trust import Sight
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
 
-PARTIAL, ERROR = 1, 2
-"""Flags of an output: a cut window; the text of an error in place of a value."""
 SPOILT = "Ctrl-C fell into the evaluation of this window: it has no value."
 
 Output = tuple[int, Any]

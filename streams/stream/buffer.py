@@ -13,11 +13,8 @@ from collections.abc import Callable
 from itertools import compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
+from looptap.streams.flags import ERROR, PARTIAL, REPEATED, TRIGGER
 from looptap.streams.values.sizing import size_of
-
-PARTIAL, ERROR, TRIGGER, AGAIN = 1, 2, 4, 8
-"""Bits of an item's flag: a cut window; an error's text in place of a value; ``when`` came true here; its event is done
-anew."""
 
 _MAX_CHUNK_ITEMS = 4096
 _MAX_CHUNK_BYTES = 1 << 20
@@ -126,7 +123,7 @@ class Batch(NamedTuple):
 
 
 def _flagged(record: Record, flag: int) -> Record:
-    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & AGAIN))
+    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & REPEATED))
     return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.expressions import format_error
+from looptap.streams.flags import ERROR, PARTIAL, REPEATED
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Sliding, as_window
-from looptap.streams.stream.buffer import AGAIN, ERROR, PARTIAL, Batch
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import FAILED, Feed
 
 _MAX_ERRORS_IN_A_ROW = 100
@@ -67,7 +68,7 @@ class Derivation:
                 self._cut()
                 continue
             for found in self._outputs(value, number, time):
-                out.add(event, time, self._told(found), flag & (PARTIAL | AGAIN))
+                out.add(event, time, self._told(found), flag & (PARTIAL | REPEATED))
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.stream.buffer import ERROR, Batch
+from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row
 from looptap.streams.values.torch_interop import is_tensor

@@ -9,7 +9,8 @@ import numpy as np
 from looptap.store.layout import schema
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
-from looptap.streams.stream.buffer import ERROR, PARTIAL, Batch
+from looptap.streams.flags import ERROR, PARTIAL
+from looptap.streams.stream.buffer import Batch
 
 ODD = [1, 2.5, float("nan"), float("inf"), True, None, "text", (1, None), (1, (2, 3)), [1], {"a": 1}, 2**70, -0.0]
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)

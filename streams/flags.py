@@ -1,0 +1,12 @@
+"""Flags of a value: bits of one byte, the same in a pipeline, on the wire, in a stream and in a stored run."""
+
+from __future__ import annotations
+
+PARTIAL = 1
+"""The window was cut."""
+ERROR = 2
+"""The value is the text of an error."""
+TRIGGER = 4
+"""The condition ``when=`` came true at this event."""
+REPEATED = 8
+"""The event had been there before the job resumed from an older state."""
