@@ -87,6 +87,10 @@ class Echo:
         pass
 
 
+def client_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "looptap-client"]
+
+
 @pytest.fixture(params=[None, "tcp"], ids=["ipc", "tcp"])
 def agent(request):
     keys, brain = RoleKeys.fresh("operator"), Echo()
@@ -149,7 +153,7 @@ def test_closing_ends_the_thread_and_may_be_done_twice(agent):
     link.start(Ear(), 5)
     link.close()
     link.close()
-    assert not link._thread.is_alive()
+    soon(lambda: not client_threads(), told="the thread of the link ends")
 
 
 def test_a_receiver_that_fails_is_counted_and_hears_the_next_frame(agent):
@@ -251,7 +255,7 @@ def refusal(link, timeout=60.0):
     """The error of an attempt to connect; no thread stays behind."""
     with pytest.raises(LinkError) as caught:
         link.start(Ear(), timeout)
-    assert not link._thread.is_alive()
+    soon(lambda: not client_threads(), told="the thread of the link ends")
     return caught.value
 
 
@@ -372,7 +376,7 @@ def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
     agent.stop()
     soon(lambda: ear.ended)
     assert type(ear.ended[0]) is RunEnded
-    assert not link._thread.is_alive() or link._thread.join(60) is None
+    soon(lambda: not client_threads(), told="the thread of the link ends")
 
 
 def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
@@ -382,7 +386,7 @@ def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
     soon(lambda: ear.lost)
     link.close()
     assert not ear.ended
-    assert not link._thread.is_alive()
+    soon(lambda: not client_threads(), told="the thread of the link ends")
 
 
 def test_links_leave_no_descriptors_behind(agent):

@@ -196,6 +196,15 @@ def test_a_stream_that_nobody_holds_any_more_is_detached(run):
     assert run.attached == []
 
 
+def test_a_run_that_is_dropped_is_held_by_none_of_its_parts(job):
+    run = looptap.attach("job")
+    dropped, parts = weakref.ref(run), (run.controls, run.ranks, run.shares, run.session)
+    list(parts[0])
+    del run
+    assert dropped() is None
+    parts[-1].close()
+
+
 def test_a_stream_with_a_callback_lives_on_its_own(run):
     seen = []
     stop = run.stream("step", on="batch").on_value(seen.append)
@@ -364,7 +373,7 @@ def test_closing_a_run_ends_its_streams_and_its_threads(job):
     run.close()
     run.close()
     assert (run.state, stream.state) == ("ended", "ended")
-    assert not run.session.transport._thread.is_alive()
+    soon(lambda: "looptap-client" not in {thread.name for thread in threading.enumerate()})
     with pytest.raises(RunEnded, match="closed on this side"):
         run.call("1")
     soon(lambda: not job.agent.stats()["clients"])
