@@ -28,7 +28,7 @@ class Over(NamedTuple):
 
 
 def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, pair: bool) -> Over:
-    """The axis x that ``wanted`` means for values of parts ``names``; ``pair``: of two bare parts the first is x.
+    """Return the axis x that ``wanted`` means for values of parts ``names``; of a bare ``pair`` the first is x.
 
     ``start`` is the monotonic time at which relative time begins. What the values do not have is the number of the
     event, with a remark.

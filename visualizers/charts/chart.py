@@ -99,7 +99,7 @@ class Chart:
         return Axis(), Axis(), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """Where on the axis x the value of that number, event or wall time stands; None where x is something else."""
+        """Return where on the axis x that number, event or wall time lies; None if x is something else."""
         return None
 
     # ------------------------------------------------------------ what is on the chart

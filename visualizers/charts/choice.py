@@ -181,7 +181,7 @@ def captioned(value: Any) -> bool:
 
 
 def image_field(rows: Sequence[Any]) -> Any:
-    """The key of a list of dicts under which each has an image, as ``batch_topk(k, by, image=x)`` yields; else None."""
+    """Return the key under which each of a list of dicts has an image, as `batch_topk` yields; else None."""
     if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
         return None
     keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]

@@ -22,7 +22,7 @@ _MAX_PNG_PIXELS = 40_000_000  # of a PNG, more are not unpacked
 
 
 def pictures(value: Any, *, many: bool, most: int) -> tuple[list[tuple[Pixels, str]], int, bool]:
-    """The images in a value with their captions, at most ``most``; how many there are; whether numbers were scaled.
+    """Return at most ``most`` images of a value with captions, how many there are, whether any was scaled.
 
     ``many``: the first axis of an array counts images. Raises TypeError or ValueError for what is no image.
     """

@@ -32,7 +32,7 @@ def counts(name: str) -> bool:
 
 
 def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
-    """The names of the parts of a value: the keys of a dict, the fields, the quantiles that the query asks for."""
+    """Return the names of the parts of a value: keys of a dict, fields, quantiles in the query."""
     if isinstance(value, Mapping):
         return tuple(map(str, value))
     parts = len(value) if isinstance(value, tuple | list) else 0

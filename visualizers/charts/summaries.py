@@ -66,7 +66,7 @@ class Summary(list[dict[str, Any]]):
 
 
 def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
-    """The table for these streams, ``names`` being the legends of some by ``id()``; those without numbers have no row.
+    """Return the table for these streams, ``names`` being legends by ``id()``; streams without numbers have no row.
 
     >>> from looptap.streams.stream.stream import stream_of
     >>> summary([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])

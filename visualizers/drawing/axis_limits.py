@@ -31,7 +31,7 @@ def apart(low: float, high: float) -> bool:
 
 
 def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDING_SHARE) -> Limits:
-    """The limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the same object as ``now`` where they hold.
+    """Return the limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the object ``now`` if they hold.
 
     >>> held = fit(None, (0, 100), Axis(), pad=0.1)
     >>> held, fit(held, (0, 105), Axis()) is held, fit(held, (0, 120), Axis(), pad=0.1)

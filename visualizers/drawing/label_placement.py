@@ -31,7 +31,7 @@ class Beside(NamedTuple):
 
 
 def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], tall: float, box: Box) -> list[Beside]:
-    """Where each text stands; all is in pixels, ``y`` upwards, ``box`` is left, bottom, right, top of what is seen.
+    """Return the place of each text in pixels, ``y`` upwards; ``box`` is left, bottom, right, top of what is seen.
 
     A text of so many pixels begins, ends or has its middle at its point, over or under all of the line that is below or
     above it, or is moved beside the point: where that is nearest, inside, and clear of the texts before it.

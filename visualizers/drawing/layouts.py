@@ -71,7 +71,7 @@ def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int
 
 
 def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
-    """The labels of all bars that have labels, each once, in their order: the label's index is the bar's place."""
+    """Return the labels of all labelled bars, each once: the index of a label is the place of its bar."""
     return tuple(dict.fromkeys(label for mark in marks if isinstance(mark, Bars) for label in mark.labels))
 
 
@@ -97,7 +97,7 @@ def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
 
 
 def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
-    """At most ``most`` points that keep the lowest and the highest of each stretch, for lines that came undecimated."""
+    """Return at most ``most`` points that keep the lowest and the highest of each stretch of a line."""
     if len(y) <= most:
         return x, y
     stretch = -(-len(y) * 2 // (most - 2))

@@ -172,7 +172,7 @@ class LineChart(Chart):
         return Axis(axis.title, time=axis.clock), Axis(title), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """Where on the axis x a value of that number, event or wall time is; None if that is not among those kept."""
+        """Return where on the axis x that number, event or wall time lies; None if it is not kept."""
         if "ring" not in series.data:
             return None
         columns = series.data["ring"].columns

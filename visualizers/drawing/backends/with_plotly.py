@@ -89,7 +89,7 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
 def _add(
     picture: Picture, box: tuple[float, ...], height: int, before: int, traces: list[Any], layout: dict[str, Any]
 ) -> int:
-    """One picture into its part of the figure, (left, bottom, width, height) in 0 to 1; how many panels it has."""
+    """Add a picture to the box (left, bottom, width, height), each in 0 to 1; returns its number of panels."""
     left, bottom, width, tall = box
     line = _TEXT_LINE_PIXELS / height
     letters = int(width * LINE_CHARACTERS)

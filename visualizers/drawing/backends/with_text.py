@@ -52,7 +52,7 @@ _MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
 
 
 def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
-    """A picture as at most ``height`` lines of ``width`` cells; without ``color`` there is no escape sequence in it.
+    """Draw a picture as at most ``height`` lines of ``width`` cells; without ``color`` there are no escape sequences.
 
     What the job wrote can neither move the cursor nor change colours: control characters are shown as �.
 
@@ -251,7 +251,7 @@ def _bars(marks: Sequence[Bars], width: int, color: bool) -> list[str]:
 def _labelled(
     labels: Sequence[str], numbers: Numbers, width: int, largest: float, color: bool, paints: Sequence[str] = ()
 ) -> list[str]:
-    """A line for each label: its name, its bar, its number; without ``paints`` the numbers are shares of a whole."""
+    """Return a line for each label: name, bar, number; without ``paints`` the numbers are shares of a whole."""
     texts = [written(n) or "nan" if paints else f"{100 * n:.1f} %" for n in numbers]
     tail, head = max(map(len, texts), default=0), min(max(map(cell_len, labels), default=0), width // 3)
     room = max(1, width - head - tail - 4)

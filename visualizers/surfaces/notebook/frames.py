@@ -47,7 +47,7 @@ class CanvasFrame:
 
 
 def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> CanvasFrame:
-    """The frame of a picture. ``growing`` has the points of lines, by the place of their marks, that slide by."""
+    """Return the frame of a picture; ``growing`` has the points of growing lines, by the place of their marks."""
     found = sanitize(picture)
     sliding = {id(found.marks[place]): column for place, column in (growing or {}).items()}
     columns: dict[str, Column] = {}
