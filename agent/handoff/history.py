@@ -1,7 +1,7 @@
-"""The values of a standing stream: the newest ones, numbered, for any number of readers.
+"""The history of a declared stream: its newest values, numbered, for any number of readers.
 
-Guarantees: `put` never waits for a reader and never raises; who reads tells from the numbers exactly what was
-overwritten before. All rings of an agent together hold no more bytes than they may: whoever holds more than its share
+Guarantees: `put` never waits for a reader and never raises; a reader knows from the numbers exactly what was
+overwritten before. All buffers of an agent together stay within their bytes: one that holds more than its share
 gives up its oldest values. Assumes one producer at a time for each ring, and that all readers are on one thread.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, Item, QueueSet, ValueBatch, ValueQueue, leading
 
 ITEM_OVERHEAD_BYTES = 192
-"""Bytes that keeping a value takes, beside its own: the tuple, its number, event and time, its place."""
+"""Overhead of a stored value: the tuple, its number, event and time, its slot."""
 
 
 class History:
-    """What all rings of an agent share: the bell for readers, and the bounds on bytes, of each and of all."""
+    """State shared by all history buffers of an agent: their queues, and the bounds on bytes, of each and of all."""
 
     __slots__ = ("buffers", "each", "held_bytes", "limit", "lock", "peak_bytes", "queues")
 
@@ -29,21 +29,21 @@ class History:
         self.held_bytes = self.peak_bytes = 0
 
     def open(self, values: int, after: int = 0) -> HistoryBuffer:
-        """A new ring of up to ``values`` values, fewer if so many cannot be held; they are numbered above ``after``."""
+        """Return a new buffer of up to ``values`` values, fewer if they do not fit, numbered above ``after``."""
         ring = HistoryBuffer(self, max(1, min(values, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
         with self.lock:
             self.buffers = (*self.buffers, ring)
         return ring
 
     def close(self, ring: HistoryBuffer) -> None:
-        """Forget a ring that nobody fills any more, and what it holds."""
+        """Forget a buffer without a producer, and its values."""
         with self.lock:
             self.buffers = tuple(r for r in self.buffers if r is not ring)
             self.held_bytes -= ring.held
             ring.held = 0
 
     def shrink(self, ring: HistoryBuffer) -> None:
-        """Make room, after ``ring`` has grown."""
+        """Discard the oldest values until ``ring`` and all buffers are within their bounds."""
         while ring.held > self.each:
             ring.forget()
         while self.held_bytes > self.limit:
@@ -55,7 +55,7 @@ class History:
 
 
 class HistoryBuffer:
-    """The newest values of one stream. `quiet` while nobody reads: then no bell is rung."""
+    """The newest values of one stream. `unobserved` without a reader: then the I/O thread is not woken."""
 
     __slots__ = ("_history", "_made", "_slots", "capacity", "first", "held", "number", "readers")
 
@@ -73,13 +73,13 @@ class HistoryBuffer:
 
     @property
     def unobserved(self) -> bool:
-        """Whether nobody reads."""
+        """True if there is no reader."""
         return not self.readers
 
     # ------------------------------------------------------------ the producer's end
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
-        """Append the next value; the oldest one makes room for it."""
+        """Append the next value, in place of the oldest one. Loop thread."""
         history, capacity = self._history, self.capacity
         with history.lock:
             self._made = number = self._made + 1
@@ -100,7 +100,7 @@ class HistoryBuffer:
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
     ) -> None:
-        """Append the next values; the oldest ones make room for them."""
+        """Append the next values, in place of the oldest ones. Loop thread."""
         count, history, slots = len(values), self._history, self._slots
         if count > self.capacity:
             for one in zip(events, times, values, sizes, strict=True):
@@ -128,7 +128,7 @@ class HistoryBuffer:
             self._wake_readers(first)
 
     def lose(self, count: int = 1) -> None:
-        """Number values that there will never be; readers find that they are not there."""
+        """Skip numbers of values that will never exist; readers see a gap."""
         for _ in range(count):
             with self._history.lock:
                 self._made = number = self._made + 1
@@ -140,7 +140,7 @@ class HistoryBuffer:
             self._wake_readers(self.number)
 
     def notify(self) -> None:
-        """Have the I/O thread look, also while nobody reads: the query's state has changed."""
+        """Wake the I/O thread, with or without readers: the state of the query has changed."""
         post = self._history.queues
         post.changed = True
         post.announce(self)
@@ -153,7 +153,7 @@ class HistoryBuffer:
             post.hasten()
 
     def forget(self) -> None:
-        """Give up the oldest value, under the lock of the history."""
+        """Discard the oldest value, under the lock of the history."""
         place = self.first % self.capacity
         item, self._slots[place] = self._slots[place], None
         self.first += 1
@@ -165,7 +165,7 @@ class HistoryBuffer:
     # ------------------------------------------------------------ the readers' end
 
     def read(self, after: int, count: int, upto: int) -> list[Item]:
-        """Up to ``count`` held values with numbers above ``after``, but none above ``upto``, the oldest first."""
+        """Return up to ``count`` values with numbers above ``after`` and not above ``upto``, the oldest first."""
         first = max(after + 1, self.first)
         last = min(first + min(count, self.capacity) - 1, self.number, upto)
         if last < first:
@@ -180,9 +180,9 @@ class HistoryBuffer:
 
 
 class Cursor:
-    """One reader of a ring, at his own place; he reads like the I/O thread reads an outbox.
+    """One reader of a history, with its own position; the I/O thread reads it like a value queue.
 
-    Above 0, ``above`` is the number that he has come to: what he has not had since and is no longer held is lost.
+    An ``above`` over 0 is the last number that the reader has: later values that are no longer held are lost.
     """
 
     def __init__(self, ring: HistoryBuffer, above: int = 0) -> None:
@@ -195,7 +195,7 @@ class Cursor:
 
     @property
     def number(self) -> int:
-        """The number of the newest value that is for him."""
+        """The number of the newest value for this reader."""
         return self.buffer.number if self._end is None else self._end
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
@@ -212,15 +212,15 @@ class Cursor:
         return leading(items, size)
 
     def take(self, columns: ValueBatch) -> None:
-        """Go on behind what `peek` gave."""
+        """Move the position behind the values of `peek`."""
         self.position = columns.numbers[-1]
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Read no further than to the newest value of now; ``at_once``, no further than he has come."""
+        """End after the newest value of now; with ``at_once``, at the present position."""
         self._end = self.position if at_once else self.buffer.number
 
     def leave(self) -> None:
-        """Read no more."""
+        """Stop being a reader."""
         self.buffer.readers -= 1
 
     @property
@@ -237,9 +237,9 @@ class Cursor:
 
 
 class HandedOverCursor:
-    """The source of a client whose own query has become a standing stream: the rest of his outbox, then the ring.
+    """The source of a client whose query became a declared stream: the rest of its queue, then the history.
 
-    Nothing fills the outbox any more; its values are numbered above ``base``, as those of the ring are.
+    The queue gets no more values; they are numbered above ``base``, like those of the history.
     """
 
     def __init__(self, post: QueueSet, outbox: ValueQueue, base: int, reader: Cursor) -> None:
@@ -255,12 +255,12 @@ class HandedOverCursor:
 
     @property
     def dropped(self) -> int:
-        """Values that were lost, of the outbox and of the ring."""
+        """Values that were lost, of the queue and of the history."""
         return self._lost + self.reader.dropped
 
     @property
     def reached(self) -> int:
-        """The number up to which every value was taken, or lost; where the outbox holds some, none is known to be."""
+        """The number up to which every value was taken or lost; 0 while the queue still holds some."""
         return 0 if self._rest else self.reader.position
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
@@ -274,18 +274,18 @@ class HandedOverCursor:
         return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
 
     def take(self, columns: ValueBatch) -> None:
-        """Go on behind what `peek` gave."""
+        """Move the position behind the values of `peek`."""
         if self._rest:
             self._queue.take(columns)
         else:
             self.reader.take(columns)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Read no further than to the newest value of now."""
+        """End after the newest value of now."""
         self.reader.stop(at_once=at_once)
 
     def leave(self) -> None:
-        """Read no more."""
+        """Stop being a reader."""
         self._queues.close(self._queue)
         self.reader.leave()
 

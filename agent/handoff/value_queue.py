@@ -1,7 +1,7 @@
-"""What waits between the training thread and the I/O thread: bounded, lock-free, counted.
+"""Bounded lock-free queues from the training thread to the I/O thread.
 
 Guarantees: `put` never blocks and never raises; every value that does not fit is counted. Assumes one producer at a
-time for each outbox (the agent's event lock) and one consumer (the I/O thread).
+time for each queue (the agent's event lock) and one consumer (the I/O thread).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 MIN_VALUE_BYTES = 64
-"""Bytes that every value counts for, at least."""
+"""Minimum size for which a value counts."""
 RESERVATION_BYTES = 65_536
-"""Bytes that an outbox may fill before it asks again what the others hold."""
+"""Bytes that a queue reserves at a time; then it asks again how much is free."""
 MAX_FREE_SHARE_PER_QUEUE = 2
-"""An outbox may hold this many times what is free: who does not read leaves room for those who do."""
+"""A queue may hold this many times the free bytes: a client that does not read leaves room for those that do."""
 MAX_VALUES_PER_TRANSFER = 16_384
-"""Values that the I/O thread moves out of the training thread's way at once."""
+"""Values that the I/O thread moves at once out of the list to which the training thread appends."""
 
 
 class FlaggedValue:
@@ -30,7 +30,7 @@ class FlaggedValue:
 
 
 Item: TypeAlias = tuple[int, int, float, Any, int]
-"""One value that waits: its number, the number and time of its event, the value, its bytes."""
+"""One value in a queue: its number, the number and time of its event, the value, its bytes."""
 
 
 class ValueBatch(NamedTuple):
@@ -44,12 +44,12 @@ class ValueBatch(NamedTuple):
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> ValueBatch | None:
-        """The columns of some items; None if there is none."""
+        """Return some items as columns; None if there is none."""
         return cls(*zip(*items, strict=True)) if items else None
 
 
 def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
-    """The first of ``items`` that are consecutively numbered, of ``size`` bytes together (one at least)."""
+    """Return the first of ``items`` with consecutive numbers and at most ``size`` bytes together (at least one)."""
     columns = ValueBatch.of(items)
     if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
         return columns
@@ -62,7 +62,7 @@ def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
 
 
 class ValueSink(Protocol):
-    """Where a query puts its values: an `ValueQueue`, or the ring of a standing stream."""
+    """Where a query puts its values: a `ValueQueue`, or the `HistoryBuffer` of a declared stream."""
 
     @property
     def unobserved(self) -> bool:
@@ -70,7 +70,7 @@ class ValueSink(Protocol):
 
     @property
     def number(self) -> int:
-        """Of the newest value."""
+        """The number of the newest value."""
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value."""
@@ -81,44 +81,44 @@ class ValueSink(Protocol):
         """Append the next values."""
 
     def lose(self, count: int = 1) -> None:
-        """Number values that there will never be, and count them as dropped."""
+        """Skip numbers of values that will never exist, and count them as dropped."""
 
     def notify(self) -> None:
-        """Have the I/O thread look."""
+        """Wake the I/O thread."""
 
 
 class ValueSource(Protocol):
-    """Where the I/O thread takes the values of one client's stream: an `ValueQueue`, or a reader of a ring."""
+    """Where the I/O thread takes the values of one client's stream: a `ValueQueue`, or a `Cursor`."""
 
     @property
     def number(self) -> int:
-        """Of the newest value."""
+        """The number of the newest value."""
 
     @property
     def dropped(self) -> int:
         """Values that were lost."""
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        """Return up to ``count`` consecutive values of ``size`` bytes (at least one), without removing them."""
 
     def take(self, columns: ValueBatch) -> None:
-        """Go on behind what `peek` gave."""
+        """Remove the values of `peek`."""
 
     def __len__(self) -> int: ...
 
 
 class QueueSet:
-    """What all sinks of an agent share: the ready set, the wakeup of the I/O thread, and the bound on bytes.
+    """State shared by all sinks of an agent: the ready set, the wakeup of the I/O thread, and the bound on bytes.
 
     ``ring`` lets values gather before they are sent, ``hurry`` does not.
 
-    The ready set names the sinks that have news, so that a flush looks at these alone. No news is lost, in this order:
+    The ready set holds the sinks with new values, so that a flush visits only these. None is lost, in this order:
     the producer appends its value, *then* looks whether its sink is in the set, and adds it if it is not; the I/O
     thread takes the sink out of the set, *then* looks at the values. So a value that is appended too late for that look
-    finds its sink missing. In the same way ``rung`` says that a wakeup is pending: the producer sets it after it has
-    added its sink, and the I/O thread clears it before it looks at the set. An interrupt of the training thread between
-    two of these steps takes back what was done, so that the next value announces itself; and each heartbeat looks at
-    all streams.
+    finds its sink missing. In the same way ``wakeup_pending`` says that a wakeup is pending: the producer sets it after
+    it has added its sink, and the I/O thread clears it before it looks at the set. An interrupt of the training thread
+    between two of these steps takes back what was done, so that the next value announces itself; and each heartbeat
+    visits all streams.
     """
 
     __slots__ = (
@@ -143,23 +143,23 @@ class QueueSet:
         self.deferred: tuple[Callable[[], None], ...] = ()
         """Those wakeups."""
         self.ready: set[ValueSink] = set()
-        """The sinks with news; added by producers, removed by the I/O thread."""
+        """The sinks with new values; added by producers, removed by the I/O thread."""
         self.changed = False
         """Whether the state of a query has changed; set by producers, cleared by the I/O thread before it looks."""
         self.wakeup_pending = False
         self.peak_bytes = 0
         self.granted = 0
-        """Bytes that outboxes were granted since the start; `ValueQueue._ask_for_room` raises it."""
+        """Bytes that queues were granted since the start; `ValueQueue._ask_for_room` raises it."""
         self.taken = 0
         """Bytes of these that are free again; the I/O thread raises it."""
         self._queues: dict[ValueQueue, None] = {}
 
     def open(self, outbox: ValueQueue) -> None:
-        """Count what an outbox holds."""
+        """Count the bytes of a queue."""
         self._queues[outbox] = None
 
     def announce(self, sink: ValueSink) -> None:
-        """Have the I/O thread look at ``sink``."""
+        """Add ``sink`` to the ready set, and wake the I/O thread."""
         try:
             self.ready.add(sink)
             self.wake()
@@ -198,7 +198,7 @@ class QueueSet:
             raise
 
     def collect(self) -> list[ValueSink]:
-        """Take the sinks that have news out of the set, for the I/O thread, which looks at them afterwards."""
+        """Take the sinks with new values out of the set, before the I/O thread reads them. I/O thread."""
         taken: list[ValueSink] = []
         with contextlib.suppress(KeyError):  # an interrupted producer has taken one back
             for _ in range(len(self.ready)):
@@ -206,32 +206,32 @@ class QueueSet:
         return taken
 
     def close(self, outbox: ValueSource) -> None:
-        """Forget an outbox and what it holds; it is granted no more."""
+        """Forget a queue and its values; it is granted no more bytes."""
         if isinstance(outbox, ValueQueue) and outbox in self._queues:
             del self._queues[outbox]
             outbox.closed = True
             self.taken += outbox.reserved_bytes()
 
     def pending_bytes(self) -> int:
-        """Bytes that wait, over all outboxes."""
+        """Return the pending bytes of all queues."""
         return sum(outbox.pending_bytes() for outbox in list(self._queues))
 
     def gathered(self) -> int:
-        """Bytes that wait in the outboxes that have news."""
+        """Return the pending bytes of the queues with new values."""
         return sum(sink.pending_bytes() for sink in list(self.ready) if isinstance(sink, ValueQueue))
 
     def free_bytes(self) -> int:
-        """Bytes that no outbox holds or may fill without asking."""
+        """Return the bytes that no queue holds or has reserved."""
         granted = self.granted - self.taken
         self.peak_bytes = max(self.peak_bytes, granted)
         return self.limit - granted
 
 
 class ValueQueue:
-    """The values of one stream that wait for the I/O thread."""
+    """The values of one stream on their way to the I/O thread."""
 
     unobserved = False  # a client reads them
-    # Byte counters with one writer each are exact without a lock: the difference is what waits.
+    # Byte counters with one writer each are exact without a lock: their difference is pending.
     __slots__ = (
         "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",
         "values",
@@ -284,18 +284,18 @@ class ValueQueue:
             self._queues.announce(self)
 
     def lose(self, count: int = 1) -> None:
-        """Number values that there will never be, and count them as dropped."""
+        """Skip numbers of values that will never exist, and count them as dropped."""
         self.number += count
         self.dropped += count
         self.notify()
 
     def notify(self) -> None:
-        """Have the I/O thread look: the state of the query has changed."""
+        """Wake the I/O thread: the state of the query has changed."""
         self._queues.changed = True
         self._queues.announce(self)
 
     def _reserve(self, size: int) -> int:
-        """Bytes left for further values once this one is in; below 0 if there is no room for it."""
+        """Reserve bytes; return those left after a value of this size, below 0 if there is no room for it."""
         left, room, post = self.values - len(self), self._room, self._queues
         free = post.free_bytes() + room
         held = self.pending_bytes()
@@ -314,14 +314,14 @@ class ValueQueue:
     # ------------------------------------------------------------ the I/O thread's end
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        """Return up to ``count`` consecutive values of ``size`` bytes (at least one), without removing them."""
         if not self._held:
             self._held = self._items[:MAX_VALUES_PER_TRANSFER]
             del self._items[: len(self._held)]
         return leading(self._held[:count], size)
 
     def take(self, columns: ValueBatch) -> None:
-        """Remove what `peek` gave."""
+        """Remove the values of `peek`."""
         del self._held[: len(columns.numbers)]
         size = sum(columns.sizes)
         self._taken_bytes += size
@@ -331,11 +331,11 @@ class ValueQueue:
     # ------------------------------------------------------------ from either thread
 
     def reserved_bytes(self) -> int:
-        """Bytes that wait, or may come before the outbox asks again."""
+        """Return the bytes that are pending or reserved."""
         return self._granted - self._taken_bytes
 
     def pending_bytes(self) -> int:
-        """Bytes that wait."""
+        """Return the pending bytes."""
         return self._granted - self._room - self._taken_bytes
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Who may come in: the answers to libzmq's question at each handshake (ZAP, RFC 27).
+"""ZAP authenticator: admits a client by its CURVE key at each handshake (RFC 27).
 
 libzmq asks over ``inproc://zeromq.zap.01``; with ``ZAP_ENFORCE_DOMAIN`` nobody comes in while nobody answers.
 The answers are given by the I/O thread between its other work, so there is no second thread that could die.
@@ -36,20 +36,20 @@ class Authenticator:
         return self._socket
 
     def close(self) -> None:
-        """Answer no more: from now on everybody is refused."""
+        """Stop answering: from now on every handshake is refused."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
-        """Let in who holds the secret half of ``public_key`` (Z85), as ``role``; from any thread.
+        """Admit the holder of the secret half of ``public_key`` (Z85) as ``role``. Any thread.
 
         The key opens nothing any more after ``until``, in monotonic seconds.
         """
         self._roles[public_key] = role, until
 
     def revoke(self, public_key: bytes) -> None:
-        """Take the role of ``public_key`` away, from open connections too; from any thread."""
+        """Revoke the role of ``public_key``, for open connections too. Any thread."""
         self._roles.pop(public_key, None)
 
     def role(self, user_id: str) -> str | None:
@@ -61,7 +61,7 @@ class Authenticator:
         return role if monotonic() < until else None
 
     def answer(self) -> None:
-        """Answer the handshakes that wait, a bounded number; raises nothing."""
+        """Answer a bounded number of pending handshakes. Never raises."""
         if self._socket is None:
             return
         for _ in range(_MAX_REQUESTS_PER_TURN):

@@ -1,11 +1,11 @@
-"""What the I/O thread does over and over, and how it shares the interpreter with the training thread.
+"""The poll loop of the I/O thread, and how it shares the interpreter with the training thread.
 
 Guarantees
 - With no client and nothing to send it wakes once a heartbeat, to see whether the loop moves.
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
 - Messages received and values sent take turns: a flood of either cannot keep the other waiting.
 
-Cold, it sleeps until the bell rings. Then it is warm: nobody rings, it serves its sockets while values gather for the
+Cold, it sleeps until a wakeup. Then it is warm: no wakeups are sent, it serves its sockets while values gather for the
 linger, and flushes, again and again until a linger has brought nothing. To wake a sleeping thread costs the training
 thread up to 100 µs; and each call that gives the GIL away here may make the training thread wait to have it back.
 """
@@ -29,7 +29,7 @@ from looptap.protocol.limits import Limits
 MAX_FRAMES_PER_TURN = 64
 """Frames that are received before values get their turn."""
 MAX_RECEIVE_SECONDS = 0.0005
-"""Seconds after which receiving stops, whatever waits."""
+"""Seconds after which receiving stops, whatever is pending."""
 MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
 MIN_GAP_SECONDS = 0.0002
@@ -75,7 +75,7 @@ class ServedThread(Protocol):
     wakes: int
 
     def work_posted(self) -> None:
-        """Run what was posted so far."""
+        """Run the calls posted so far."""
 
     def check_files(self, touch: bool) -> None:
         """Create files again that have vanished."""
@@ -140,7 +140,7 @@ class Reactor:
             self._server.check_files(touch)
 
     def recover(self) -> None:
-        """Look at everything anew, after a fault: nobody rings for what waits already."""
+        """Check everything again after a fault: pending work sends no second wakeup."""
         self._due, self._wake_reasons = time.monotonic(), WakeReason.RUNG
 
     def _poll_timeout(self) -> int:

@@ -1,4 +1,4 @@
-"""What the I/O thread asks of whoever answers clients."""
+"""The interface between the I/O thread and the part that answers clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class RequestHandler(Protocol):
-    """What decides what to send; all of it is called on the I/O thread."""
+    """Answers clients; all methods are called on the I/O thread."""
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of an authenticated peer; may call `ServerThread.send`."""
@@ -15,13 +15,13 @@ class RequestHandler(Protocol):
         """Forget a peer: it broke the rules, or its key was revoked."""
 
     def flush(self) -> bool:
-        """Send one small message's worth of what waits; True if more can be sent."""
+        """Send one small message of pending values; True if more can be sent."""
 
     def is_idle(self) -> bool:
-        """Have what comes next ring the bell; False if something is there to be flushed already."""
+        """Let the next value send a wakeup; False if something is pending already."""
 
     def on_heartbeat_timer(self) -> None:
-        """See whether the loop moves, and send each client a sign of life."""
+        """Check whether the loop moves, and send each client a heartbeat."""
 
     def on_shutdown_signal(self) -> None:
         """Do what is due at `ServerThread.alarm`, and set the next one."""
@@ -30,4 +30,4 @@ class RequestHandler(Protocol):
         """Seconds in which values gather after a wake-up."""
 
     def goodbye(self) -> None:
-        """Send what waits, and take leave."""
+        """Send what is pending, then a goodbye."""

@@ -1,4 +1,4 @@
-"""Where clients of one role come in: a socket with CURVE, and where it listens."""
+"""The CURVE socket for clients of one role, and its endpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOCKET_MARK_BYTES = 4
 
 
 class SendResult(enum.Enum):
-    """What became of a frame."""
+    """The result of sending a frame."""
 
     OK = "handed over to libzmq"
     FULL = "refused: as many messages as may wait for this peer do"
@@ -85,7 +85,7 @@ class ServerSocket:
         return sum(size for _, size in held)
 
     def close(self, linger: float = 0.0) -> None:
-        """Hang up on everybody and listen no more; messages that wait have ``linger`` seconds to leave."""
+        """Close the socket and its connections; pending messages have ``linger`` seconds to leave."""
         router, self.router = self.router, None  # what listens is gone at once, linger or not
         if router is not None:
             router.close(max(0, int(linger * 1000)))
@@ -97,8 +97,8 @@ def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:
     router.curve_server = True
     router.curve_secretkey = server.secret
     router.zap_domain = DOMAIN
-    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no doorman means that everybody comes in
-    router.router_mandatory = True  # a message that cannot be sent is told, not dropped
+    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, a missing authenticator admits everybody
+    router.router_mandatory = True  # a message that cannot be sent is reported, not dropped
     router.linger = 0
     router.maxmsgsize = limits.inbound_frame + CURVE_OVERHEAD_BYTES  # libzmq compares what is on the wire
     router.sndhwm = router.rcvhwm = limits.high_water_mark

@@ -51,7 +51,7 @@ LINGER_SECONDS = 0.5
 
 
 class ServerThread:
-    """The gates of an agent, their doorman, and the thread "looptap-io" that serves them.
+    """The sockets of an agent, their authenticator, and the thread "looptap-io" that serves them.
 
     There is one gate, for operators, until `open_gate` makes another. ``endpoint`` is what `looptap.agent.io.endpoints`
     understands; sockets are made in ``directory``, by default the user's private one. ``on_failure`` is called once, on
@@ -82,7 +82,7 @@ class ServerThread:
         self._ring, self._ring_urgently = self.wakeup.set, self.urgent.set
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
-        self._republish_failure_logged = False  # whether it was told that a file cannot be made again
+        self._republish_failure_logged = False  # whether the failure to make a file again was logged
         self._numbers = itertools.count()
         self._operators = ServerSocket(next(self._numbers), keys.role, keys.server, limits)
         self.sockets: tuple[ServerSocket, ...] = ()
@@ -98,7 +98,7 @@ class ServerThread:
         require_curve()
         self._context = zmq.Context()
         try:
-            door = self.authenticator.open(self._context)  # before anybody can knock
+            door = self.authenticator.open(self._context)  # before any client can connect
             self._open(self._operators, self._wanted)
             loop = Reactor(self, self._handler, door)
             self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
@@ -110,7 +110,7 @@ class ServerThread:
             raise
 
     def wake(self) -> None:
-        """Tell the thread that there is something to flush: it lets more gather, then flushes."""
+        """Wake the thread to flush, after a moment in which more values gather. Any thread."""
         self._ring()
 
     def post(self, call: Callable[[], object]) -> None:
@@ -140,7 +140,7 @@ class ServerThread:
         return not thread.is_alive()
 
     def abandon(self) -> None:
-        """Become inert in a forked child: the sockets and the bell are the parent's, and stay untouched."""
+        """Become inert in a forked child: the sockets and the wakeups are the parent's, and stay untouched."""
         if self._context is None:
             return
         for gate in self.sockets:
@@ -194,7 +194,7 @@ class ServerThread:
         return gate
 
     def close_viewer_socket(self, gate: ServerSocket) -> None:
-        """Hang up on all who came in by ``gate``, and listen there no more."""
+        """Close ``gate`` and the connections of its clients."""
         self.sockets = tuple(g for g in self.sockets if g is not gate)
         self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
         gate.close(LINGER_SECONDS)
@@ -245,7 +245,7 @@ class ServerThread:
                 self._on_failure(reason)
 
     def _close(self, linger: float) -> None:
-        """Close the sockets, the doorman last; messages that wait have ``linger`` seconds to leave."""
+        """Close the sockets, the authenticator last; pending messages have ``linger`` seconds to leave."""
         gates, self.sockets = self.sockets, ()
         context, self._context = self._context, None
         for gate in gates:
@@ -255,7 +255,7 @@ class ServerThread:
             context.term()
 
     def work_posted(self) -> None:
-        """Run what was posted so far."""
+        """Run the calls posted so far."""
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
@@ -280,4 +280,4 @@ class ServerThread:
 
 
 def _nothing() -> None:
-    """What a bell does that belongs to nobody."""
+    """Do nothing."""

@@ -1,8 +1,8 @@
-"""Events whose queries are evaluated a moment later, because these are arithmetic on a few numbers.
+"""Deferred evaluation of queries that are arithmetic on a few numbers.
 
 After a training step the caches hold the loop's code, not looptap's: a query evaluated there costs ten times what it
 costs in a row. So the training thread only copies the numbers, and the queries of some twenty events run together, on
-the I/O thread when the bell has rung; in a loop so fast that they pile up, on the training thread, which has the caches
+the I/O thread after a wakeup; in a loop so fast that they pile up, on the training thread, which has the caches
 warm then. Every other query is evaluated at its event.
 
 Guarantees: each query sees its events and the ends of its groups in their order, none twice; what waits is bounded, by
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from looptap.agent.handoff.value_queue import QueueSet
 
 MAX_PENDING_EVENTS = 256
-"""Events that the training thread leaves to the I/O thread; beyond, it evaluates itself what has piled up."""
+"""Events that the training thread leaves to the I/O thread; beyond, it evaluates the backlog itself."""
 MAX_PENDING_EVENTS_WITHOUT_WAIT = 2048
-"""Events beyond which it even waits for the I/O thread, which is at work on them."""
+"""Events beyond which it even waits for the I/O thread to finish its piece."""
 OVERFLOW_EVENTS = 65_536
-"""Events beyond which the queries that do not return fail: what waits must not grow without bound."""
+"""Events beyond which the deferred queries fail: the backlog must not grow without bound."""
 EVENTS_PER_BATCH = 64
 """Events that are evaluated at once."""
 
@@ -36,13 +36,13 @@ LOCK_TIMEOUT_SECONDS = 0.5
 
 
 class Evaluable(Protocol):
-    """The plan of an event: evaluates the queries that were put off."""
+    """The plan of an event: evaluates its deferred queries."""
 
     def evaluate(self, waiting: list[Any]) -> None:
         """Evaluate these events and ends of groups."""
 
     def fail(self, reason: str) -> None:
-        """Fail the queries that were put off."""
+        """Fail the deferred queries."""
 
 
 PendingEvent: TypeAlias = "tuple[Evaluable, int, float, float, int, dict[str, Any] | object | None]"
@@ -52,16 +52,16 @@ MISSED: Final = object()
 
 
 class NullWakeup:
-    """In place of the bell where nobody waits: it has always been rung already."""
+    """In place of the queues where values have no consumer: a wakeup is always pending."""
 
     wakeup_pending = True
 
     def wake(self) -> None:
-        """Nobody is woken."""
+        """Do nothing."""
 
 
 class Turn:
-    """Whose turn it is to evaluate: one piece of an agent's events is evaluated at a time."""
+    """The right to evaluate: one piece of an agent's events is evaluated at a time."""
 
     __slots__ = ("lock", "overdue", "thread")
 
@@ -88,7 +88,7 @@ class DeferredEvaluator:
         """The events that are being evaluated, or that Ctrl-C has left."""
 
     def for_unobserved_events(self) -> DeferredEvaluator:
-        """Another one, whose events no bell is rung for; one piece of either is evaluated at a time."""
+        """Return an evaluator that never wakes the I/O thread; one piece of either is evaluated at a time."""
         twin = DeferredEvaluator(NullWakeup())
         twin.turn = self.turn
         return twin
@@ -98,7 +98,7 @@ class DeferredEvaluator:
         return bool(self.events or self.piece)
 
     def notify(self) -> None:
-        """See to what has just been appended: wake the I/O thread, or evaluate here if there is too much of it."""
+        """Wake the I/O thread for the appended event, or evaluate here if there are too many. Loop thread."""
         waiting = len(self.events)
         if waiting < self.max_pending:
             self.queues.wake()
