@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 
 import pytest
 from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
@@ -87,15 +86,12 @@ def test_a_control_reaches_the_job_while_a_cell_runs(lab, opened, job):
     busy(lab, book, 2)
     slider.focus()
     slider.press("ArrowRight")
-    begun = time.monotonic()
-    soon(lambda: job.controls["echo.factor"].value == before + 1)
-    took = time.monotonic() - begun
+    soon(lambda: job.controls["echo.factor"].value == before + 1)  # about 0.3 s on a quiet machine
     said = f"set echo.factor: {before} → {before + 1}"
     book.wait(f"document.body.textContent.includes({json.dumps(said)})")
     book.page.get_by_role("button", name="trigger evaluate").click()
     book.wait("document.body.textContent.includes('trigger evaluate: 0.75')")
     enough(lab)
-    assert took < 10  # about 0.3 s on a quiet machine
     job.set("echo.factor", 9, expected=None)  # somebody else
     book.wait("document.querySelector('.widget-slider .widget-readout').textContent === '9'")
     job.set("echo.factor", 2, expected=None)
