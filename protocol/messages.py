@@ -32,7 +32,7 @@ _Counts: TypeAlias = Annotated[dict[str, int], _Few]
 
 
 class Message(msgspec.Struct, tag_field="t", omit_defaults=True, frozen=True):
-    """What all messages share: a tag in the field ``t``."""
+    """Base of all messages, with a tag in the field ``t``."""
 
 
 class Request(Message, Generic[R], frozen=True):
@@ -55,7 +55,7 @@ class Code(msgspec.Struct, frozen=True, omit_defaults=True):
 class Hello(Message, tag="hello", frozen=True):
     """The first message of a client over a link.
 
-    By its ``token`` an agent knows a client whose link was lost; ``streams`` are those that it still wants then.
+    The agent recognizes a client that reconnects by its ``token``; ``streams`` are those that the client still wants.
     """
 
     version: tuple[int, int]
@@ -125,11 +125,11 @@ class Call(Request[r.CommandReply], tag="call", frozen=True):
 
 
 class Command(Request[r.CommandReply], tag="command", frozen=True):
-    """Have ``what`` done once, at the next event ``on`` (empty: where it is meant to); ``id`` never runs twice.
+    """Do ``what`` once, at the next event ``on`` (empty: the first safe one); ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
     is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``;
-    ``cancel`` calls it off unless it has begun, and is answered with its record, whatever came of it.
+    ``cancel`` cancels it unless it has begun; the reply is its record in either case.
     """
 
     id: str
@@ -144,10 +144,10 @@ class Command(Request[r.CommandReply], tag="command", frozen=True):
 
 
 class Agree(Request[r.CommandReply], tag="agree", frozen=True):
-    """Have the prepared command ``id`` done at event ``number``, on all its ranks or none; answered with its outcome.
+    """Run the prepared command ``id`` at event ``number``, on all its ranks or none; the reply is its record.
 
-    A `Call` or `Command` with ``ranks`` is only prepared, and answered with the ``number`` of the newest event of its
-    type. So is this message with the number 0; below 0 the command is let go of.
+    A `Call` or `Command` with ``ranks`` is only prepared, and so is this message with the number 0: the reply is a
+    `looptap.protocol.replies.Preparation`. A number below 0 drops the command.
     """
 
     id: str
@@ -183,9 +183,9 @@ class GetStreams(Request[r.Listed[r.StreamInfo]], tag="get streams", frozen=True
 
 
 class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
-    """Start stream ``stream``, which reads the standing stream ``name``: what its history has above ``above``, then on.
+    """Start stream ``stream``, which reads the declared stream ``name``: its history above ``above``, then new values.
 
-    It bears no code: it is what a viewer sends in place of `Attach`.
+    It carries no code: a viewer sends it in place of `Attach`.
     """
 
     stream: int
@@ -195,11 +195,11 @@ class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
 
 
 class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
-    """Show a stream to viewers (``export``), have it in the file of the run (``keep``); None leaves that as it is.
+    """Show a stream to viewers (``export``), record it in the file of the run (``keep``); None leaves that as it is.
 
-    ``stream`` is one of this client, whose query then belongs to the job, under ``name``, as a standing stream: it goes
-    on when the client goes, as long as it is exported, kept or read. 0: the standing stream ``name``.
-    ``share`` shows it to the viewers of one share alone that was made so (`CreateShare.only`).
+    ``stream`` is one of this client. Its query then belongs to the job, as the declared stream ``name``, which outlives
+    the client as long as it is exported, kept or read. 0: the declared stream ``name``.
+    ``share`` shows it only to the viewers of a share that was made with `CreateShare.only`.
     """
 
     stream: int = 0
@@ -210,9 +210,9 @@ class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
 
 
 class CreateShare(Request[r.NewShare], tag="share", frozen=True):
-    """Let in who has a new viewer's key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
+    """Admit viewers by a new key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
 
-    He sees what is exported to all, or with ``only`` what is exported to this share.
+    They see what is exported to all, or with ``only`` what is exported to this share.
     """
 
     expires: float
@@ -227,23 +227,23 @@ class Revoke(Request[r.Listed[str]], tag="revoke", frozen=True):
 
 
 class Got(Message, tag="got", frozen=True):
-    """The client has taken in ``total`` bytes of `Values` frames over this link; so much more may be sent."""
+    """The client has received ``total`` bytes of `Values` frames over this link: flow control for the agent."""
 
     total: int
 
 
 class Leave(Message, tag="leave", frozen=True):
-    """The client goes; its streams end."""
+    """The client disconnects for good; its streams end."""
 
 
 # ---------------------------------------------------------------- agent to client
 
 
 class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one rank of a run says of itself.
+    """Identity of one rank of a run.
 
-    The ranks of one job have the ``job`` in common, which is what their launcher has told them; no two jobs that run at
-    the same time have the same. ``attempt`` counts the launcher's restarts, on this host.
+    The ranks of one job have the same ``job``, which their launcher gives them; no two jobs that run at the same time
+    share it. ``attempt`` counts the launcher's restarts, on this host.
     """
 
     id: str
@@ -275,7 +275,7 @@ class Welcome(Message, tag="welcome", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The agent will not talk to this client; one sentence why. A ``stranger`` is one whose hello it has not had."""
+    """The agent refuses this client, for ``reason``. A ``stranger`` has not sent a hello."""
 
     reason: str
     version: tuple[int, int]
@@ -319,7 +319,7 @@ class Values(Message, tag="values", frozen=True):
 
 
 class Bundle(Message, tag="bundle", frozen=True):
-    """Several `Values` in one frame: each frame sent costs the job a hand-over of the interpreter lock."""
+    """Several `Values` in one frame: each frame that is sent makes the job give up the interpreter lock once."""
 
     messages: Annotated[tuple[msgspec.Raw, ...], _Few]
 
@@ -363,7 +363,7 @@ class Beat(Message, tag="beat", frozen=True):
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
-    """The run ends, or with ``dismissed`` only the time of this client in it."""
+    """The run ends, or with ``dismissed`` only this client's access to it."""
 
     reason: str = "the run ended"
     dismissed: bool = False

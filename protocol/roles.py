@@ -1,4 +1,4 @@
-"""Who may send what: one table of message type and role, and what is not in it is denied."""
+"""Access control: the roles that may send each type of message. What is not in the table is denied."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ ALLOWED: dict[type, frozenset[str]] = {
     CreateShare: _OPERATOR,
     Revoke: _OPERATOR,
 }
-"""The roles that may send each type of message. A viewer reads what is exported: no message of his bears code."""
+"""The roles that may send each type of message. A viewer reads what is exported, and sends no code."""
 
 
 def may_send(role: str, message: object) -> bool:
-    """Whether a client of ``role`` may send ``message``; False for whatever is not in `ALLOWED`.
+    """Return whether a client of ``role`` may send ``message``; False if it is not in `ALLOWED`.
 
     >>> may_send("operator", Leave()), may_send("viewer", Leave()), may_send("", Leave())
     (True, True, False)
@@ -68,7 +68,7 @@ def may_send(role: str, message: object) -> bool:
 
 
 def refusal(role: str, message: object) -> str:
-    """Why a client of ``role`` may not send ``message``, in a sentence."""
+    """Say in a sentence why a client of ``role`` may not send ``message``."""
     what = _CALLED.get(type(message), type(message).__name__)
     if role == VIEWER:
         return f"A viewer may not {what}: it reads the streams that are exported to it (run.streams), and nothing else."
