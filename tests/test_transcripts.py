@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+import random
 import threading
 import time
 from pathlib import Path
@@ -15,9 +17,10 @@ import pytest
 
 from looptap.client.run import Run
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack, unpack_values
-from looptap.protocol.errors import VersionMismatch
+from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, pack, unpack, unpack_values
+from looptap.protocol.errors import MessageError, VersionMismatch
 from looptap.protocol.keys import OPERATOR
+from looptap.protocol.replies import checked_reply
 
 PLACE = Path(__file__).parent / "transcripts"
 RECORDED = sorted(path.name for path in PLACE.iterdir() if (path / "conversation.txt").exists())
@@ -218,6 +221,45 @@ def heard(frame):
 def test_every_request_says_what_its_reply_is():
     assert set(m.REPLIES) == {kind for kind in get_args(m.FromClient) if issubclass(kind, m.Request)}
     assert Any not in m.REPLIES.values()
+
+
+def replies():
+    """The requests of the newest transcript, each with its packed reply."""
+    asked = {}
+    for kind, rest, answers in steps(TODAY):
+        if kind == ">" and isinstance(request := decode_from_client(bytes.fromhex(rest)), m.Request):
+            asked[request.request] = type(request)
+        for answer in map(decode_from_agent, answers):
+            if isinstance(answer, m.Done):
+                yield asked[answer.request], bytes(answer.value)
+
+
+def changed(raw, dice):
+    """A packed reply with one to three of its bytes changed, or one of its fields."""
+    if dice.random() < 0.5:
+        data = bytearray(raw)
+        for _ in range(dice.randint(1, 3)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        return bytes(data)
+    value = unpack(raw)
+    place = value[0] if isinstance(value, list) and value else value
+    if isinstance(place, dict):
+        place[dice.choice(list(place))] = dice.choice(
+            [None, -1, 2**70, math.nan, "", "x", b"\xff", [], {}, (1, 2), [{}]]
+        )
+    return pack(value)
+
+
+def test_a_mutated_reply_is_one_of_its_type_or_an_error():
+    dice, refused, kinds = random.Random(5), 0, list(replies())
+    assert {kind for kind, _ in kinds} >= {m.Attach, m.Stand, m.GetStats, m.GetStreams, m.Call, m.Command, m.Detach}
+    for _ in range(4000):
+        kind, raw = dice.choice(kinds)
+        try:
+            checked_reply(m.REPLIES[kind], unpack(changed(raw, dice)))
+        except MessageError:
+            refused += 1
+    assert 1000 < refused < 3900
 
 
 def test_a_hello_of_a_greater_minor_with_fields_unknown_is_welcome():
