@@ -43,7 +43,7 @@ class Agent:
     A mistake in the arguments raises, on any machine and in the first second: ValueError (also for ``sigterm`` off the
     main thread), `BadEndpoint` for a ``listen`` that is none, `ControlError` for a ``replay`` that cannot be done. What
     this machine does not allow (a directory that others can write, a port that is taken, a full disk) is a warning, and
-    the job goes on with an agent that does nothing; ``strict`` raises that as well. After that nothing it does raises
+    the job continues with an agent that does nothing; ``strict`` raises that as well. After that nothing it does raises
     into the loop.
 
     >>> import looptap
@@ -232,7 +232,7 @@ class Agent:
         return self._checkpoint.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state: events are numbered on from there, and controls are set back, which is on record.
+        """Resume from a state: event numbers continue from there, and controls are set back, which is on record.
 
         To be called where the job loads its checkpoint, once what it steers is exposed. A value of an event that had
         been there before, in this process or as the file of the earlier run tells, is marked: ``again`` of its
@@ -257,9 +257,9 @@ class Agent:
         return self._service.stats()
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises.
+        """End the run: close open windows, send what waits, notify clients. Takes at most 2 s. Never raises.
 
-        Ctrl-C comes out of it, and what is left is done nevertheless.
+        Only Ctrl-C comes out of it, after everything was done.
         """
         self._life.close(reason)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of an agent, and how another one, or the same one later, goes on from there."""
+"""What a checkpoint keeps of an agent, and how an agent resumes from it."""
 
 from __future__ import annotations
 

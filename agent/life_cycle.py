@@ -82,9 +82,9 @@ class LifeCycle:
     # ------------------------------------------------------------ the end
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: open windows close, what waits is sent, clients are told. At most 2 s. Never raises.
+        """End the run: close open windows, send what waits, notify clients. Takes at most 2 s. Never raises.
 
-        Ctrl-C comes out of it, and what is left is done nevertheless.
+        Only Ctrl-C comes out of it, after everything was done.
         """
         if os.getpid() != self._pid:
             return

@@ -22,7 +22,7 @@ from looptap.streams.operators.pipeline import Mapped
 
 
 class SetControl(LoopCommand):
-    """Set a control to a value, if nobody has changed it since the client saw its version ``expected``."""
+    """Set a control to a value, if it was not changed since the client saw its version ``expected``."""
 
     expected: int | None = None
 

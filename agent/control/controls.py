@@ -48,7 +48,7 @@ class BoundControl:
 
 
 class ControlChanges:
-    """How often each control was changed by a command, and by whom last: what compare-and-set compares."""
+    """Versions of the controls: how often each was changed by a command, and by which client last."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, str, Any, float]] = {}
@@ -77,7 +77,7 @@ class ControlChanges:
             return f"{name!r} has not been changed in this run, and you have seen its version {expected}."
         _, client, value, when = self._last[name]
         return (
-            f"{name!r} was set to {value!r:.80} by {client or 'somebody'} {time.monotonic() - when:.0f} s ago, since "
+            f"{name!r} was set to {value!r:.80} by {client or 'a client'} {time.monotonic() - when:.0f} s ago, since "
             f"you looked. Look again, at run.controls[{name!r}], or change it anyhow with expected=None."
         )
 
@@ -170,7 +170,7 @@ class BoundControls:
 
 
 class _Anything(Control):
-    """What is None now: its type cannot be told."""
+    """The control of a value that is None now, so that its type is unknown."""
 
     def _admitted(self, value: Any) -> Any:
         return value if type(value) in KINDS and value == value else None

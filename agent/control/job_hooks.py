@@ -1,4 +1,4 @@
-"""What a job lets clients do: its controls, triggers, checkpoint function, pause, stop; and whom it tells of it."""
+"""What a job lets clients do: controls, triggers, checkpoint function, pause, stop; and who observes that."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Trigger(NamedTuple):
 
 
 class JobHooks:
-    """What the host declares for clients, and the objects of it that are told of commands and pauses."""
+    """What the host declares for clients, and the exposed objects that observe commands and pauses."""
 
     def __init__(self, sources: EventSources, default_event: str) -> None:
         self.default_event = default_event

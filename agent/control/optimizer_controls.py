@@ -160,7 +160,7 @@ def _tell(scheduler: Any, values: dict[int, float]) -> None:
 
 
 class _Frozen:
-    """What a frozen scheduler does at a step: the schedule goes on, and the optimizer sees none of it.
+    """What a frozen scheduler does at a step: the schedule continues, and the optimizer sees none of it.
 
     It is a class that the scheduler is made an instance of, not an attribute: `state_dict` stays what it was.
     """

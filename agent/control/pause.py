@@ -17,7 +17,7 @@ _INTERRUPT_CHECK_SECONDS = (
 
 
 class Pause:
-    """Whether the loop pauses, since when, and what ends that. ``bound`` is how long it may; None: not at all."""
+    """Whether the loop pauses, since when, and what ends that. ``bound`` is the longest in seconds; None: none."""
 
     def __init__(self) -> None:
         self.bound: float | None = None
@@ -34,7 +34,7 @@ class Pause:
         return time.monotonic() - began if began else 0.0
 
     def left(self) -> float:
-        """Seconds until it goes on by itself."""
+        """Return the seconds until it resumes by itself."""
         return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
 
     def most(self, world: ProcessGroup | None) -> float | None:

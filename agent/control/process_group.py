@@ -141,7 +141,7 @@ class Ballots:
         return self._store
 
     def forget_later(self, key: str) -> None:
-        """Have the store forget the key once nobody asks for it any more."""
+        """Delete the key from the store once no rank asks for it any more."""
         self._old.append((time.monotonic(), key))
 
 

@@ -149,7 +149,7 @@ class HistoryBuffer:
         post = self._history.queues
         if self not in post.ready:
             post.announce(self)
-        if number == 1:  # somebody waits for the first value
+        if number == 1:  # a reader may wait for the first value
             post.hasten()
 
     def forget(self) -> None:

@@ -39,7 +39,7 @@ if sys.platform == "linux":
 
         def __init__(self) -> None:
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            # Closed with the object and not before: a late call must never reach somebody else's descriptor.
+            # Closed with the object and not before: a late call must never reach another owner's descriptor.
             weakref.finalize(self, os.close, self.fd).atexit = False
 
         def set(self) -> None:

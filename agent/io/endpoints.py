@@ -114,7 +114,7 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed agents left behind: older than a minute, of this machine, nobody listens."""
+    """Remove the sockets that killed agents left behind: older than a minute, of this machine, without a listener."""
     for path in directory.glob(f"{_mark()}-*.sock"):
         with contextlib.suppress(OSError):
             about = path.lstat()

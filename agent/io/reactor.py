@@ -96,7 +96,7 @@ class Reactor:
         self._next_touch = time.monotonic() + TOUCH_INTERVAL_SECONDS
 
     def _watch(self) -> None:
-        """Look at the gates that there are; not at those of viewers while these rest."""
+        """Poll the sockets of now; not those of viewers while these rest."""
         self._sockets = self._server.sockets
         self._busy_polling, self._cold = zmq.Poller(), zmq.Poller()
         routers = [g.router for g in self._sockets if g.router is not None and (g.role == OPERATOR or not self._rested)]
@@ -106,7 +106,7 @@ class Reactor:
         self._cold.register(self._server.wakeup.fd, zmq.POLLIN)
 
     def run_once(self) -> None:
-        """Sleep until there is something to do, and do a bounded piece of each kind of work."""
+        """Sleep until there is work, and do a bounded piece of each kind."""
         if self._rested is not None and time.monotonic() >= self._rested:
             self._rested = None
             self._watch()
@@ -229,6 +229,6 @@ class Reactor:
     def _role(self, frame: Any) -> str | None:
         try:
             self._server.sender = key = str(frame.get("User-Id"))
-        except zmq.ZMQError:  # nobody gets here without one, and if so, is not heard
+        except zmq.ZMQError:  # no message gets here without one; if one did, it is refused
             return None
         return self._server.authenticator.role(key)

@@ -22,7 +22,7 @@ TRACKED_FRAME_MIN_BYTES, MAX_VIEWER_BYTES = 16_384, 1_048_576
 next: what a hostile one says to have taken in is not to be believed."""
 _MAX_TRACKED_PEERS = 64  # of which frames are counted, before those are forgotten that have none
 SOCKET_MARK_BYTES = 4
-"""Bytes before a peer's own name by which the gates of an agent tell their peers apart."""
+"""Bytes before a peer's own name by which the sockets of an agent tell their peers apart."""
 
 
 class SendResult(enum.Enum):

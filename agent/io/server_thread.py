@@ -2,12 +2,12 @@
 
 Guarantees
 - `ServerThread.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
-- Nobody is heard who did not prove a key, and the role is looked up for every message.
-- An exception of the brain restarts the loop after a pause; the fourth one without a quiet minute in between
-  closes the link for good and is told once. None reaches the training thread.
+- No message is accepted without a proven key, and the role is looked up for every message.
+- An exception of the request handler restarts the loop after a pause; the fourth one without a quiet minute in between
+  closes the link for good and is logged once. None reaches the training thread.
 - A forked child neither uses nor closes what its parent owns.
-Assumes that the brain calls `ServerThread.send` on this thread only. How the thread shares the interpreter with the
-training thread is the matter of looptap.agent.io.reactor.
+Assumes that the request handler calls `ServerThread.send` on this thread only. How the thread shares the interpreter
+with the training thread is the matter of looptap.agent.io.reactor.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ LINGER_SECONDS = 0.5
 class ServerThread:
     """The sockets of an agent, their authenticator, and the thread "looptap-io" that serves them.
 
-    There is one gate, for operators, until `open_gate` makes another. ``endpoint`` is what `looptap.agent.io.endpoints`
-    understands; sockets are made in ``directory``, by default the user's private one. ``on_failure`` is called once, on
-    the I/O thread, with the traceback that ended the link.
+    There is one socket, for operators, until `open_viewer_socket` makes another. ``endpoint`` is what
+    `looptap.agent.io.endpoints` understands; sockets are made in ``directory``, by default the user's private one.
+    ``on_failure`` is called once, on the I/O thread, with the traceback that ended the link.
     """
 
     def __init__(

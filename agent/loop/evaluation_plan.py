@@ -30,8 +30,8 @@ class EvaluationPlan:
         self.immediate = tuple(q for q in queries if q not in put_off)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
         self.tensor = tensor_type()
-        self.stale = False  # whether a query of ``later`` has turned out to be dear
-        self.started = False  # the first event is evaluated without delay: somebody has just asked
+        self.stale = False  # whether a query of ``later`` has turned out to be expensive
+        self.started = False  # the first event is evaluated without delay: a client has just asked
 
     def evaluate(self, waiting: list[PendingEvent]) -> None:
         """Have the queries of ``later`` take in these events and ends of groups, as far as they have not yet."""

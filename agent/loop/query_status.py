@@ -17,7 +17,7 @@ MAX_ERRORS_IN_A_ROW = 100
 
 
 class QueryStatus:
-    """The part of an `AttachedQuery` that clients are told of."""
+    """The part of an `AttachedQuery` that clients see."""
 
     def __init__(self, pipeline: Pipeline, outbox: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
         self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
@@ -126,7 +126,7 @@ class QueryStatus:
             self.record_error(format_error(error, self.pipeline.text))
 
     def record_error(self, text: str) -> None:
-        """Count an error; the first is told, and one hundred in a row end the query."""
+        """Count an error; the first is reported, and one hundred in a row end the query."""
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:

@@ -127,7 +127,7 @@ class QueryRegistry:
         return notes
 
     def install(self, query: AttachedQuery) -> None:
-        """Put a query on its events."""
+        """Attach a query to its events."""
         with self._moving:
             for place in query.latest_slots:
                 other = self._sources.open(place.event)
@@ -138,7 +138,7 @@ class QueryRegistry:
             tap.refresh()
 
     def schedule_command(self, query: AttachedQuery) -> None:
-        """Have the next event look anew at whether somebody waits for the values of ``query``."""
+        """Make the next event check again whether a client waits for the values of ``query``."""
         if not query.on:
             return
         with self._moving:
@@ -147,7 +147,7 @@ class QueryRegistry:
         self._sources.unobserved.drain()
 
     def drop(self, *queries: AttachedQuery) -> None:
-        """Take queries off their events; no harm if one is off already, or has none."""
+        """Detach queries from their events; no effect on one that is detached already, or has none."""
         gone = {query for query in queries if query.on}
         if not gone:
             return
@@ -167,13 +167,13 @@ class QueryRegistry:
                 other.refresh()
 
     def at_next(self, on: str, command: EventCommand) -> None:
-        """Have ``command`` run at the next event of type ``on``."""
+        """Run ``command`` at the next event of type ``on``."""
         tap = self._open(on)
         tap.commands.append(command)
         tap.refresh()
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
-        """Take a command back that waits for an event of type ``on``; no harm if it waits no more."""
+        """Remove a command that waits for an event of type ``on``; no effect if it waits no more."""
         tap = self._open(on)
         with contextlib.suppress(ValueError):
             tap.commands.remove(command)
@@ -224,7 +224,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
-    """The pipeline as it is asked of several ranks. Raises QueryError where its values would not fit together."""
+    """Return the pipeline in the form for several ranks. Raises QueryError where its values would not fit together."""
     if attach.throttle or attach.when is not None:
         which = "throttle=" if attach.throttle else "when="
         raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")

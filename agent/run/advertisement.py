@@ -1,4 +1,4 @@
-"""How a run says where it listens: its connection file, made anew if it vanishes; and what dead runs left behind."""
+"""The connection file of a run, written again if it vanishes; and the removal of what dead runs left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 
 STALE_FILE_SECONDS = 3600.0
-"""Seconds since its last touch for which the file of a dead run stays, unless somebody says: looptap ls --clean."""
+"""Seconds since its last touch for which the file of a dead run stays, unless a user runs looptap ls --clean."""
 
 
 def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) -> Path:
@@ -36,7 +36,7 @@ def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | Non
 
 
 def _renew(file: ConnectionFile, directory: Path) -> None:
-    """Announce a run anew whose file has vanished, or its whole directory."""
+    """Announce a run again whose file has vanished, or its whole directory."""
     remake(directory)
     publish(file, directory)
 

@@ -1,4 +1,4 @@
-"""What a run goes on from: the runs before it, where it took up their events, and which events are done anew."""
+"""What a run resumes: the runs before it, where it continues their events, and which events are repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunHistory:
         self.taken_up: dict[str, int] = {}
         """The numbers of the last events before the state that was loaded."""
         self.seen: dict[str, int] = {}
-        """The highest numbers of events that were there before that, as far as anybody knows."""
+        """The highest numbers of events that were there before that, as far as is known."""
         self._since = math.inf
         self._find: Callable[[], Mapping[str, int]] | None = None
 
@@ -45,7 +45,7 @@ class RunHistory:
         seen: Mapping[str, int],
         find: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """What comes from now on goes on from there.
+        """Continue from there.
 
         ``find`` tells of further events that had been there; the I/O thread calls it before it looks at what comes.
         """
@@ -59,7 +59,7 @@ class RunHistory:
         self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
 
     def flagged(self, on: str, columns: ValueBatch, flags: bytearray) -> bytearray:
-        """The flags of these values, with those marked whose event is done anew."""
+        """The flags of these values, with those marked whose event is repeated."""
         if self._find is not None:
             self._look()
         seen = self.seen.get(on, 0)
@@ -72,7 +72,7 @@ class RunHistory:
         return flags
 
     def describe(self) -> ResumeFacts:
-        """The same as facts of the run; none if it began anew."""
+        """The same as facts of the run; none if it resumes nothing."""
         if self._find is not None:
             self._look()
         if not self.taken_up:

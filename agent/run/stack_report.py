@@ -9,7 +9,7 @@ import traceback
 from looptap.protocol.replies import ThreadStack
 
 MAX_FRAMES = 60
-"""Innermost frames of a thread that are told."""
+"""Innermost frames of a thread that are reported."""
 
 
 def stacks() -> list[ThreadStack]:

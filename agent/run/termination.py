@@ -17,7 +17,7 @@ from typing import Any
 class OnSigterm:
     """Handles SIGTERM until `remove`: calls ``end`` where the process dies of it, else ``flush``, then who was before.
 
-    Raises ValueError off the main thread, where Python lets nobody handle a signal. A signal that was ignored stays so,
+    Raises ValueError off the main thread, where Python allows no signal handler. A signal that was ignored stays so,
     and a handler that is not Python's stays alone: it could not be called.
     """
 
@@ -30,7 +30,7 @@ class OnSigterm:
             signal.signal(signal.SIGTERM, self._handler)
 
     def _handle(self, number: int, frame: Any) -> None:
-        if callable(self._before):  # it may let the job go on
+        if callable(self._before):  # it may let the job continue
             self._flush()
             self._before(number, frame)
             return
@@ -39,7 +39,7 @@ class OnSigterm:
         os.kill(os.getpid(), number)
 
     def remove(self) -> None:
-        """Give SIGTERM back to who had it, unless somebody has taken it since."""
+        """Give SIGTERM back to its former handler, unless it was taken since."""
         with contextlib.suppress(ValueError):  # not on the main thread: the handler stays, and only passes it on
             if signal.getsignal(signal.SIGTERM) is self._handler:
                 signal.signal(signal.SIGTERM, self._before)

@@ -37,7 +37,7 @@ DEFAULT_HISTORY_VALUES = 10_000
 DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the host says otherwise."""
 RATE_WINDOW_VALUES = 128
-"""Values from which the rate is told."""
+"""Values over which the rate is taken."""
 
 
 class DeclaredStream:
@@ -173,7 +173,7 @@ class DeclaredStreams:
         return found
 
     def seen(self, sees: Sight | None) -> list[DeclaredStream]:
-        """The streams that somebody may read: all of them, or for a viewer those that he ``sees``."""
+        """Return the streams that a client may read: all of them, or for a viewer those that it ``sees``."""
         return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
     def log(self, values: dict[str, Any]) -> None:

@@ -246,7 +246,7 @@ class ValueExporter:
 
     def _tell(self, stream: Subscription) -> bool:
         """Send the state of a stream, but its end only after its last value; False if its client has no room."""
-        changes, status = stream.query.changes, stream.status()  # in this order: what changes later is told again
+        changes, status = stream.query.changes, stream.status()  # in this order: a later change is reported again
         if status.state != "live" and stream.waits():
             return True
         frame = encode(status)

@@ -152,7 +152,7 @@ class RequestDispatcher:
         return more
 
     def is_idle(self) -> bool:
-        """Have what comes next ring the bell; False if something is there to be sent already."""
+        """Make the next value wake the I/O thread; return False if something waits to be sent already."""
         self.queues.wakeup_pending = False
         waits = self.queues.ready or self.sources.backlog.waits() or self._finished_commands
         self.queues.wakeup_pending = bool(waits or self.exporter.news())
@@ -169,8 +169,8 @@ class RequestDispatcher:
         self._cpu, self._last_heartbeat = cpu, now
         self.budget.io_schedule.is_this_thread()
         self.liveness.beat()
-        self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set and woken nobody
-        if not self.clients:  # nobody waits for what is quiet
+        self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set without a wakeup
+        if not self.clients:  # no client waits for unobserved values
             return
         self._send_heartbeat()
         for peer, client in list(self.clients.items()):
@@ -202,7 +202,7 @@ class RequestDispatcher:
         self._send_heartbeat(confirm=True)
 
     def confirmed(self) -> bool:
-        """Whether all that was sent has reached whom it was for."""
+        """Return whether clients have confirmed everything that was sent."""
         return all(
             client.disconnected or client.got_bytes >= client.sent_bytes for client in list(self.clients.values())
         )
@@ -219,7 +219,7 @@ class RequestDispatcher:
             self.on_disconnect(client.peer)
 
     def goodbye(self) -> None:
-        """Send what waits, end every stream, take leave, with `farewell` as the reason."""
+        """Send what waits, end every stream, and say goodbye, with `farewell` as the reason."""
         self.sources.drain()
         self.declared_streams.finish(self.farewell)
         for stream in self.exporter.streams:
@@ -359,7 +359,7 @@ class RequestDispatcher:
             self.subscriptions.keep(self.declared_streams.by_name[name])
 
     def describe(self) -> None:
-        """Have the file of the run say what it goes on from."""
+        """Write to the file of the run which runs it resumes."""
         if self.recorder is not None:
             self.recorder.writer.describe(**self.history.describe())
 

@@ -57,7 +57,7 @@ class SessionTable:
         return known
 
     def conflicting_session(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
-        """Who should be forgotten because all places are taken: whoever has been away for longest, if anybody."""
+        """Return the session to forget because all places are taken: the one that has been away for longest, if any."""
         held, bound, _ = self._places(role)
         if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
             return None

@@ -83,7 +83,7 @@ class ClientSession:
 
 
 def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: float, looked: float) -> list[bytes]:
-    """The clients that count as gone; nobody where we slept ourselves since the last look."""
+    """Return the clients that count as gone; none if this process itself slept since the last look."""
     if now - looked > 2 * limits.heartbeat:
         return []
     return [
@@ -143,7 +143,7 @@ class Subscription:
         return self.told != self.query.changes
 
     def touch(self) -> None:
-        """Have the client told once more how the stream is."""
+        """Send the client the state of the stream once more."""
         self.told = 0
 
     @property
@@ -152,7 +152,7 @@ class Subscription:
         return "ended" if self._ended else self.query.state
 
     def hand_over(self, source: HandedOverCursor) -> None:
-        """Go on with ``source``: the query belongs to the job from now on."""
+        """Continue with ``source``: the query belongs to the job from now on."""
         self.source = self.reader = source
         self.sink = self.query.outbox
         self.base = 0

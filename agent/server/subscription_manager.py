@@ -49,7 +49,7 @@ class SubscriptionManager:
         self._sharing = sharing
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
-        """Start a stream; returns what the client is told of it. Raises LimitReached, QueryError."""
+        """Start a stream; return its description for the client. Raises LimitReached, QueryError."""
         limits, clients = self._limits, self._delivery.guests.clients.values()
         alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
         for held, bound, which in (
@@ -79,7 +79,7 @@ class SubscriptionManager:
         info, tap = self._queries.describe(query), self._taps.open(attach.on)
         event = tap.number
         self._queries.install(query)
-        if tap.number == event:  # else nobody knows whether the query saw the event; the first value will tell
+        if tap.number == event:  # else it is unknown whether the query saw the event; the first value will show
             info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
 
@@ -128,7 +128,7 @@ class SubscriptionManager:
         return stream
 
     def own(self, client: ClientSession, number: int) -> AttachedQuery:
-        """The query of a client's stream that is nobody else's. Raises QueryError."""
+        """Return the query of a client's stream that it shares with no other. Raises QueryError."""
         stream = self.stream(client, number)
         if stream.reader is not None:
             raise QueryError(
@@ -180,7 +180,7 @@ class SubscriptionManager:
         return self._hand_over(stream, ask.name)
 
     def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
-        """Have the query of a client stand in the job, without a value lost, made twice or numbered anew."""
+        """Turn the query of a client into a declared stream, without a value lost, repeated or renumbered."""
         query, outbox = stream.query, stream.source
         if query.recorder is not None:
             raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")

@@ -58,7 +58,7 @@ def _chosen(kind: type) -> Keeper:
             return _module
         if data is not None and issubclass(kind, data.DataLoader):
             return _loader
-    numpy = sys.modules.get("numpy.random")  # which is loaded when somebody first asks for it: not here
+    numpy = sys.modules.get("numpy.random")  # which is loaded on first use: not here
     if numpy is not None:
         if issubclass(kind, numpy.Generator):
             return _numpy_generator
@@ -163,7 +163,7 @@ def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
         if value.closed or not value.readable() or not value.seekable():
             return
         position = value.tell()
-    except Exception:  # while its lines are read, the position of a text file is not told
+    except Exception:  # while its lines are read, the position of a text file is unknown
         return
 
     def undo() -> Iterable[Change]:
