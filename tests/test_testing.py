@@ -16,7 +16,9 @@ def test_time_steps_as_the_test_says():
     rare = run.stream("step", on="batch", throttle=5.0)
     for step in range(31):
         agent.emit("batch", step=step)
+        agent.log(lr=0.1)
         clock.advance(1.0)
+    assert [record.time for record in run.stream("lr").records[-2:]] == [129.0, 130.0]
     assert [tuple(value) for value in seen.values[:3]] == [(100.0, 0.0), (101.0, 1.0), (102.0, 1.0)]
     assert windows.values == [10, 10, 10]
     assert rare.values == [0, 5, 10, 15, 20, 25, 30]

@@ -192,11 +192,11 @@ class DeclaredStreams:
                 raise
 
     def _log(self, values: dict[str, Any]) -> None:
-        started = now = monotonic()
+        started, now = monotonic(), self._taps.clock()
         for name, value in values.items():
-            stream = self.by_name.get(name) or self._logged(name, now)
+            stream = self.by_name.get(name) or self._logged(name, started)
             if not stream.logged and stream.by:
-                stream = self._logged(name, now)
+                stream = self._logged(name, started)
             if not stream.logged:
                 raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
             query = stream.query
