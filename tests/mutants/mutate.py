@@ -34,7 +34,7 @@ TESTS = {
     "agent/loop/overhead_budget.py": "test_budget.py",
     "agent/control/command.py": "test_controls.py test_cancelling.py test_agreement.py test_interrupts.py",
     "agent/control/command_log.py": "test_controls.py test_cancelling.py test_agreement.py",
-    "agent/server/exporter.py": "test_back_off.py test_stream.py test_queries.py test_standing.py test_sharing.py",
+    "agent/server/exporter.py": "test_delivery.py test_back_off.py test_queries.py test_standing.py test_sharing.py",
     "agent/handoff/value_queue.py": "test_delivery.py test_queries.py test_standing.py test_stream.py",
     "agent/handoff/history.py": "test_standing.py test_handing_over.py",
     "agent/server/access_grants.py": "test_sharing.py",
