@@ -8,8 +8,13 @@ import signal
 import tempfile
 import time
 
+import hypothesis
 import pytest
 from programs import UNTESTED
+
+# An example may take as long as it likes: on a busy machine any of them is held up at times.
+hypothesis.settings.register_profile("looptap", deadline=None)
+hypothesis.settings.load_profile("looptap")
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and whatever that starts inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
