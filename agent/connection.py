@@ -47,6 +47,9 @@ class Connection(Protocol):
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
         """Let clients in, for ``dispatcher`` to answer. Raises what goes wrong; then nothing is left behind."""
 
+    def undo(self) -> None:
+        """Take back what `open` has done, or is about to do: Ctrl-C came into it, or right after."""
+
     def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Hand ``frame`` over for ``peer``, and say what became of it. I/O thread only. Does not block or raise."""
 
@@ -107,6 +110,7 @@ class ServerConnection:
         self._dispatcher: RequestDispatcher | None = None
         self._server: ServerThread | None = None  # which sends, from its start to its end
         self._open = False
+        self._opening: _Opening | None = None
 
     @property
     def link(self) -> ServerThread | None:
@@ -124,18 +128,20 @@ class ServerConnection:
         return self._place
 
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
-        """See `Connection`. Ctrl-C comes out of it, and then it is taken back, or will be as soon as it is open."""
+        """See `Connection`. Ctrl-C comes out of it, and then `undo` has to follow."""
         assert self._place is not None
         self._dispatcher = dispatcher
-        opening = _Opening(dispatcher, self._place[0], self._endpoint, self._limits, on_failure, self._serve)
-        try:
-            aside(opening.run, "looptap-open")
-            self.files, self._open = opening.files, True
-        except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C: it may be open, or be about to
-                opening.abandon()
-            self.files, self._open = [], False
-            raise
+        self._opening = opening = _Opening(
+            dispatcher, self._place[0], self._endpoint, self._limits, on_failure, self._serve
+        )
+        aside(opening.run, "looptap-open")
+        self.files, self._open = opening.files, True
+
+    def undo(self) -> None:
+        """See `Connection`. What is about to open on its thread is taken back there."""
+        self.files, self._open = [], False
+        if self._opening is not None:
+            self._opening.abandon()
 
     def _serve(self, server: ServerThread) -> None:
         self._server = server

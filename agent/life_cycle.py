@@ -75,7 +75,9 @@ class LifeCycle:
             connection.open(self._parts.dispatcher, _weakly(self, LifeCycle._failed))
             atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=_weakly(self, LifeCycle._forked))
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: it may be open, or be about to
+                connection.undo()
             give_up_place(self)
             raise
 

@@ -208,6 +208,9 @@ class _MemoryConnection:
     def drain(self, timeout: float) -> None:
         self.deliver()
 
+    def undo(self) -> None:
+        self.abandon()
+
     def abandon(self) -> None:
         self.is_open = False
         self.receivers.clear()
