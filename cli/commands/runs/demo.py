@@ -10,11 +10,8 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated
 
-from rich.console import Console
 from typer import Option
 
-from looptap.cli.demo.digits import Digits
-from looptap.cli.demo.diverging import Diverging
 from looptap.cli.output import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
@@ -42,6 +39,12 @@ def main(
         return complain(
             f"The demo trains a small network and needs {' and '.join(missing)}: pip install 'looptap[demo]'"
         )
+    # Not above: every command would load what only the demo draws with.
+    from rich.console import Console
+
+    from looptap.cli.demo.digits import Digits
+    from looptap.cli.demo.diverging import Diverging
+
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=DEFAULT_WIDTH_COLUMNS)
     with _stoppable():
         for part in (Digits(console, epochs), Diverging(console)):

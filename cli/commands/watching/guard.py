@@ -15,7 +15,6 @@ from looptap.client.guard.actions import json_line, sentence
 from looptap.client.guard.guard import Guard
 from looptap.client.guard.guard import guard as watch
 from looptap.client.guard.rules import Firing, Rule
-from looptap.protocol.files.documents import Document
 from looptap.streams.errors import QueryError
 
 POLL_INTERVAL_SECONDS = 0.1
@@ -101,6 +100,8 @@ def main(
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     """Return the runs of a file of rules, its rules, and the line of each by name. Raises QueryError with a line."""
+    from looptap.protocol.files.documents import Document  # not above: every command would load the parser of YAML
+
     document = Document(path, QueryError)
     told: Any = document.value
     keys = ("rules",) if isinstance(told, dict) else ()
