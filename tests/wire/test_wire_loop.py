@@ -83,7 +83,7 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
     wire.brain.values = [b"%d" % i for i in range(60)]
     wire.link.wake()
     assert [client.recv() for _ in range(60)] == [b"%d" % i for i in range(60)]
-    assert wire.brain.flushes == 6
+    assert wire.brain.flushes in (6, 7)  # one of them without a value, where the hello was heard late
 
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire):
