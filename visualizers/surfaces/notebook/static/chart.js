@@ -125,12 +125,12 @@ class View {
     if (!frame) return;
     if (!this.slider) {
       this.play = this.button(this.frames, "", "Show each frame as it comes, or hold one", () =>
-        this.store.model.send({ t: "play", on: !this.playing }),
+        this.store.send({ t: "play", on: !this.playing }),
       );
       this.slider = make(this.frames, "input");
       this.slider.type = "range";
       this.slider.min = 0;
-      this.slider.oninput = () => this.store.model.send({ t: "seek", frame: +this.slider.value });
+      this.slider.oninput = () => this.store.send({ t: "seek", frame: +this.slider.value });
       this.where = make(this.frames, "span");
     }
     const [index, count] = frame;

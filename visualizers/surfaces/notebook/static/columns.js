@@ -62,11 +62,19 @@ class Store {
   ask() {
     this.asked = performance.now();
     this.left = false;
-    this.model.send({ t: "ready", page: PAGE });
+    this.send({ t: "ready", page: PAGE });
   }
   leave() {
     this.left = true;
-    this.model.send({ t: "left", page: PAGE });
+    this.send({ t: "left", page: PAGE });
+  }
+  // A timer may fire after the notebook has closed and its kernel is gone: then the comm is closed, and that is all.
+  send(message) {
+    try {
+      this.model.send(message);
+    } catch (error) {
+      console.debug("looptap: not sent, the kernel is gone", error);
+    }
   }
   take(message, buffers) {
     if (message.t !== "frame" || this.left) return;
@@ -147,7 +155,7 @@ class Store {
       this.owing = null;
       this.asks = false;
       this.hid = hidden;
-      this.model.send({ t: "ack", page: PAGE, n: this.newest, hidden });
+      this.send({ t: "ack", page: PAGE, n: this.newest, hidden });
     };
     if (this.asks || hidden !== this.hid) send();
     else this.owing ??= setTimeout(send, 1000);
