@@ -33,9 +33,9 @@ class Agent:
     needs no ``if``. No signal is handled, unless ``sigterm`` asks for it: then what waits is sent before SIGTERM does
     what it did before, and clients hear of it.
 
-    ``on_stop`` is raised out of `emit` when a client asks the job to stop, beside `stop_requested`; ``may_pause`` lets
-    clients pause the loop, inside `emit`, for up to so many seconds; ``replay`` is a file of commands of another run
-    that are done at the same events in this one (or ``LOOPTAP_REPLAY`` names it).
+    ``on_stop`` is raised out of `emit` when a client asks the job to stop, in addition to `stop_requested`.
+    ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` is a file of commands of
+    another run that are executed at the same events in this one (or ``LOOPTAP_REPLAY`` names it).
 
     A newer agent of the same name and rank takes the place of an older one of the same process, which is closed: a
     cell of a notebook can be run again.
@@ -119,7 +119,7 @@ class Agent:
         max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         keep: bool = False,
     ) -> None:
-        """Declare a standing stream: the query runs from now on, and its newest ``history`` values are kept.
+        """Declare a declared stream: the query runs from now on, and its newest ``history`` values are kept.
 
         Clients read it by its name, the history first. With ``keep``, all values go to the file of the run as well
         (docs/store.md). The query and its arguments are those of `Run.stream`; no budget
@@ -142,7 +142,7 @@ class Agent:
                 self._connection.post(partial(self._service.start_keeping, name))
 
     def log(self, /, **values: Any) -> None:
-        """Append each value to the standing stream of its name, which keeps the newest 10,000. Never raises.
+        """Append each value to the declared stream of its name, which keeps the newest 10,000. Never raises.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")

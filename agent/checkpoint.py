@@ -43,9 +43,9 @@ class AgentCheckpoint:
             return
         parts, sources, dispatcher = self._parts, self._life.sources, self._parts.dispatcher
         dispatcher.history.learn(sources.counts())
-        beside = None if parts.recorder is None else parts.recorder.writer.path
+        sibling = None if parts.recorder is None else parts.recorder.writer.path
         dispatcher.history.resume_from(
-            (*lineage, run), events, seen, lambda: seen_by(file, beside) if file and beside else {}
+            (*lineage, run), events, seen, lambda: seen_by(file, sibling) if file and sibling else {}
         )
         sources.resume_from(events, groups)
         parts.connection.post(dispatcher.describe)

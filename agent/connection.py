@@ -63,7 +63,7 @@ class Connection(Protocol):
         """Run ``call`` on the I/O thread; no effect unless it is open. Any thread. Does not block."""
 
     def detach(self) -> None:
-        """Accept no more work from the loop; `stop` still sends what waits."""
+        """Refuse further work from the loop; `stop` still sends what waits."""
 
     def stop(self, timeout: float) -> None:
         """Send what waits and say goodbye, within ``timeout`` seconds; called again, wait once more."""
@@ -195,7 +195,7 @@ class ServerConnection:
 
 
 class _Opening:
-    """A server and its connection file on their way. `run` runs beside the host's main thread."""
+    """A server and its connection file on their way. `run` has a thread of its own, not the host's."""
 
     def __init__(
         self, dispatcher: RequestDispatcher, directory: Path, endpoint: str | None, limits: Limits,

@@ -113,7 +113,7 @@ class LifeCycle:
         kind = f"{type(error).__name__}: {error}"
         if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
             self._complaints.add(kind)
-            log.warning("looptap: %s (said once; the loop goes on)", kind)
+            log.warning("looptap: %s (said once; the loop continues)", kind)
 
     def _become_inert(self) -> None:
         self.sources = NullEventSources()
@@ -166,7 +166,7 @@ class LifeCycle:
         self._become_inert()
         for path in self._parts.connection.files:  # so that clients know that there will be no link again
             remove(path)
-        log.warning("looptap: the agent has failed for good, the loop goes on without it. %s", reason)
+        log.warning("looptap: the agent has failed for good, the loop continues without it. %s", reason)
 
     def _forked(self) -> None:
         """Become inert in a child, without touching what the parent process owns."""

@@ -88,7 +88,7 @@ def warn_inert(error: Exception, strict: bool) -> None:
     """Log that this machine allows no agent, and why; ``strict`` raises the error."""
     if strict:
         raise error
-    log.warning("looptap: %s This run goes on without an agent (strict=True would end it).", why_not(error))
+    log.warning("looptap: %s This run continues without an agent (strict=True would end it).", why_not(error))
 
 
 def enabled_here() -> bool:

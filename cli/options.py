@@ -77,13 +77,13 @@ Combine = Annotated[
 
 Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
 At = Annotated[
-    str, Option("--on", metavar="EVENT", help="The type of event at which it is done.", show_default="where it is safe")
+    str, Option("--on", metavar="EVENT", help="The type of event at which it runs.", show_default="where it is safe")
 ]
 CommandId = Annotated[
     str | None,
     Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing is done."),
 ]
-CheckpointFirst = Annotated[bool, Option("--checkpoint", help="First have the job make a checkpoint, if it can.")]
+CheckpointFirst = Annotated[bool, Option("--checkpoint", help="Save a checkpoint first, if the job can.")]
 OnRanks = Annotated[
     str,
     Option("--ranks", metavar="RANKS", help="Only on these ranks of the job: 0,3 or 0-3. All of them do it, or none."),

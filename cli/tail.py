@@ -32,7 +32,7 @@ class Tail:
         self.over = False
         """True if nothing more will come."""
         self._number = stream.begins - 1
-        self._told = False
+        self._warned = False
 
     def look(self) -> Iterator[TailItem]:
         """Yield the items since the last look."""
@@ -48,9 +48,9 @@ class Tail:
 
     def failure(self) -> str:
         """Return, once, the first traceback of a query that fails at single events; else an empty text."""
-        if self._told or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
+        if self._warned or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
             return ""
-        self._told = True
+        self._warned = True
         return self.stream.traceback
 
     def place(self, record: Record) -> str:

@@ -79,7 +79,7 @@ def attach(
 
     A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
     outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
-    queries, and its streams go on until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
+    queries, and its streams continue until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
     What was asked of one run and not answered (`Run.call`) is not asked of the next.
 
     ``wait`` is for how many seconds a job that has not started yet is waited for (`math.inf`: as long as it takes),

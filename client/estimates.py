@@ -31,10 +31,10 @@ class Estimates:
             if not any(run.events().values()):
                 return None
             if run.role == VIEWER:
-                told = any(stream.name == f"{self._name}.report" for stream in run.streams)
+                offered = any(stream.name == f"{self._name}.report" for stream in run.streams)
             else:
-                told = f"{self._name}.epochs" in run.controls
-            if not told:
+                offered = f"{self._name}.epochs" in run.controls
+            if not offered:
                 return None
             self._stream = reports(run, self._name, buffer=10)
         value = self._stream.latest

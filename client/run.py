@@ -353,7 +353,7 @@ class Run:
 
     @property
     def shares(self) -> list[Share]:
-        """The shares of the run that have not ended, whoever made them. Raises NoAnswer after 5 s."""
+        """The shares of the run that have not ended, of every operator. Raises NoAnswer after 5 s."""
         return self._sharing.shares()
 
     set = _forward("_control", ControlClient.set)

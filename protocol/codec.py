@@ -42,7 +42,7 @@ _decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
 
 
 def encode(message: Message) -> bytes:
-    """The frame of ``message``; a character that UTF-8 lacks, as the text of an error may have one, is escaped."""
+    """Encode ``message`` as a frame; escape characters that UTF-8 lacks."""
     try:
         return _encode(message)
     except UnicodeEncodeError:
@@ -50,7 +50,7 @@ def encode(message: Message) -> bytes:
 
 
 def _escaped(part: Any) -> Any:
-    """A message, or a part of one, in which all text is UTF-8."""
+    """Return a message, or a part of one, with all text made valid UTF-8."""
     if isinstance(part, str):
         return part.encode("utf-8", "backslashreplace").decode()
     if isinstance(part, tuple):
@@ -63,7 +63,7 @@ def _escaped(part: Any) -> Any:
 
 
 def decode_from_client(frame: bytes) -> FromClient:
-    """The message in a client's frame. Raises MessageError for anything else, and nothing else."""
+    """Decode a client's frame. Raises MessageError, and nothing else."""
     try:
         return _decode_from_client(frame)  # type: ignore[no-any-return]  # msgspec cannot type a union
     except Exception as error:
@@ -71,7 +71,7 @@ def decode_from_client(frame: bytes) -> FromClient:
 
 
 def decode_from_agent(frame: bytes) -> FromAgent:
-    """The message in an agent's frame. Raises MessageError for anything else, and nothing else."""
+    """Decode an agent's frame. Raises MessageError, and nothing else."""
     try:
         return _decode_from_agent(frame)  # type: ignore[no-any-return]
     except Exception as error:
@@ -85,7 +85,7 @@ class Versioned(msgspec.Struct):
 
 
 def version_of(frame: bytes) -> tuple[int, int] | None:
-    """The (major, minor) that a frame names which is otherwise no message: one of another major version may be so."""
+    """Read the (major, minor) version in a frame that is otherwise no message."""
     try:
         return msgspec.msgpack.decode(frame, type=Versioned).version
     except Exception:
@@ -93,9 +93,9 @@ def version_of(frame: bytes) -> tuple[int, int] | None:
 
 
 def _refusal(what: str, error: Exception) -> MessageError:
-    """What hostile bytes come to, whatever they raised.
+    """Return the refusal of hostile bytes, whatever they raised.
 
-    Seen beside msgspec's own: UnicodeDecodeError, RecursionError, MemoryError, struct.error, errors of torch.
+    Seen besides msgspec's own: UnicodeDecodeError, RecursionError, MemoryError, struct.error, errors of torch.
     """
     return MessageError(f"{what}: {(str(error) or type(error).__name__)[:200]}")
 
@@ -104,7 +104,7 @@ def _refusal(what: str, error: Exception) -> MessageError:
 
 
 def pack_values(values: list[Any]) -> tuple[int, bytes]:
-    """The form and the bytes of a list of snapshots. Raises SnapshotError with the type and path of a misfit.
+    """Pack a list of snapshots. Raises SnapshotError with a misfit's type and path.
 
     >>> pack_values([1, 2.5, None])[0] == SCALARS, pack_values([(1, 2.5), (2, 2.4)])[0] == ROWS
     (True, True)
@@ -121,7 +121,7 @@ def pack_values(values: list[Any]) -> tuple[int, bytes]:
 
 
 def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]:
-    """The values in ``raw``, from `pack_values`. Raises MessageError for anything else, and nothing else."""
+    """Unpack the values of `pack_values`. Raises MessageError, and nothing else."""
     try:
         _check(raw)
         if form == SCALARS:
@@ -136,7 +136,7 @@ def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of one snapshot. Raises SnapshotError with the type and path of what cannot be sent.
+    """Pack one snapshot. Raises SnapshotError with the type and path of a misfit.
 
     >>> unpack(pack({"shape": (2, 3), 7: {1 + 2j}}))
     {'shape': (2, 3), 7: {(1+2j)}}
@@ -154,7 +154,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(raw: bytes | memoryview | msgspec.Raw) -> Any:
-    """The value in ``raw``, from `pack`. Raises MessageError for anything else, and nothing else."""
+    """Unpack the value of `pack`. Raises MessageError, and nothing else."""
     try:
         _check(raw)
         return _decoders[0](raw)
@@ -207,7 +207,7 @@ def _emitter_of_subclass(value: Any) -> _Emitter:
 
 
 def _emit_items(items: Sequence[Any], parts: _Parts, depth: int) -> None:
-    """An array of the items; in C where they are plain."""
+    """Emit an array of the items; in C where they are plain."""
     if SCALAR_TYPES.issuperset(map(type, items)):
         try:
             parts.append(_encode(items))
@@ -288,7 +288,7 @@ def _emit_numpy_scalar(value: np.generic, parts: _Parts, depth: int) -> None:
 
 
 def _emit_struct(value: msgspec.Struct, parts: _Parts, depth: int) -> None:
-    """A struct as the dict of its fields, with its tag if it has one."""
+    """Emit a struct as the dict of its fields, with its tag if it has one."""
     config, fields = value.__struct_config__, msgspec.structs.asdict(value)
     _emit_dict({config.tag_field: config.tag, **fields} if config.tag else fields, parts, depth)
 
@@ -378,7 +378,7 @@ _containers: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, 
 
 
 def _decoder(depth: int) -> _Decode:
-    """The decoder of what is ``depth`` extensions deep; one for each level, so that depth needs no state."""
+    """Return the decoder for ``depth`` nested extensions: depth needs no state."""
 
     def extension(code: int, data: memoryview) -> Any:
         container = _containers.get(code)

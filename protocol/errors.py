@@ -5,8 +5,8 @@ LooptapError
     ├── NoSuchRun             nothing of that name announces itself
     ├── SeveralRuns           more than one does
     ├── RunEnded              its process is gone
-    ├── NoAnswer              nobody answers at its endpoint in time
-    ├── NotLooptap            somebody answers who speaks another protocol
+    ├── NoAnswer              no answer from its endpoint in time
+    ├── NotLooptap            the endpoint speaks another protocol
     ├── WrongServer           looptap answers, but not the agent that the connection file names
     ├── RefusedKey            the agent does not admit this key
     ├── VersionMismatch       the agent and the client speak different major versions
@@ -46,7 +46,7 @@ class RunEnded(LinkError):
 
 
 class NoAnswer(LinkError):
-    """Nobody answered at the endpoint in time."""
+    """The endpoint did not answer in time."""
 
     unsent = False
     """True for a request that was not sent, and so is not done: the link was lost meanwhile."""

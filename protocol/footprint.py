@@ -54,7 +54,7 @@ def _dict(entries: int) -> int:
 
 
 def _by_first_byte() -> dict[bytes, int]:
-    """What a token becomes, by its first byte, beyond `_ITEM_BYTES` for each of its bytes."""
+    """Return a token's cost by its first byte, beyond `_ITEM_BYTES` a byte."""
     costs = {0x80 | n: (_dict(n), 1) for n in range(16)} | {0x90 | n: (_LIST_BYTES, 1) for n in range(16)}
     costs |= {0xA0 | n: (_TEXT_BYTES + BYTES_PER_BYTE * n, 1 + n) for n in range(32)}
     costs |= {byte: (_INTEGER_BYTES, 1) for byte in range(0xE0, 0x100)} | {
@@ -85,7 +85,7 @@ def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[i
 
 
 def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
-    """About how many bytes of objects ``raw`` becomes; no more is counted once that is above ``bound``."""
+    """Estimate the memory of ``raw`` once decoded, counting up to ``bound``."""
     at, end, cost = 0, len(raw), 0
     while at < end and cost <= bound:
         if (run := _FLOATS(raw, at)) is not None:
@@ -117,7 +117,7 @@ def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[in
 def _extension(
     raw: bytes, at: int, length: int, cost: int, containers: frozenset[int], sets: frozenset[int]
 ) -> tuple[int, int]:
-    """Where to go on after the code of an extension, which is at ``at``, and the cost by then."""
+    """Return the position after an extension's code at ``at``, and the cost."""
     code = raw[at]
     if code not in containers:
         return at + 1 + length, cost + _LEAF_BYTES + BYTES_PER_BYTE * length
@@ -125,7 +125,7 @@ def _extension(
 
 
 def _count(raw: bytes, at: int) -> int:
-    """How many items the array at ``at`` has."""
+    """Return how many items the array at ``at`` has."""
     byte = raw[at]
     if 0x90 <= byte <= 0x9F:
         return byte & 0x0F

@@ -15,7 +15,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = 16
     """Clients at a time."""
     viewers: int = 16
-    """Viewers at a time, beside the clients."""
+    """Viewers at a time, in addition to the clients."""
     shares: int = 16
     """Viewers' keys at a time (`Run.share`)."""
     streams_per_client: int = 64
@@ -35,11 +35,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     standing_streams: int = 256
     """Streams that the host declares, names of `Agent.log` included."""
     handed_streams: int = 64
-    """Standing streams that clients have made of their queries, by `Run.export` and `Run.keep`."""
+    """Declared streams that clients have made of their queries, by `Run.export` and `Run.keep`."""
     history_bytes: int = 16_777_216
-    """Bytes that the history of one standing stream may hold."""
+    """Bytes that the history of one declared stream may hold."""
     history_bytes_in_all: int = 67_108_864
-    """Bytes that the histories of all standing streams may hold."""
+    """Bytes that the histories of all declared streams may hold."""
     high_water_mark: int = 64
     """Messages that libzmq queues for one client."""
     handshake: float = 2.0

@@ -71,7 +71,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
     ``align``: the windows are alike on all ranks, those of seconds count from ``origin`` on the host's monotonic clock;
     "values" are sent, or "states" of the query's parts, to be merged.
-    ``named``: if the code is the name of a standing stream, that is meant, and nothing else of this message counts;
+    ``named``: if the code is the name of a declared stream, that is meant, and nothing else of this message counts;
     its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
     is empty, it is no query if there is no such stream.
     """

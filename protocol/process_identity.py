@@ -26,12 +26,12 @@ class Process(msgspec.Struct, frozen=True):
 
     @classmethod
     def this(cls) -> Process:
-        """The process that calls."""
+        """Return the process that calls."""
         pid = os.getpid()
         return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start_time(pid) or "")
 
     def alive(self) -> bool | None:
-        """Whether it still runs; None where that cannot be known from here (another host or container)."""
+        """Return True if it still runs; None if unknown (another host or container)."""
         if (self.host, self.machine, self.namespace) != (socket.gethostname(), _machine_id(), _namespace()):
             return None
         if self.boot != boot_id():
@@ -43,7 +43,7 @@ class Process(msgspec.Struct, frozen=True):
 
 @cache
 def boot_id() -> str:
-    """What the kernel calls this boot; empty where it does not say."""
+    """Return the kernel's id of this boot; empty where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -66,7 +66,7 @@ def _namespace() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When process ``pid`` began, in ticks since the boot; empty if it is dead, None if nobody can tell."""
+    """Return a process's start in ticks since boot; empty if dead, None if unknown."""
     if not sys.platform.startswith("linux"):
         return _start_elsewhere(pid)
     try:
@@ -92,9 +92,9 @@ def _start_elsewhere(pid: int) -> str | None:
 
 
 def named_process() -> str:
-    """What people call this process: user, host and pid."""
+    """Return user, host and pid of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
-        user = "somebody"
+        user = "unknown"
     return f"{user}@{socket.gethostname()}, pid {os.getpid()}"

@@ -22,8 +22,8 @@ _DTYPE = re.compile(r"[<|](?:[biufcmM]\d{1,2}(?:\[\d{0,9}[A-Za-zμ]{1,2}\])?|[SU
 _MAX_DIMENSIONS = 64  # numpy's own bound
 _MAX_CODE_POINT = 0x10FFFF
 _EMPTY_ROWS, _EMPTY_ITEMS = 65_536, 1 << 31
-"""Of an array without items: how many empty rows it has, and what its other dimensions come to at most. It takes no
-byte, whatever its shape, but its list or its sum does."""
+"""Of an array without items: the most empty rows it may have, and the largest product of its other dimensions. It
+takes no byte, whatever its shape, but its list or its sum does."""
 
 # fmt: off
 _TORCH_DTYPES = frozenset({
@@ -42,7 +42,7 @@ class MalformedArray(Exception):
 
 
 def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
-    """The header and the buffer of an array; not copied unless it has to be rearranged."""
+    """Return the header and buffer of an array, copied only if not contiguous."""
     if isinstance(value, np.ma.MaskedArray):
         raise MalformedArray("is a masked array, which cannot be sent. Send .filled(...) or .compressed().")
     plain = np.asarray(value)
@@ -60,7 +60,7 @@ def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
 
 
 def array(data: memoryview) -> np.ndarray[Any, Any]:
-    """The array in ``data``, owning its memory. Raises ValueError for a header that does not fit."""
+    """Decode an array that owns its memory. Raises ValueError for a bad header."""
     name, shape, buffer = _split(data)
     if not _DTYPE.fullmatch(name):
         raise ValueError(f"the dtype {name!r:.40}")
@@ -73,11 +73,11 @@ def array(data: memoryview) -> np.ndarray[Any, Any]:
 
 
 def _problem(shape: tuple[int, ...], kind: str, items: np.ndarray[Any, Any]) -> str:
-    """What is wrong with an array that fits its header; empty for nothing."""
+    """Say what is wrong with an array that fits its header; empty for nothing."""
     if not items.size:
         return _empty_problem(shape)
     if kind == "U" and int(np.ascontiguousarray(items).view(np.uint32).max()) > _MAX_CODE_POINT:
-        return "of text with a character that there is not"
+        return "of text with an invalid character"
     if kind == "b" and int(np.ascontiguousarray(items).view(np.uint8).max()) > 1:
         return "of truth values with one that is neither"
     return ""
@@ -94,7 +94,7 @@ def _empty_problem(shape: tuple[int, ...]) -> str:
 
 
 def tensor_parts(value: Any) -> list[bytes | memoryview]:
-    """The header and the buffer of a tensor on the CPU."""
+    """Return the header and the buffer of a tensor on the CPU."""
     torch = sys.modules["torch"]
     name = str(value.dtype).removeprefix("torch.")
     if name not in _TORCH_DTYPES:
@@ -108,7 +108,7 @@ def tensor_parts(value: Any) -> list[bytes | memoryview]:
 
 
 def tensor(data: memoryview) -> Any:
-    """The tensor in ``data``: of torch where it can be imported, else an array of the same numbers."""
+    """Decode a tensor; without torch it is an array of the same numbers."""
     name, shape, buffer = _split(data)
     if name not in _TORCH_DTYPES:
         raise ValueError(f"the dtype {name!r:.40}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from looptap.store.layout.columns import COLUMN_COUNT
 from looptap.streams.stream.buffer import Batch
 
-_MIN_ITEM_BYTES = 1024  # bytes that anything but values counts for, beside its texts
+_MIN_ITEM_BYTES = 1024  # bytes that anything but values counts for, in addition to its texts
 
 
 class QueuedCommand(NamedTuple):

@@ -122,7 +122,7 @@ class StoredRun:
                 if row[0] not in self._streams:
                     self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select)
                     stream.run = self
-                    self._told(stream)
+                    self._pass_on_errors(stream)
                     if self.state != LIVE:
                         stream.feed.finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
@@ -150,7 +150,7 @@ class StoredRun:
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
 
-    def _told(self, stream: StoredStream) -> None:
+    def _pass_on_errors(self, stream: StoredStream) -> None:
         """Pass on to a stream what the run says of its errors, and of the events that were withheld."""
         errors, withheld = self.metadata.get("errors"), self.metadata.get("withheld")
         if isinstance(errors, dict):
@@ -206,7 +206,7 @@ class StoredRun:
         for stream in streams:
             stream.look()
             if isinstance(stream, StoredStream):
-                self._told(stream)
+                self._pass_on_errors(stream)
         if self.ended is not None:
             self._finish(str(self.metadata.get("farewell", "the run ended")))
         return True
@@ -244,7 +244,7 @@ class StoredRun:
             stream.feed.finish(ENDED, reason)
 
     def close(self) -> None:
-        """Close the file; what was read stays where it is, and streams yield no more."""
+        """Close the file; what was read stays where it is, and streams stop yielding."""
         self._finish("closed")
         with self._lock:
             database, self._database = self._database, None

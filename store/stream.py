@@ -96,7 +96,7 @@ class StoredStream(Kept):
         self.run: Any = None
         """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
-        self._told_errors = 0
+        self._reported_errors = 0
         self.look()
 
     def look(self) -> None:
@@ -106,13 +106,13 @@ class StoredStream(Kept):
     @property
     def error_count(self) -> int:
         """How many times the query failed: items that are errors, and events for which there is no value."""
-        return max(self.feed.errors, self._told_errors)
+        return max(self.feed.errors, self._reported_errors)
 
     def stumbled(self, errors: object) -> None:
         """Take in what the run says of the errors of the query: how many, the first, and why it was ended by them."""
         match errors:
             case (int(count), str(text), str(reason)):
-                self._told_errors = count
+                self._reported_errors = count
                 self.feed.traceback = self.feed.traceback or text
                 self.notes[:] = [reason] if reason else []
 

@@ -6,7 +6,7 @@ the disk is full or fails, what waits is tried again every half second. A commit
 seconds after the first value that waits for it: that is what a killed process loses.
 
 Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
-Python beside it makes expensive (benchmarks/bench_store.py).
+Python on another thread makes expensive (benchmarks/bench_store.py).
 """
 
 from __future__ import annotations

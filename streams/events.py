@@ -12,7 +12,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.text import did_you_mean
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
-"""What every event offers beside the observables of the host."""
+"""The names that every event offers besides the host's observables."""
 
 
 CALLS = {

@@ -53,16 +53,16 @@ def _leave_out_what_other_files_leave():
 @pytest.fixture
 def progress(capsys):
     """Tell how far a long count has come, twice a minute; a short one is over before."""
-    told = time.monotonic()
+    reported = time.monotonic()
 
-    def tell(count, what):
-        nonlocal told
-        if time.monotonic() - told > 30:
-            told = time.monotonic()
+    def report(count, what):
+        nonlocal reported
+        if time.monotonic() - reported > 30:
+            reported = time.monotonic()
             with capsys.disabled():
                 print(f"\n{count:,} {what}", end="", flush=True)
 
-    return tell
+    return report
 
 
 @pytest.fixture

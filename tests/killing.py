@@ -1,7 +1,7 @@
 """Kills processes that keep values, and checks what their files still have: python killing.py FOLDER ROUNDS LONGEST.
 
 Each round forks ten children that count up, and kills each at a random time, after LONGEST seconds at most; in every
-other round not before values of all are committed. A child notes how many values it was told are committed. Printed
+other round not before values of all are committed. A child notes how many values it was reported are committed. Printed
 at the end as JSON: how many were killed, how many had a file with values, and the longest time in seconds between a
 value that was lost and the last that was handed over.
 """
@@ -26,7 +26,7 @@ CHILDREN = 10
 
 def keep(folder: Path, number: int) -> None:
     """Count up until killed."""
-    told = os.open(folder / f"{number}.told", os.O_CREAT | os.O_WRONLY)
+    reported = os.open(folder / f"{number}.reported", os.O_CREAT | os.O_WRONLY)
     writer = Writer(folder / f"{number}.looptap", {"id": str(number)})
     stream, first = writer.stream("n"), 1
     while True:
@@ -34,7 +34,7 @@ def keep(folder: Path, number: int) -> None:
         times = array("d", [time.monotonic()]) * 20
         writer.append(stream, Batch(first, array("q", values), times, values, time.time() - times[0], nbytes=1000))
         first += 20
-        os.pwrite(told, struct.pack("<qqd", writer.stats()["kept"], first - 1, time.monotonic()), 0)
+        os.pwrite(reported, struct.pack("<qqd", writer.stats()["kept"], first - 1, time.monotonic()), 0)
         time.sleep(0.0005)
 
 
@@ -46,10 +46,10 @@ def kill_all(folder: Path, longest: float, chance: random.Random, *, after: bool
         if (child := os.fork()) == 0:
             keep(folder, number)
         children.append(child)
-    told = [folder / f"{number}.told" for number in range(CHILDREN)]
-    while not all(path.exists() and path.stat().st_size for path in told):  # a busy machine takes its time
+    reported = [folder / f"{number}.reported" for number in range(CHILDREN)]
+    while not all(path.exists() and path.stat().st_size for path in reported):  # a busy machine takes its time
         time.sleep(0.001)
-    while after and not all(struct.unpack("<qqd", path.read_bytes())[0] for path in told):
+    while after and not all(struct.unpack("<qqd", path.read_bytes())[0] for path in reported):
         time.sleep(0.001)
     begun = time.monotonic()
     for delay, child in sorted((chance.uniform(0, longest), child) for child in children):
@@ -62,8 +62,8 @@ def kill_all(folder: Path, longest: float, chance: random.Random, *, after: bool
 
 
 def checked(folder: Path, number: int) -> tuple[int, float]:
-    told, path = folder / f"{number}.told", folder / f"{number}.looptap"
-    committed, _, last = struct.unpack("<qqd", told.read_bytes())
+    reported, path = folder / f"{number}.reported", folder / f"{number}.looptap"
+    committed, _, last = struct.unpack("<qqd", reported.read_bytes())
     if not path.exists() and committed == 0:
         return 0, 0.0
     with looptap.open(path) as run:

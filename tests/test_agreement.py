@@ -171,7 +171,7 @@ def test_no_rank_does_what_one_had_passed_and_nobody_waits_long(both):
     both.prepare("x")
     outcomes = both.agree("x", 5)
     with pytest.raises(EventPassed, match="this rank had passed batch 5"):
-        outcomes[1].result(5)  # told without an event: it may wait for the other rank by now
+        outcomes[1].result(5)  # known without an event: it may wait for the other rank by now
     both.emit(2, 0)
     with pytest.raises(EventPassed, match="another rank had passed"):
         outcomes[0].result(5)
@@ -193,7 +193,7 @@ def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
     outcomes = both.agree("x", 2, named)
     both.emit(3, 3)
     for one in outcomes:
-        with pytest.raises(NotAgreed, match="not all of 2 ranks came to batch 2"):
+        with pytest.raises(NotAgreed, match="not all of 2 ranks reached batch 2"):
             one.result(5)
     assert both.values == [{"a": 0}, {"a": 0}]
     for run in both.runs:

@@ -179,7 +179,7 @@ def knots(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def told(path: Path, line: int, text: str) -> str:
+def located(path: Path, line: int, text: str) -> str:
     return f"{path.relative_to(ROOT)}:{line}: {text}"
 
 
@@ -206,7 +206,7 @@ def test_a_package_says_its_one_idea_in_a_line():
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: set(targets) for module, targets in imports().items()}
     found = [
-        told(modules()[module], imports()[module][target], f"{module} imports {target}")
+        located(modules()[module], imports()[module][target], f"{module} imports {target}")
         for part in knots(graph)
         for module in part
         for target in imports()[module]
@@ -225,14 +225,14 @@ def test_arrows_between_the_packages_of_a_room_run_one_way(room):
             inside = f"{module}.".startswith(f"looptap.{room}.") and f"{target}.".startswith(f"looptap.{room}.")
             if inside and here != there and not is_package(module):
                 graph[here].add(there)
-                where[here, there].append(told(modules()[module], line, f"{here} -> {there}"))
+                where[here, there].append(located(modules()[module], line, f"{here} -> {there}"))
     found = [line for part in knots(graph) for here in part for there in part for line in where[here, there]]
     assert not found, "\n".join(["", *found])
 
 
 def test_what_runs_on_the_training_thread_and_what_runs_on_the_io_thread_never_import_each_other():
     found = [
-        told(modules()[module], line, f"imports {target}")
+        located(modules()[module], line, f"imports {target}")
         for module, targets in imports().items()
         for target, line in targets.items()
         for here, there in ((TRAINING_THREAD, IO_THREAD), (IO_THREAD, TRAINING_THREAD))
@@ -297,7 +297,7 @@ def says_its_unit(name: str) -> bool:
 
 def test_a_constant_says_what_it_is_and_in_which_unit():
     found = [
-        told(path, line, name)
+        located(path, line, name)
         for path in modules().values()
         for name, line in constants(path)
         if not says_its_unit(name)
@@ -362,10 +362,10 @@ def private_uses(path: Path) -> Iterator[str]:
             case ast.Attribute(attr=name, value=value) if is_private(name) and name not in own and name in ours():
                 if name in EVENT and ast.unparse(value) == "event":
                     continue
-                yield told(path, node.lineno, f"{ast.unparse(value)[:60]}.{name}")
+                yield located(path, node.lineno, f"{ast.unparse(value)[:60]}.{name}")
             case ast.ImportFrom(module=str(module), names=names) if module.startswith("looptap"):
                 yield from (
-                    told(path, node.lineno, f"from {module} import {alias.name}")
+                    located(path, node.lineno, f"from {module} import {alias.name}")
                     for alias in names
                     if is_private(alias.name)
                 )

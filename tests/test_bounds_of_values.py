@@ -232,7 +232,7 @@ CANNOT = {
     "in a row": ((1, BIG), r"\[1\].*4,300 digits"),
     "as a key": ({BIG: 1}, "4,300 digits"),
     "below a key": ({BIG: BIG}, "4,300 digits"),
-    "text": (NO_TEXT, "a character that there is not"),
+    "text": (NO_TEXT, "an invalid character"),
     "truth": (np.frombuffer(b"\x02", "?"), "neither"),
     "some empty rows": (np.zeros((70_000, 0)), "without items"),
     "empty rows": (np.zeros((1 << 40, 0)), "without items"),

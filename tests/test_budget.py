@@ -58,9 +58,9 @@ def test_a_chart_marks_where_the_budget_kept_events_from_its_query(limited):
     agent, run = limited
     stream = run.stream("slow() or step", on="batch")
     loop(agent, 0.1)  # the grace
-    soon(lambda: loop(agent, 0.05) or (run.stats() and stream.limited), told="the budget limits the query")
+    soon(lambda: loop(agent, 0.05) or (run.stats() and stream.limited), detail="the budget limits the query")
     stream.grant(math.inf)
-    soon(lambda: loop(agent, 0.01) or (run.stats() and stream.limited[-1].last), told="it is lifted")
+    soon(lambda: loop(agent, 0.01) or (run.stats() and stream.limited[-1].last), detail="it is lifted")
     loop(agent, 0.01)
     first, last = stream.limited[-1]
     assert 1 <= first <= last < stream.newest
@@ -376,7 +376,7 @@ def test_the_reason_of_a_limit_names_the_costs_the_step_and_the_others():
     first, second = charged(budget, SLOW), charged(budget, SLOW)
     assert first.limited
     assert str(second.verdict) == (
-        "an evaluation took 5 ms of a step of 1 ms (500 %), beside 1 other expensive query of 500 % and the I/O "
+        "an evaluation took 5 ms of a step of 1 ms (500 %), besides 1 other expensive query of 500 % and the I/O "
         "thread with 1.2 %"
     )
 

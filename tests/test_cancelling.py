@@ -31,7 +31,7 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     agent, run = pair()
     calls = []
     agent.trigger("evaluate", lambda: calls.append(1))
-    told = run.stream("commands")
+    stream = run.stream("commands")
     id = waiting(run.trigger, "evaluate", on="epoch")
     other = run.session.requests.send(
         m.Command(run.session.requests.number(), id, "outcome")
@@ -50,7 +50,9 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     assert calls == []
     (record,) = run.commands
     assert (record["outcome"], record["event"], record["number"]) == ("cancelled", "", 0)
-    assert [(value.what, value.outcome[:19]) for value in told.values] == [("trigger evaluate", "cancelled: this com")]
+    assert [(value.what, value.outcome[:19]) for value in stream.values] == [
+        ("trigger evaluate", "cancelled: this com")
+    ]
 
 
 @pytest.mark.parametrize("what", ["set", "checkpoint", "stop", "pause", "call"])

@@ -189,7 +189,7 @@ tensors = st.tuples(
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
                      torch.complex64, torch.float8_e4m3fn]),
     st.lists(st.integers(0, 5), max_size=4),
-).map(lambda told: torch.zeros(told[1]).to(told[0]))  # fmt: skip
+).map(lambda reported: torch.zeros(reported[1]).to(reported[0]))  # fmt: skip
 leaves = st.one_of(numbers, st.text(max_size=5), st.binary(max_size=5), matrices, tensors)
 snapshots = st.recursive(
     leaves,

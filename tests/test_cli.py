@@ -67,7 +67,7 @@ def start(place, environment):
     def begin(name):
         job = warm.Popen([sys.executable, "-c", JOB, name], stdin=subprocess.PIPE, env=environment)
         jobs.append(job)
-        soon(lambda: any(run.pid == job.pid for run in looptap.runs(place)), told="the job announces itself")
+        soon(lambda: any(run.pid == job.pid for run in looptap.runs(place)), detail="the job announces itself")
         return job
 
     yield begin

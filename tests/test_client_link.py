@@ -153,7 +153,7 @@ def test_closing_ends_the_thread_and_may_be_done_twice(agent):
     link.start(Ear(), 5)
     link.close()
     link.close()
-    soon(lambda: not client_threads(), told="the thread of the link ends")
+    soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
 def test_a_receiver_that_fails_is_counted_and_hears_the_next_frame(agent):
@@ -255,7 +255,7 @@ def refusal(link, timeout=60.0):
     """The error of an attempt to connect; no thread stays behind."""
     with pytest.raises(LinkError) as caught:
         link.start(Ear(), timeout)
-    soon(lambda: not client_threads(), told="the thread of the link ends")
+    soon(lambda: not client_threads(), detail="the thread of the link ends")
     return caught.value
 
 
@@ -376,7 +376,7 @@ def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
     agent.stop()
     soon(lambda: ear.ended)
     assert type(ear.ended[0]) is RunEnded
-    soon(lambda: not client_threads(), told="the thread of the link ends")
+    soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
 def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
@@ -386,7 +386,7 @@ def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
     soon(lambda: ear.lost)
     link.close()
     assert not ear.ended
-    soon(lambda: not client_threads(), told="the thread of the link ends")
+    soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
 def test_links_leave_no_descriptors_behind(agent):

@@ -542,7 +542,7 @@ def test_while_the_link_is_down_the_run_says_so_and_a_command_waits_for_it(far_j
 
 
 class Scripted:
-    """A transport whose agent is the test: it answers as told, and lets frames in."""
+    """A transport whose agent is the test: it answers as instructed, and injects frames."""
 
     def __init__(self, welcome=None):
         self.welcome = welcome or m.Welcome(m.VERSION, m.RunInfo("id", "name", "host", 1, 0.0), "operator")

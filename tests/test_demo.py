@@ -94,10 +94,10 @@ def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start
         Path(go_on).touch()
         assert "losses" in client.stdout.readline()
         client.kill()
-        told = checksum(job)
+        reported = checksum(job)
         assert not demo.problem()
-    assert told.startswith("checksum of all losses: ")
-    assert told == checksum(plain)
+    assert reported.startswith("checksum of all losses: ")
+    assert reported == checksum(plain)
 
 
 def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):

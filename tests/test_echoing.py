@@ -641,13 +641,13 @@ def test_a_state_of_another_kind_is_refused():
 
 
 def test_ranks_change_at_the_same_step_and_take_equal_steps():
-    told = []
+    reported = []
 
     def make(rank):
         def broadcast(value):
             if rank == 0:
-                told.append(value)
-            return told[-1]
+                reported.append(value)
+            return reported[-1]
 
         return Echo(loader(n=200, shuffle=False), 1.5, BATCH, broadcast=broadcast, agree_every=8)
 
@@ -706,8 +706,8 @@ def test_over_gloo_ranks_take_equal_steps_and_change_at_the_same_one(tmp_path):
         for rank in range(2)
     ]
     answers = [child.communicate(timeout=110)[0] for child in started]
-    told = [json.loads(answer) for answer in answers]
-    (refused, steps, factors, some), (_, other_steps, other_factors, others) = told
+    reported = [json.loads(answer) for answer in answers]
+    (refused, steps, factors, some), (_, other_steps, other_factors, others) = reported
     assert "Give broadcast=" in refused
     assert (steps, factors) == (other_steps, other_factors)
     assert factors[:9] == [1.5] * 8 + [3.0]

@@ -54,8 +54,8 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
     server = HTTPServer(("127.0.0.1", 0), Hook)
     serving = threading.Thread(target=server.serve_forever, args=(0.01,))
     serving.start()
-    told = tmp_path / "told"
-    shell = f'echo "$LOOPTAP_RULE $LOOPTAP_VALUE $LOOPTAP_PID" > {told}'
+    report = tmp_path / "report"
+    shell = f'echo "$LOOPTAP_RULE $LOOPTAP_VALUE $LOOPTAP_PID" > {report}'
     hook = f"http://127.0.0.1:{server.server_port}/"
     actions = [seen.append, "log", hook, f"shell: {shell}", "shell: exit 3", "call: step", "checkpoint", "stop"]
     record = tmp_path / "record.jsonl"
@@ -82,7 +82,7 @@ def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory
     assert outcomes[3:6] == ["exit code 0", "failed: exit code 3", "done: 1"]
     assert outcomes[6].startswith("checkpoint: 'saved.pt', at batch ")
     assert outcomes[7].startswith("stop, at batch ")
-    assert told.read_text() == f"loss > 5 7.5 {os.getpid()}\n"
+    assert report.read_text() == f"loss > 5 7.5 {os.getpid()}\n"
     assert [posted[0]["value"], seen[0].event] == [7.5, 2]
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["outcome"] for line in lines] == outcomes

@@ -67,7 +67,7 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
             soon(lambda stream=stream: stream.arrived == expected)
             soon(
                 lambda reader=reader: reader.records and reader.records[-1].number == expected,
-                told=lambda reader=reader: (reader, reader.gaps, run, agent.stats()),
+                detail=lambda reader=reader: (reader, reader.gaps, run, agent.stats()),
             )
             assert [r.number for r in stream.records] == list(range(1, expected + 1))
             assert (stream.gaps, stream.dropped, reader.gaps, reader.dropped) == ([], 0, [], 0)
@@ -113,10 +113,10 @@ def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
     run.close()
     for step in range(3):
         agent.emit("batch", step=step, loss=0.5)
-    (told,) = agent.stats()["streams"]
-    facts = [told[name] for name in ("name", "values", "exported", "kept", "readers")]
+    (reported,) = agent.stats()["streams"]
+    facts = [reported[name] for name in ("name", "values", "exported", "kept", "readers")]
     assert facts == ["loss", 3, True, False, 0]
-    assert "pid" in told["by"]
+    assert "pid" in reported["by"]
     assert agent._service.access_grants.shares == {}
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_handed_over_says_so():
         run.export(run.stream("step", on="batch"), name="loss")
     with pytest.raises(QueryError, match="neither exported nor kept"):
         run.keep(run.stream("step", on="batch"), False)
-    with pytest.raises(QueryError, match=r"no standing stream 'los'.*Did you mean 'loss'"):
+    with pytest.raises(QueryError, match=r"no declared stream 'los'.*Did you mean 'loss'"):
         run.export("los")
     with pytest.raises(QueryError, match="has no store"):
         run.keep("loss")

@@ -58,7 +58,7 @@ def dial(directory):
 
 
 def is_served(name, agent):
-    """See that a good client can attach and is told what happens."""
+    """See that a good client can attach and gets values."""
     with looptap.attach(name, timeout=60) as run:
         stream = run.stream("step", on="batch", budget=math.inf)
         agent.emit("batch", step=7, loss=1.0)
@@ -148,7 +148,7 @@ class Owed:
         except MessageError:
             self.counts += 1
             version = version_of(frame)
-            self.answers += version is not None and version[0] != m.VERSION[0]  # it is told why it is not understood
+            self.answers += version is not None and version[0] != m.VERSION[0]  # the refusal says why
             return
         hello = isinstance(message, m.Hello)
         if not hello and not self.greeted:
@@ -236,7 +236,7 @@ def test_what_a_client_that_never_reads_is_sent_and_what_is_dropped_add_up_and_t
             agent.emit("batch", step=step, blob=blob)
             if step % 250 == 0:  # as fast as a client can follow: 5 MB wait, of the 7.4 that the deaf one leaves it
                 soon(lambda step=step: healthy.arrived >= step - 250)
-        soon(lambda: healthy.arrived == events, told=lambda: (healthy, healthy.arrived, healthy.gaps, agent.stats()))
+        soon(lambda: healthy.arrived == events, detail=lambda: (healthy, healthy.arrived, healthy.gaps, agent.stats()))
         assert (healthy.dropped, healthy.gaps) == (0, [])
         (stats,) = [q for q in agent.stats()["queries"] if q["client"] == "bare"]
         assert stats["sent"] < events / 2

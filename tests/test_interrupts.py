@@ -74,10 +74,10 @@ class Job:
         self.agent._connection.manual = True
         self.step += 1
         x = torch.ones(2)
-        told = interrupted(lambda: self.agent.emit(event, step=self.step, loss=0.5, x=x), at)
+        reported = interrupted(lambda: self.agent.emit(event, step=self.step, loss=0.5, x=x), at)
         self.agent._connection.manual = False
         self.agent._connection.deliver()
-        return told
+        return reported
 
     def emit(self, event: str = "batch") -> None:
         self.step += 1
@@ -169,7 +169,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough,
         for _ in range(BEFORE):
             job.emit()
             note()
-        told = job.asleep(at)
+        reported = job.asleep(at)
         note()
         job.whole()
         for _ in range(AFTER):
@@ -180,7 +180,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough,
         job.emit("epoch")
         job.agent.close()
         check_stream(job, stream, kind, steps)
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -198,7 +198,7 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
         job.agent._taps.backlog.max_pending = enough
         for _ in range(BEFORE):
             job.emit()
-        told = job.asleep(at, "epoch")
+        reported = job.asleep(at, "epoch")
         job.whole()
         batch, epoch = job.agent._taps.by_name["batch"], job.agent._taps.by_name["epoch"]
         assert batch.groups_ended == epoch.number  # a group has ended if there was the event, and else not
@@ -208,13 +208,13 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
         job.agent.close()
         assert epochs.dropped + epochs.arrived == epoch.number
         if kind == "fold":
-            return told
+            return reported
         windows = [range(1, 4), range(5, 10)] if epoch.number == 2 else [[1, 2, 3, 5, 6, 7, 8, 9]]
         assert stream.arrived + stream.error_count + stream.dropped == len(windows)
         for record in stream.records:
             if not (record.partial or record.error):
                 assert record.value == sum(windows[record.number - 1])
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -251,7 +251,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_
         with pytest.raises(CommandPending) as pending:
             COMMANDS[kind](run)
         before = agent._taps.by_name["batch"].number
-        told = job.asleep(at)
+        reported = job.asleep(at)
         job.whole()
         job.emit()
         job.emit()
@@ -271,7 +271,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_
         assert record["number"] in (before + 1, before + 2, 0)
         assert pending.value.id == record["id"]
         agent.close()
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -294,7 +294,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
             agent.log(a=1, b=1)
             agent.emit("batch", step=10)
 
-        told = interrupted(both, at)
+        reported = interrupted(both, at)
         agent._connection.manual = False
         agent._connection.deliver()
         job.whole()
@@ -310,7 +310,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
         assert a == b, (a, b)
         events = agent._taps.by_name if agent._taps.by_name else {}
         assert streams["steps"].arrived + streams["steps"].dropped in (1 + AFTER, 2 + AFTER), events
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -329,7 +329,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         service.queries.install(query)
         for _ in range(BEFORE):
             job.emit()
-        told = job.asleep(at)
+        reported = job.asleep(at)
         job.whole()
         for _ in range(AFTER):
             job.emit()
@@ -349,7 +349,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         if isinstance(window, Count):
             assert windows == list(range(1, number // 3 + 1))
         job.agent.close()
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -365,7 +365,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_sa
         entries = [{"what": "trigger", "name": "act", "value": None, "event": "batch", "number": n} for n in (2, 2, 3)]
         replay(entries, "replay of entries", service.commands, service.queries)
         job.emit()
-        told = job.asleep(at)
+        reported = job.asleep(at)
         job.whole()
         job.emit()
         job.emit()
@@ -376,7 +376,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_sa
         assert len(records) in (2, 3)  # of one that was interrupted before it was on record, the log tells
         assert not job.agent._taps.by_name["batch"].commands
         job.agent.close()
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)
@@ -398,7 +398,7 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
             scheduled[n].validate()
             due.add(2 + n // 2, record.id, scheduled[n])
         job.emit()
-        told = job.asleep(at)
+        reported = job.asleep(at)
         job.whole()
         job.emit()
         job.emit()
@@ -408,7 +408,7 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
             assert record.outcome in ("done", "failed"), record
             assert n in ran or "nothing is done" in record.error or "has begun" in record.error, record
         job.agent.close()
-        return told
+        return reported
 
     for at in points(once, fraction):
         count, pressed = once(at)

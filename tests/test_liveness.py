@@ -185,13 +185,13 @@ def test_a_query_that_does_not_come_back_is_named_to_its_client_to_ls_and_in_the
     name = "_sleeps" if callable(query) else query
     with job(LOOP) as child, looptap.attach("stuck", timeout=PATIENCE) as run:
         stream = run.stream(query, timeout=PATIENCE)
-        soon(lambda: name in run.inside, PATIENCE, told=lambda: repr(run))
+        soon(lambda: name in run.inside, PATIENCE, detail=lambda: repr(run))
         soon(lambda: any("one evaluation has taken" in note for note in stream.notes), PATIENCE)
         assert name in stream.outlook()
         assert run.state == "live"  # the agent answers
-        (told,) = run.stats(PATIENCE)["inside"]
-        assert (told["kind"], told["name"], told["on"]) == ("query", name, "batch")
-        assert told["seconds"] >= 1.0
+        (found_facts,) = run.stats(PATIENCE)["inside"]
+        assert (found_facts["kind"], found_facts["name"], found_facts["on"]) == ("query", name, "batch")
+        assert found_facts["seconds"] >= 1.0
         assert run.info.host
         assert [one["name"] for one in run.stacks(PATIENCE)["inside"]] == [name]
         assert name in "".join(cli("ls").split("\n"))
@@ -205,7 +205,7 @@ def test_a_command_that_does_not_come_back_is_named(directory):
     with job(LOOP), looptap.attach("stuck", timeout=PATIENCE) as run:
         with pytest.raises(looptap.CommandPending):
             run.call(_sleeps, timeout=0.5)
-        soon(lambda: "_sleeps" in run.inside, PATIENCE, told=lambda: repr(run))
+        soon(lambda: "_sleeps" in run.inside, PATIENCE, detail=lambda: repr(run))
         assert ls()["inside"][0]["kind"] == "command call"
 
 
@@ -246,7 +246,7 @@ def test_where_the_agent_cannot_answer_its_client_says_so_and_names_the_query(ki
         stream = run.stream(query, timeout=PATIENCE, **how)
         stream.wait(1, PATIENCE)  # its first event waits for no thread
         Path(os.environ["LOOPTAP_DIR"], "go").touch()
-        soon(lambda: run.state == "silent", PATIENCE, told=lambda: repr(run))
+        soon(lambda: run.state == "silent", PATIENCE, detail=lambda: repr(run))
         assert repr(query) in run.reason
         assert "No answer for" in run.reason
         assert not run.alive

@@ -192,7 +192,7 @@ def test_what_cannot_be_merged_says_why(query, why):
 def test_a_state_of_something_else_is_an_exception_and_not_a_value():
     merger = RankMerger("mean(e.x for e in events), max(e.n for e in events)")
     for state in (None, 3, [], (1, 2), ((1,), (2,)), ((["grid", 3],) * 6, (0,) * 4), (("a",) * 6, ({},) * 4)):
-        with pytest.raises(Exception):  # noqa: B017, PT011  # whichever: it is told as the error of the window
+        with pytest.raises(Exception):  # noqa: B017, PT011  # whichever: it is reported as the error of the window
             merger.value([state, state])
 
 

@@ -57,21 +57,21 @@ def watched(query, **how):
     return stream
 
 
-def told(stream):
+def report(stream):
     return [note for note in stream.notes if "in place" in note]
 
 
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_query_that_changes_what_it_sees_is_told_so_once(how):
     name, query = CHANGES[how]
-    (sentence,) = told(watched(query))
+    (sentence,) = report(watched(query))
     assert sentence.startswith(f"{name} changed in place at event 1, ")
     assert "run.call" in sentence
 
 
 @pytest.mark.parametrize("how", HARMLESS)
 def test_a_query_that_changes_nothing_is_told_nothing(how):
-    assert told(watched(HARMLESS[how])) == []
+    assert report(watched(HARMLESS[how])) == []
 
 
 def test_a_command_may_change_what_it_sees():
@@ -85,7 +85,7 @@ def test_a_command_may_change_what_it_sees():
         agent.emit("batch", x=x)
     asking.join()
     assert x.sum() == 0
-    assert told(stream) == []
+    assert report(stream) == []
     agent.close()
 
 

@@ -63,8 +63,8 @@ def test_a_cell_that_makes_the_agent_can_be_run_again(directory, caplog):
     assert "inert" in repr(first)
     first.close()  # which is nobody's business any more
     del first
-    soon(lambda: threads() == ["looptap-io"], told=threads)
-    soon(lambda: descriptors() <= open_before, told=descriptors)
+    soon(lambda: threads() == ["looptap-io"], detail=threads)
+    soon(lambda: descriptors() <= open_before, detail=descriptors)
     assert len(listing(directory)) == 1
     with looptap.attach("cell") as run:
         assert run.id == agent.run.id
@@ -190,10 +190,10 @@ def test_what_this_machine_does_not_allow_is_a_warning_and_the_job_goes_on(why, 
     directory.chmod(0o700)
     (word,) = {record.getMessage() for record in caplog.records}
     assert word.startswith("looptap: ")
-    assert word.endswith(" This run goes on without an agent (strict=True would end it).")
+    assert word.endswith(" This run continues without an agent (strict=True would end it).")
     del agent, raised
-    soon(lambda: threads() == [], told=threads)
-    soon(lambda: descriptors() <= before, told=descriptors)
+    soon(lambda: threads() == [], detail=threads)
+    soon(lambda: descriptors() <= before, detail=descriptors)
     assert {path.name for path in set(directory.iterdir()) - there} <= {"x"}
     assert not opening._found
     with Agent("job", strict=True), looptap.attach("job") as run:  # nothing of it is in the way
@@ -217,7 +217,7 @@ def test_too_many_open_files_are_a_warning():
     )
     assert done.returncode == 0, done.stderr
     assert "inert" in done.stdout, done.stderr
-    assert "goes on without an agent" in done.stderr
+    assert "continues without an agent" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_any_name_makes_a_run_that_is_found_kept_and_shared(name, directory, tmp
             assert Path(share.path).exists()
             share.revoke()
         path = agent._recorder.writer.path
-    soon(lambda: "looptap-store" not in threads(), told=threads)
+    soon(lambda: "looptap-store" not in threads(), detail=threads)
     assert len(os.fsencode(path.name)) < 255
     with looptap.open(path) as stored:
         assert stored.name == name
@@ -294,6 +294,6 @@ def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(
         # What was begun on another thread may be seen only now, and is undone.
         soon(
             lambda: not (threads() or listing(directory) or list(directory.glob("*.sock"))), 60.0,
-            told=lambda at=at: f"{at}: {threads()}",
+            detail=lambda at=at: f"{at}: {threads()}",
         )  # fmt: skip
         assert not opening._found, at

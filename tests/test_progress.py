@@ -169,12 +169,12 @@ def test_a_loader_that_becomes_longer_has_more_to_do():
 
 
 class Turned:
-    """An epoch of ten batches times a factor; ``told`` is what it says of the speed."""
+    """An epoch of ten batches times a factor; ``reported`` is what it says of the speed."""
 
-    def __init__(self, told):
+    def __init__(self, reported):
         self.factor = 1
-        if told:
-            self.speed_up = lambda factor: min(factor, told)
+        if reported:
+            self.speed_up = lambda factor: min(factor, reported)
 
     def __len__(self):
         return 10 * self.factor
@@ -186,9 +186,9 @@ class Turned:
             yield [0] * 4
 
 
-@pytest.mark.parametrize("told", [5, 2, None])
-def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what_is_measured(told):
-    clock, loader, looked = Clock(), Turned(told), []
+@pytest.mark.parametrize("reported", [5, 2, None])
+def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what_is_measured(reported):
+    clock, loader, looked = Clock(), Turned(reported), []
     progress = Progress(loader, epochs=60, clock=clock)
     for epoch in range(60):
         for _ in progress.train():
@@ -198,8 +198,8 @@ def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what
         loader.factor = 4 if epoch >= 29 else 1
     truth = [(at - 600.0, (clock.now - at) / median, low <= clock.now - at <= high)
              for at, median, low, high in looked if at < 720.0]  # fmt: skip
-    assert truth[0][1] == pytest.approx({5: 1.0, 2: 0.5, None: 0.5}[told], rel=0.1)
-    assert all(within for _, _, within in truth if told != 2)
+    assert truth[0][1] == pytest.approx({5: 1.0, 2: 0.5, None: 0.5}[reported], rel=0.1)
+    assert all(within for _, _, within in truth if reported != 2)
     assert all(right == pytest.approx(1, rel=0.1) for after, right, _ in truth if after > 12)
     assert looked[0][3] - looked[0][2] > 2 * (looked[-100][3] - looked[-100][2])
 
@@ -234,13 +234,13 @@ def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_o
 
 
 def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():
-    clock, told = Clock(), []
-    progress = Progress(10, epochs=4, on_update=lambda p: told.append(p.fraction), every=5, clock=clock)
+    clock, reported = Clock(), []
+    progress = Progress(10, epochs=4, on_update=lambda p: reported.append(p.fraction), every=5, clock=clock)
     trained(progress, clock, 4)
     progress.finished()
-    assert 8 <= len(told) <= 12
-    assert told[-1] == 1.0
-    assert told == sorted(told)
+    assert 8 <= len(reported) <= 12
+    assert reported[-1] == 1.0
+    assert reported == sorted(reported)
     hurt = Progress(10, epochs=4, on_update=lambda p: 1 / 0, every=5, clock=clock)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         trained(hurt, clock, 4)

@@ -88,11 +88,11 @@ def test_whoever_is_attached_is_told_by_an_event_of_its_own():
         10, epochs=4, clock=clock,
         on_update=lambda now: agent.emit("progress", fraction=now.fraction, remaining=now.remaining.median),
     )  # fmt: skip
-    told = run.stream("fraction, remaining", on="progress")
+    reported = run.stream("fraction, remaining", on="progress")
     trained(progress, clock, 4)
     progress.finished()
-    assert len(told.values) >= 8
-    assert told.values[-1] == (1.0, 0.0)
+    assert len(reported.values) >= 8
+    assert reported.values[-1] == (1.0, 0.0)
     agent.close()
 
 
@@ -114,7 +114,7 @@ def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
 
 
 class Heard(LoopObserver):
-    """Counts what it is told of; one that is ``broken`` raises as well."""
+    """Counts its notifications; one that is ``broken`` raises as well."""
 
     def __init__(self, broken=False):
         self.commands, self.pauses, self.broken = 0, [], broken
@@ -251,7 +251,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             soon(estimates.describe)
             assert " to go (" in said(estimates.describe())[0]
 
-        with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and is told if it is not
+        with looptap.attach("shown") as run:  # a viewer sees it when it is exported, and gets an error if it is not
             share = run.share(path=directory / "seen.json")
             code, shown = looptap_progress("--count", "1", run=str(share.path))
             assert code == 1
@@ -364,11 +364,11 @@ def test_two_ranks_insert_validations_in_step_and_train_as_without(tmp_path):
             stack.enter_context(warm.Popen([*command, str(n), str(tmp_path / "store")], stdout=subprocess.PIPE))
             for n in range(2)
         ]
-        told = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
-    assert [one["equal"] for one in told] == [True, True]
-    assert told[0]["places"] == told[1]["places"] != []
-    assert all((x % 1) * 40 % 2 == pytest.approx(0) for x in told[0]["places"])  # where the optimizer has stepped
-    (first, note), (second, why) = told[0]["broken"], told[1]["broken"]
+        reported = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+    assert [one["equal"] for one in reported] == [True, True]
+    assert reported[0]["places"] == reported[1]["places"] != []
+    assert all((x % 1) * 40 % 2 == pytest.approx(0) for x in reported[0]["places"])  # where the optimizer has stepped
+    (first, note), (second, why) = reported[0]["broken"], reported[1]["broken"]
     assert len(first) == len(second) + 1 == 2
     assert note == "Another rank has switched inserted validations off."
     assert "this rank alone" in why

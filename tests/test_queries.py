@@ -508,7 +508,7 @@ def test_a_mistyped_name_in_a_reduction_is_said_at_the_first_event(job, query):
     agent, run = job
     stream = run.stream(query, on="batch", window=1000)
     batches(agent, 1)
-    soon(lambda: "Did you mean 'loss'?" in str(stream.notes), told=lambda: stream.notes)
+    soon(lambda: "Did you mean 'loss'?" in str(stream.notes), detail=lambda: stream.notes)
     assert "there are: " in str(stream.notes)
     assert not stream.arrived
     assert "window has failed" not in str(stream.notes) or "'lss'" in stream.traceback

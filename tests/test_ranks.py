@@ -152,13 +152,13 @@ def test_values_of_one_event_are_combined(run):
     streams = {name: run.stream("loss", ranks="all", combine=name) for name in how}
     spread = run.stream("loss, step", combine=lambda values: values[-1].loss - values[0].loss)
     for name, stream in streams.items():
-        soon(lambda stream=stream: len(complete(stream)) >= 10, told="values of both ranks come")
+        soon(lambda stream=stream: len(complete(stream)) >= 10, detail="values of both ranks come")
         for record in complete(stream):
             own = (record.event - 1) % 100
             assert record.value == {
                 "mean": 50 + own, "max": 100 + own, "sum": 100 + 2 * own, "list": [own, 100 + own]
             }[name]  # fmt: skip
-    soon(lambda: complete(spread), told="values of both ranks come")
+    soon(lambda: complete(spread), detail="values of both ranks come")
     assert {record.value for record in complete(spread)} == {100.0}
     assert not any(stream.records[0].partial for stream in (*streams.values(), spread))
 
@@ -168,7 +168,7 @@ def test_partial_results_are_merged_over_groups_events_and_seconds(run):
     windows = {"group": None, "count": 8, "seconds": looptap.seconds(0.2)}
     streams = {name: run.stream(query, ranks="all", combine="merge", window=window) for name, window in windows.items()}
     for name, stream in streams.items():
-        soon(lambda stream=stream: len(complete(stream)) >= 3, told=f"windows of both ranks come ({name})")
+        soon(lambda stream=stream: len(complete(stream)) >= 3, detail=f"windows of both ranks come ({name})")
         for record in complete(stream):
             total, count, first, last = record.value
             if name != "seconds":
@@ -181,14 +181,14 @@ def test_partial_results_are_merged_over_groups_events_and_seconds(run):
 
 def test_reductions_of_the_ranks_are_combined_by_the_number_of_their_window(run):
     stream = run.stream("max(e.loss for e in events)", ranks=[0, 1], combine="list", window=10)
-    soon(lambda: len(complete(stream)) >= 3, told="windows of both ranks come")
+    soon(lambda: len(complete(stream)) >= 3, detail="windows of both ranks come")
     assert all(high - low == 100 and not record.event % 10 for record in complete(stream)
                for low, high in [record.value])  # fmt: skip
 
 
 def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     stream = run.skew()
-    soon(lambda: len(complete(stream)) >= 50, told="events of both ranks come")
+    soon(lambda: len(complete(stream)) >= 50, detail="events of both ranks come")
     late = [record.value for record in complete(stream) if record.value.slowest == 1]
     assert len(late) > 25
     assert sorted(one.spread for one in late)[len(late) // 2] > 0.002
@@ -196,7 +196,7 @@ def test_the_skew_is_the_time_between_the_first_and_the_last_rank(run):
     assert not stream.records[0].partial  # it begins with an event that both have
     assert stream.drawn == ("spread",)
     plot = looptap.plot(stream)
-    soon(plot.pull, told="the values are drawn")
+    soon(plot.pull, detail="the values are drawn")
     assert len(plot.pictures()[0].marks) == 1
     windows = stream.query("max(v.spread for v in values)", window=20)
     assert windows.wait(1)[0] > 0
@@ -220,7 +220,7 @@ def test_a_relay_merges_on_the_way(job, place):
             ours, theirs = ({r.event: r.value for r in complete(stream)} for stream in (direct, relayed))
             return [(ours[event], theirs[event]) for event in ours.keys() & theirs.keys()]
 
-        soon(lambda: len(common()) >= 3, told="windows of both ranks come by both ways")
+        soon(lambda: len(common()) >= 3, detail="windows of both ranks come by both ways")
         assert all(ours == theirs for ours, theirs in common())
         assert "ranks 0-1 by a relay" in relayed.notes
         assert "; ranks 0-1" in repr(relayed)
@@ -249,7 +249,7 @@ def test_what_does_not_fit_together_is_refused(run):
             run.stream("loss", **how)
     with pytest.raises(QueryError, match="as text"):
         run.stream(lambda events: len(events), combine="merge")
-    soon(lambda: not run.stats()["queries"], told="nothing of them is left")
+    soon(lambda: not run.stats()["queries"], detail="nothing of them is left")
 
 
 def test_a_stream_that_is_dropped_leaves_no_query_behind(run):
@@ -259,7 +259,7 @@ def test_a_stream_that_is_dropped_leaves_no_query_behind(run):
     stream = run.stream("loss", ranks="all", combine="mean")
     assert queries() == [1, 1]
     del stream
-    soon(lambda: queries() == [0, 0], told="the queries are gone")
+    soon(lambda: queries() == [0, 0], detail="the queries are gone")
 
 
 def test_the_stacks_of_all_ranks(run):
@@ -329,14 +329,14 @@ def light(directory):
 def test_a_straggler_is_waited_for_so_long_and_told(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", combine="list", patience=0.3)
-        soon(lambda: complete(stream), told="values of both ranks come")
+        soon(lambda: complete(stream), detail="values of both ranks come")
         before = stream.arrived
         light[1].send_signal(signal.SIGSTOP)
-        soon(lambda: stream.records[-1].partial and stream.absent[-1].ranks == (1,), told="values lack rank 1")
-        soon(lambda: 1 in stream.waiting, told="it shows who is waited for")
+        soon(lambda: stream.records[-1].partial and stream.absent[-1].ranks == (1,), detail="values lack rank 1")
+        soon(lambda: 1 in stream.waiting, detail="it shows who is waited for")
         assert "lacks rank 1" in repr(stream)
         light[1].send_signal(signal.SIGCONT)
-        soon(lambda: not stream.records[-1].partial, told="rank 1 comes up with the other")
+        soon(lambda: not stream.records[-1].partial, detail="rank 1 comes up with the other")
         lacking = [absent.number for absent in stream.absent if absent.ranks == (1,) and absent.number > before]
         assert lacking == [record.number for record in stream.records if record.partial and record.number > before]
         assert stream.late[1] == len(lacking)
@@ -346,13 +346,13 @@ def test_a_straggler_is_waited_for_so_long_and_told(light):
 def test_without_combine_late_values_are_there_and_counted(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", patience=0.2)
-        soon(lambda: {record.rank for record in stream.records} == {0, 1}, told="values of both ranks come")
+        soon(lambda: {record.rank for record in stream.records} == {0, 1}, detail="values of both ranks come")
         light[1].send_signal(signal.SIGSTOP)
-        soon(lambda: 1 in stream.waiting, told="rank 1 is waited for")
+        soon(lambda: 1 in stream.waiting, detail="rank 1 is waited for")
         seen = len(stream)
-        soon(lambda: len(stream) > seen + 50, told="rank 0 goes on")
+        soon(lambda: len(stream) > seen + 50, detail="rank 0 goes on")
         light[1].send_signal(signal.SIGCONT)
-        soon(lambda: stream.late.get(1), told="late values come")
+        soon(lambda: stream.late.get(1), detail="late values come")
         stream.close()
         events = [record.event for record in stream.records if record.rank == 1]
         assert events == list(range(events[0], events[-1] + 1))
@@ -363,13 +363,13 @@ def test_a_rank_that_dies_is_told_apart_and_the_rest_goes_on(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", combine="list")
         merged = run.stream("len(events)", combine="merge", window=10)
-        soon(lambda: complete(stream) and complete(merged), told="values of both ranks come")
+        soon(lambda: complete(stream) and complete(merged), detail="values of both ranks come")
         light[1].kill()
-        soon(lambda: 1 in stream.gone, told="the death is told")
+        soon(lambda: 1 in stream.gone, detail="the death is reported")
         assert "gone" in stream.states[1]
         assert stream.states[0] == "live"
         seen = stream.arrived
-        soon(lambda: stream.arrived > seen + 20 and merged.latest == 10, told="the other goes on")
+        soon(lambda: stream.arrived > seen + 20 and merged.latest == 10, detail="the other goes on")
         assert stream.state == "live"
         assert stream.records[-1].partial
         assert run.ranks.missing == (1,)
@@ -377,5 +377,5 @@ def test_a_rank_that_dies_is_told_apart_and_the_rest_goes_on(light):
         again = run.stream("step", ranks="all")
         assert any("rank 1" in note for note in again.notes)
         light[0].kill()
-        soon(lambda: stream.state == "failed", told="the stream ends with the last")
+        soon(lambda: stream.state == "failed", detail="the stream ends with the last")
         assert "rank 1:" in stream.reason or "gone" in stream.reason

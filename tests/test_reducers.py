@@ -368,7 +368,7 @@ def test_several_quantiles_come_as_a_list():
 
 
 def test_wrong_arguments_name_the_reducer():
-    with pytest.raises(TypeError, match=r"mean\(\): beside the sequence, too many"):
+    with pytest.raises(TypeError, match=r"mean\(\): besides the sequence, too many"):
         REDUCERS["mean"].create(3)
 
 

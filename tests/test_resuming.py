@@ -92,16 +92,16 @@ def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marke
             with looptap.attach("resumed") as run:
                 loss = run.stream("loss")
                 soon(lambda: loss.latest is not None and loss.latest.step > max(before) + 20)
-                told, commands = run.stats(), run.stream("commands")
+                reported, commands = run.stats(), run.stream("commands")
                 assert run.controls["scale"].value == 2.0
                 soon(lambda: commands.arrived)
                 run.stop()
             job.wait(60)
         finally:
             job.kill()
-    assert told["resumed_at"] == {"batch": start, "epoch": 1}
-    assert (told["lineage"], told["resumed_from"]) == ([first], first)
-    assert tuple(told["rewound"]["batch"]) == (start + 1, max(before))
+    assert reported["resumed_at"] == {"batch": start, "epoch": 1}
+    assert (reported["lineage"], reported["resumed_from"]) == ([first], first)
+    assert tuple(reported["rewound"]["batch"]) == (start + 1, max(before))
     done = commands.values[0]
     assert (done.what, done.old, done.new, done.client) == ("set scale", 1.0, 2.0, "the host")
     assert (done.event, done.number, done.outcome) == ("batch", start, "done")

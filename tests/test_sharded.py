@@ -79,12 +79,12 @@ RANK = """
         agent.close()
         return losses, calls, streams, shard
 
-    told = []
+    reported = []
     for kind in ("distribute_tensor", "fsdp"):
         bare = train(kind, False)[0]
         before = number()
         losses, calls, streams, shard = train(kind, True)
-        told.append({
+        reported.append({
             "bare": bare, "losses": losses, "started": calls, "counted": number() - before, "shard": shard,
             "arrived": {n: s.arrived for n, s in streams.items()},
             "wrong": {n: s.traceback for n, s in streams.items() if s.traceback},
@@ -92,7 +92,7 @@ RANK = """
             "notes": [note for s in streams.values() for note in s.notes],
         })
     with open(sys.argv[3], "w") as file:  # on stdout, libraries have their say, too
-        json.dump(told, file)
+        json.dump(reported, file)
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -100,17 +100,17 @@ RANK = """
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch is built without torch.distributed")
 def test_a_query_on_one_rank_sees_its_shard_and_starts_no_collective(tmp_path):
-    told = [tmp_path / f"{rank}.json" for rank in range(2)]
+    reported = [tmp_path / f"{rank}.json" for rank in range(2)]
     with contextlib.ExitStack() as processes:
         started = []
-        for rank, path in enumerate(told):
+        for rank, path in enumerate(reported):
             command = [sys.executable, "-c", textwrap.dedent(RANK), str(rank), str(tmp_path / "store"), str(path)]
             started.append(processes.enter_context(warm.Popen(command, stderr=subprocess.PIPE, text=True)))
             processes.callback(started[-1].kill)
         for process in started:
             _, err = process.communicate(timeout=300)
             assert process.returncode == 0, err
-    found = [json.loads(path.read_text()) for path in told]
+    found = [json.loads(path.read_text()) for path in reported]
     assert [len(kinds) for kinds in found] == [2, 2]
     for kinds in found:
         for one in kinds:

@@ -715,7 +715,7 @@ def test_the_shell_shows_two_curves_to_a_colleague_and_ends_it(job, capsys, tmp_
         assert code == 0
         return [share["viewers"] for share in json.loads(said)["shares"]]
 
-    soon(lambda: viewers() == [[]], told=viewers)
+    soon(lambda: viewers() == [[]], detail=viewers)
     code, said = looptap_says(capsys, "share", "shared", "--hide", "loss")
     assert (code, "'loss'" in said) == (0, False)
     code, said = looptap_says(capsys, "share", "shared", "--revoke")
@@ -797,5 +797,5 @@ def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job
     while not isinstance(decode_from_agent(said[-1]), m.Beat):
         said.append(viewer.recv())
     assert [frame for frame in said if b"hidden" in frame or b"private" in frame or b"secret" in frame] == []
-    told = unpack(decode_from_agent(said[1]).value)
-    assert [stream["name"] for stream in told] == ["loss"]
+    reported = unpack(decode_from_agent(said[1]).value)
+    assert [stream["name"] for stream in reported] == ["loss"]

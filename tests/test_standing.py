@@ -469,8 +469,8 @@ def test_streams_are_listed_and_watched_by_name_in_a_shell(directory, capsys):
         for step in range(5):
             agent.emit("batch", step=step, loss=0.5)
         assert shell("streams", "shell", "--json") == 0
-        (told,) = json.loads(capsys.readouterr().out)
-        assert (told["name"], told["query"], told["values"], told["held"]) == ("loss", "step, loss", 5, 5)
+        (info,) = json.loads(capsys.readouterr().out)
+        assert (info["name"], info["query"], info["values"], info["held"]) == ("loss", "step, loss", 5, 5)
         assert shell("streams", "shell") == 0
         assert "loss [nats] step, loss on batch: 5 values, 5 held" in capsys.readouterr().out
         assert shell("ls", "shell") == 0

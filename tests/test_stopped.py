@@ -55,10 +55,10 @@ def client():
         child.kill()
 
 
-def wrong(told, events):
+def wrong(reported, events):
     """What is not accounted for in what a client tells of a run of so many events."""
     found = []
-    for name, one in told["streams"].items():
+    for name, one in reported["streams"].items():
         exact, known = one["arrived"] + one["missing"], not one["unknown"]
         if exact != one["newest"] - one["begins"] + 1 or one["jumps"] > one["missing"]:
             found.append((name, "the numbers do not add up"))
@@ -104,14 +104,14 @@ def one_run(client, directory, chance):
     finally:
         os.kill(client.pid, signal.SIGCONT)
         job.end()
-    told = json.loads(client.stdout.readline())
+    reported = json.loads(client.stdout.readline())
     soon(lambda: not list(directory.glob("*.json")), 60)
-    return wrong(told, job.events), told
+    return wrong(reported, job.events), reported
 
 
 def look(client, directory, seed):
-    found, told = one_run(client, directory, random.Random(seed))
-    assert not found, (seed, found, told)
+    found, reported = one_run(client, directory, random.Random(seed))
+    assert not found, (seed, found, reported)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -102,7 +102,7 @@ def test_what_sqlite_cannot_take_is_refused_counted_and_told_and_the_next_values
     stream = kept.stream("s")
     for number in range(1, 10):
         kept.append(stream, batch(number, [number])._replace(rank=2**80 if number in (4, 5) else 0))
-    soon(lambda: kept.stats()["dropped"] + kept.stats()["kept"] == 9, told="it did not go on")
+    soon(lambda: kept.stats()["dropped"] + kept.stats()["kept"] == 9, detail="it did not go on")
     assert kept.stats()["dropped"] == 2
     assert "OverflowError" in kept.stats()["reason"]
     assert not kept.close(10)
@@ -149,7 +149,7 @@ def test_facts_and_commands_are_kept(made):
 def test_a_closed_file_is_one_ordinary_file(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["kept"], told="nothing was kept")
+    soon(lambda: kept.stats()["kept"], detail="nothing was kept")
     assert kept.close(10)
     assert os.listdir(kept.path.parent) == [kept.path.name]
 
@@ -157,7 +157,7 @@ def test_a_closed_file_is_one_ordinary_file(made):
 def test_a_value_is_committed_without_more_to_come(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["kept"] == 1, told="one value alone was not committed")
+    soon(lambda: kept.stats()["kept"] == 1, detail="one value alone was not committed")
     with looptap.open(kept.path) as run:
         assert run.stream("s").values == [1]
         assert run.alive
@@ -167,7 +167,7 @@ def test_another_runs_file_is_never_written_into(made, tmp_path):
     (tmp_path / "run.looptap").write_text("precious")
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["state"] == "paused", told="it did not stop")
+    soon(lambda: kept.stats()["state"] == "paused", detail="it did not stop")
     assert "exists already" in kept.stats()["reason"]
     assert not kept.close(10)
     assert (tmp_path / "run.looptap").read_text() == "precious"
@@ -213,17 +213,17 @@ def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request)
     kept = made(place / "run.looptap", limit=200_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, range(100), nbytes=100))
-    soon(lambda: kept.stats()["kept"] == 100, told="nothing was kept before the disk was full")
+    soon(lambda: kept.stats()["kept"] == 100, detail="nothing was kept before the disk was full")
     fill()
     first, accepted = 101, 100
     while not kept.stats()["dropped"]:
         accepted += 100 * kept.append(stream, batch(first, [float(n) for n in range(100)], nbytes=100))
         first += 100
-    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
     assert "disk" in kept.stats()["reason"]
     assert kept.stats()["waiting_bytes"] <= 200_000
     free()
-    soon(lambda: kept.stats()["kept"] == accepted, told="it did not resume")
+    soon(lambda: kept.stats()["kept"] == accepted, detail="it did not resume")
     assert kept.append(stream, batch(first, [7]))
     assert kept.close(10)
     stats = kept.stats()
@@ -274,7 +274,7 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
     assert stats["waiting_bytes"] <= 1_000_000
     assert stats["kept"] == 0
     slow.go.set()
-    soon(lambda: kept.stats()["kept"] + kept.stats()["dropped"] == handed, told="it did not go on")
+    soon(lambda: kept.stats()["kept"] + kept.stats()["dropped"] == handed, detail="it did not go on")
     assert kept.stats()["dropped"] == stats["dropped"] > 0
 
 
@@ -323,10 +323,10 @@ def test_a_place_that_cannot_be_written_is_told_and_tried_again(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
     assert "runs" in kept.stats()["reason"]
     (tmp_path / "runs").unlink()
-    soon(lambda: kept.stats()["kept"] == 1, told="it did not resume")
+    soon(lambda: kept.stats()["kept"] == 1, detail="it did not resume")
     assert (kept.stats()["state"], kept.stats()["reason"]) == ("keeping", "")
 
 
@@ -334,7 +334,7 @@ def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1, 2]))
-    soon(lambda: kept.stats()["state"] == "paused", told="it did not pause")
+    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
     assert not kept.close(10)
     assert kept.stats()["dropped"] == 2
     assert kept.stats()["state"] == "closed"
@@ -390,7 +390,7 @@ def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made,
     kept = made()
     stream = kept.stream("s")
     kept.append(stream, batch(1, [1]))
-    soon(lambda: kept.stats()["kept"] == 1, told="nothing was kept")
+    soon(lambda: kept.stats()["kept"] == 1, detail="nothing was kept")
     assert not [name for name in os.listdir(kept.path.parent) if name.endswith(("-wal", "-shm"))]
     with looptap.open(kept.path) as run:
         kept.append(stream, batch(2, [2]))

@@ -58,8 +58,8 @@ def gist(frames):
             case m.Done():
                 value = unpack(message.value)
                 facts = ("mapped", "fields", "run", "events", "name", "values", "exported", "kept", "after")
-                told = value if isinstance(value, list) else [value]
-                known = [{n: v[n] for n in facts if n in v} if isinstance(v, dict) else v for v in told]
+                reported = value if isinstance(value, list) else [value]
+                known = [{n: v[n] for n in facts if n in v} if isinstance(v, dict) else v for v in reported]
                 found.append(("done", message.request, known))
             case m.Failed():
                 found.append(("failed", message.request, message.kind))

@@ -109,13 +109,13 @@ def test_ctrl_c_fifty_times_is_the_users_each_time(directory):
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()
-            caught = told = step = 0
+            caught = reported = step = 0
             while caught < 50:
-                try:  # the next interrupt comes when this one has been told: in here, and nowhere else
+                try:  # the next interrupt comes when this one has been reported: in here, and nowhere else
                     while True:
-                        if told < caught:
-                            told = caught
-                            print(told, flush=True)
+                        if reported < caught:
+                            reported = caught
+                            print(reported, flush=True)
                         agent.emit("batch", step=step, loss=torch.tensor(1.0))
                         step += 1
                 except KeyboardInterrupt:
@@ -370,7 +370,7 @@ def test_mistakes_of_the_host_are_logged_once_and_never_raised(caplog):
     agent, _ = pair("mistaken")
     for _ in range(3):
         agent.emit(["not a name"], x=1)
-    assert len([r for r in caplog.records if "loop goes on" in r.message]) == 1
+    assert len([r for r in caplog.records if "loop continues" in r.message]) == 1
     for i in range(2000):
         agent.emit(f"type{i}")
     assert len(agent.stats()["events"]) <= 1000

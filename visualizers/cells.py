@@ -133,8 +133,8 @@ class Cell:
                 what = "has failed" if stream.state == FAILED else "has ended"
                 lines.append(f"{stream.name!r} {what} without a value{reason}")
             outlook = stream.outlook()
-            told = [note for note in stream.notes[:3] if note[1:] not in outlook]
-            lines += [part for part in [outlook, *told] if part]
+            notes = [note for note in stream.notes[:3] if note[1:] not in outlook]
+            lines += [part for part in [outlook, *notes] if part]
         return tuple(lines) or ("no stream",)
 
 

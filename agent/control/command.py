@@ -28,7 +28,7 @@ MAX_TEXT_CHARACTERS = 4000
 CALL = "call"
 DONE, FAILED, REFUSED = "done", "failed", "refused"
 DOUBTFUL, CANCELLED = "in doubt", "cancelled"
-"""Outcomes of a record beside `PENDING`: it ran, it raised, it was not allowed to run, it did not run here but
+"""Outcomes of a record other than `PENDING`: it ran, it raised, it was not allowed to run, it did not run here but
 may have run on other ranks, it was cancelled."""
 NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is done."
 INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
@@ -57,7 +57,7 @@ class Vote(Protocol):
     """The decision of several ranks on one command."""
 
     def await_decision(self, command: LoopCommand, event: Event) -> None:
-        """Wait until the ranks have decided, and return if it is to be done. Raises LooptapError otherwise."""
+        """Wait for the decision of the ranks; raise LooptapError if it is not to run."""
 
 
 class LoopCommand:
@@ -93,23 +93,30 @@ class LoopCommand:
     # ------------------------------------------------------------ what a kind of command defines
 
     def check(self) -> tuple[str, ...]:
-        """Check the request, completing the record. Return the events at which it is safe; empty: any. I/O thread.
+        """Check the request; return the events at which it is safe, empty for any.
+
+        I/O thread. Completes the record.
 
         Raises LooptapError.
         """
         raise NotImplementedError
 
     def apply(self, event: Event) -> CommandResult:
-        """Do it. Loop thread, inside `emit`, its torch state preserved. What it raises is the outcome."""
+        """Execute the command; what it raises is the outcome.
+
+        Loop thread, inside `emit`, whose torch state is preserved.
+        """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Let go of everything that only `apply` needs: records outlive what they tell of."""
+        """Release all that only `apply` needs: a record outlives its command."""
 
     # ------------------------------------------------------------ the life of a command
 
     def validate(self) -> None:
-        """Check it and settle its event. I/O thread, or the loop thread for a command of the host. Raises LooptapError.
+        """Check the command and settle its event. Raises LooptapError.
+
+        I/O thread; loop thread for a command of the host.
 
         After that it can be applied at any event of type ``record.on``.
         """
@@ -127,7 +134,7 @@ class LoopCommand:
         self.record = msgspec.structs.replace(self.record, **changes)
 
     def claim(self, by: object) -> bool:
-        """Return whether ``by`` decides what becomes of it: True for the first, from whichever thread.
+        """Return True if ``by`` is the first to claim the command. Any thread.
 
         `append` is atomic under the GIL, and the first entry never changes: so the I/O thread, which may cancel a
         command, and the loop thread, which is about to run it, need no lock to agree, and Ctrl-C can leave none taken.
@@ -137,7 +144,10 @@ class LoopCommand:
         return self._claims[0] is by
 
     def run(self, event: Event) -> Then | None:
-        """Apply it unless it was claimed already, and report the outcome. Loop thread. Raises nothing but Ctrl-C."""
+        """Apply the command unless it was claimed, and report the outcome.
+
+        Loop thread. Raises nothing but KeyboardInterrupt.
+        """
         me = object()
         try:
             return self._run(event) if self.claim(me) else None
@@ -155,7 +165,10 @@ class LoopCommand:
         self._finished(self)
 
     def give_up(self, error: LooptapError) -> None:
-        """Report that it will not run, because of ``error``; no effect if it has begun, or is over. Any thread."""
+        """Report that it will not run, with ``error``; no effect once it has begun.
+
+        Any thread.
+        """
         if not self.claim(self):
             return
         self.error, self.kind, self.over = str(error), type(error).__name__, True
@@ -164,13 +177,13 @@ class LoopCommand:
         self._finished(self)
 
     def report(self, requester: Requester) -> None:
-        """Have the outcome sent to one more ``requester``, at once if there is one. I/O thread."""
+        """Send the outcome to one more ``requester``, at once if known. I/O thread."""
         self.requesters.append(requester)
         if self.over:  # else the loop thread reports; if it has just begun to, both do, and the client ignores one
             self._finished(self)
 
     def forget(self, kept_bytes: int) -> None:
-        """Let go of the value, of which there are more than ``kept_bytes``; remember that it has run."""
+        """Release a value of more than ``kept_bytes``; remember that it has run."""
         self.value, self.size, self.kind = None, 0, LimitReached.__name__
         self.error = f"This command has run; of all results {kept_bytes:,} bytes are kept, and this is older."
 
@@ -219,7 +232,7 @@ class LoopCommand:
         return self.apply(event)
 
     def _save(self, function: Callable[[], Any]) -> None:
-        """Have the host make the checkpoint that was asked for; if it fails, nothing is changed."""
+        """Save the checkpoint that was asked for; if that fails, nothing changes."""
         state = TorchStateGuard()
         try:
             with state:
@@ -238,7 +251,7 @@ class LoopCommand:
         self._conclude()
 
     def _conclude(self) -> None:
-        """Put on record what has become of it, and report that. A second call changes nothing."""
+        """Record and report the outcome. A second call changes nothing."""
         if self.error:
             became = FAILED if self.kind == CALL else _refusal(self.kind)
             self.note(
@@ -252,7 +265,7 @@ class LoopCommand:
 
 
 def _refusal(kind: str) -> str:
-    """The outcome of a command that was not done, by the class of the error that says why."""
+    """Return the outcome of a command that did not run, by the class of its error."""
     return {InDoubt.__name__: DOUBTFUL, CommandCancelled.__name__: CANCELLED}.get(kind, REFUSED)
 
 

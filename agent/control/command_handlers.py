@@ -37,7 +37,10 @@ class CommandService:
         self.agreement = RankConsensus(self.commands, queries, taps, limits.agreement)
 
     def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> Preparation | None:
-        """Do what a client asks for. Return the answer; None if the outcome is reported later. Raises LooptapError."""
+        """Handle a request; return its reply, or None if that follows later.
+
+        Raises LooptapError.
+        """
         match message:
             case m.Call():
                 return self._call(client[:_MAX_NAME_CHARACTERS], message, Requester(peer, message.request))
@@ -49,7 +52,7 @@ class CommandService:
     def command_of(
         self, record: CommandRecord, *, expected: int | None = None, code: m.Code | None = None
     ) -> LoopCommand:
-        """Return the command that a new ``record`` asks for, not validated yet. Raises ControlError."""
+        """Return the unvalidated command of a new ``record``. Raises ControlError."""
         if code is not None:
             return RunCode(self.job, record, self._finished, code, self._queries)
         kind = BY_NAME.get(record.what, UnknownCommand)
@@ -59,7 +62,10 @@ class CommandService:
         return command
 
     def restore(self, name: str, value: Any, event: Event) -> str:
-        """Set a control back to ``value``, at once, as a command of the host; return why not. Loop thread."""
+        """Set a control back to ``value`` at once; return why that failed.
+
+        Loop thread. Counts as a command of the host.
+        """
         record = CommandRecord(
             id=secrets.token_hex(16), client="the host", what="set", on=event._source.name, name=name, value=value
         )
@@ -83,7 +89,7 @@ class CommandService:
     # ------------------------------------------------------------ by message
 
     def _call(self, client: str, call: m.Call, asker: Requester) -> Preparation | None:
-        """Have code run at the next event."""
+        """Run code at the next event."""
         if self.commands.known(call.id, asker, again=bool(call.ranks)):
             return None
         record = CommandRecord(
@@ -95,7 +101,7 @@ class CommandService:
         return self._schedule(command, asker)
 
     def _command(self, client: str, message: m.Command, asker: Requester) -> Preparation | None:
-        """Have a command done at the next event that suits it."""
+        """Run a command at the next event that suits it."""
         if message.what == "cancel":
             self._cancel(client, message.id)
             asker = asker._replace(anyhow=True)
@@ -116,7 +122,7 @@ class CommandService:
                 return None
             command.validate()
             if message.what == "stop":
-                self.job.pause.resume()  # whoever wants an end does not want to wait for it
+                self.job.pause.resume()  # a stop does not wait for the end of a pause
         except LooptapError as error:
             self.commands.refuse(command, error)
             raise
@@ -144,7 +150,7 @@ class CommandService:
 
 
 def _value(message: m.Command) -> Any:
-    """Return the value of a message whose texts and value are within bounds. Raises ControlError otherwise."""
+    """Return the value of a message. Raises ControlError if it exceeds a bound."""
     for text in (message.id, message.what, message.name, message.on, message.schedule):
         if len(text) > _MAX_NAME_CHARACTERS:
             raise ControlError(

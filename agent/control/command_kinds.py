@@ -27,7 +27,7 @@ class SetControl(LoopCommand):
     expected: int | None = None
 
     def check(self) -> tuple[str, ...]:
-        """Check the value against the control's declaration, and the version. Raises ControlError."""
+        """Check the value against the declaration, and the version. Raises ControlError."""
         control = self.job.controls.find(self.record.name)
         self.note(value=control.control.checked(self.record.value, self.record.name))
         _check_schedule(control, self.record.schedule)
@@ -35,7 +35,7 @@ class SetControl(LoopCommand):
         return control.control.at
 
     def apply(self, event: Event) -> CommandResult:
-        """Set it; both checks are repeated, since the exposed object may be another one by now."""
+        """Set the control, after both checks again: the object may have changed."""
         self._check_version()
         control = self.job.controls.find(self.record.name)
         return self._set(control, control.control.checked(self.record.value, self.record.name))
@@ -63,7 +63,7 @@ class RestoreControl(SetControl):
     """Set a control back to a value that it had when the job was saved; what a schedule does is in its own state."""
 
     def check(self) -> tuple[str, ...]:
-        """Check the value alone: the host itself asks, at the event of its choice. Raises ControlError."""
+        """Check only the value: the host chooses the event. Raises ControlError."""
         control = self.job.controls.find(self.record.name)
         self.note(value=control.control.checked(self.record.value, self.record.name))
         return ()
@@ -144,8 +144,8 @@ class PauseLoop(LoopCommand):
         return ()
 
     def apply(self, event: Event) -> CommandResult:
-        """Have the loop wait once the event is over."""
-        self._observer = self.job.observers.current()  # whoever closes the agent meanwhile lets go of what is exposed
+        """Let the loop wait once the event is over."""
+        self._observer = self.job.observers.current()  # closing the agent meanwhile releases what is exposed
         return CommandResult(self.record.value, self._wait)
 
     def _wait(self) -> None:
@@ -222,7 +222,7 @@ def _check_schedule(control: BoundControl, schedule: str) -> None:
 
 
 def _put_back(control: BoundControl, old: Any) -> str:
-    """Undo a change that failed halfway, where that is possible; return a sentence on the value now."""
+    """Undo a change that failed halfway, if possible; return what the value is now."""
     try:
         if control.value() != old:
             control.set(old, FREEZE if control.schedules else "")
@@ -230,4 +230,4 @@ def _put_back(control: BoundControl, old: Any) -> str:
             return f"The value is as it was: {old!r:.80}."
         return f"The value was {old!r:.80} and is {control.value()!r:.80} now."
     except Exception as error:
-        return f"The value was {old!r:.80}; whether it still is cannot be told ({type(error).__name__}: {error})."
+        return f"The value was {old!r:.80}; whether it still is, is unknown ({type(error).__name__}: {error})."

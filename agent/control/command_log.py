@@ -31,7 +31,7 @@ class CommandLog:
         return [command.record for command in list(self._listed)]
 
     def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
-        """Whether a command of this id came before; then ``asker`` is sent its outcome.
+        """Return True for a known id, and send its outcome to ``asker``.
 
         With ``again`` one that the ranks agreed not to do counts as if it had not come.
         """
@@ -42,7 +42,10 @@ class CommandLog:
         return True
 
     def count(self) -> None:
-        """Count one more. Raises LimitReached if too many wait, or come in a second (`Limits.commands_per_second`)."""
+        """Count one more command. Raises LimitReached if too many wait or come.
+
+        See `Limits.commands_per_second`.
+        """
         if sum(not one.over for one in self._by_id.values()) >= MAX_RECORDS:
             raise LimitReached(f"{MAX_RECORDS:,} commands wait for their events, the bound; run.cancel(id) ends one.")
         now = time.monotonic()
@@ -69,7 +72,7 @@ class CommandLog:
         command.give_up(error)
 
     def give_up(self, id: str, error: LooptapError) -> None:
-        """Note that a command on record will not run; no effect if it has begun to, or is over."""
+        """Note that a command will not run; no effect once it has begun."""
         self._by_id[id].give_up(error)
 
     def not_begun(self, command: LoopCommand) -> None:

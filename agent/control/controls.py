@@ -40,7 +40,7 @@ class BoundControl:
         """Whether the state of an optimizer has its value."""
 
     def value(self) -> Any:
-        """The value as plain data; of what has one element, a number."""
+        """Return the value as plain data; a number if it has one element."""
         value = self.get()
         value = value.item() if getattr(value, "ndim", None) == 0 else value
         copy = snapshot(value)[0]
@@ -55,22 +55,22 @@ class ControlChanges:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """What was changed so far."""
+        """Return the names of the controls that were changed."""
         return list(self._last)
 
     def version(self, name: str) -> int:
-        """The number of changes so far."""
+        """Return how often a control was changed."""
         return self._last[name][0] if name in self._last else 0
 
     def note(self, name: str, client: str, value: Any) -> int:
-        """A change was made; the new version."""
+        """Note a change; return the new version."""
         with self._lock:
             version = self.version(name) + 1
             self._last[name] = (version, client, value, time.monotonic())
         return version
 
     def conflict(self, name: str, expected: int | None) -> str:
-        """A sentence on the change that the caller does not know of; empty if there is none."""
+        """Describe the change that the caller has not seen; empty if there is none."""
         if expected is None or expected == self.version(name):
             return ""
         if name not in self._last:
@@ -78,7 +78,7 @@ class ControlChanges:
         _, client, value, when = self._last[name]
         return (
             f"{name!r} was set to {value!r:.80} by {client or 'a client'} {time.monotonic() - when:.0f} s ago, since "
-            f"you looked. Look again, at run.controls[{name!r}], or change it anyhow with expected=None."
+            f"you looked. Look again, at run.controls[{name!r}], or change it regardless with expected=None."
         )
 
 
@@ -99,13 +99,16 @@ class BoundControls:
         self._declared[name] = BoundControl(name, control, get, lambda value, schedule: set(value))
 
     def named(self) -> dict[str, BoundControl]:
-        """Every control that has a name of its own; a declared one hides a found one."""
+        """Return the controls that have names; a declared one hides a found one."""
         standing = self._standing()
         found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
         return found | self._declared
 
     def saved(self) -> dict[str, Any]:
-        """The values that no checkpoint of the job has: of all named controls but those of optimizers, and by path."""
+        """Return the values that no checkpoint of the job has, by name or path.
+
+        These are all named controls but those of optimizers, and the attributes that were set by path.
+        """
         found = {name: knob for name, knob in self.named().items() if not knob.of_optimizer}
         for name in self.changes.names():
             if name not in found and name not in self.named():
@@ -118,7 +121,7 @@ class BoundControls:
         return {name: value for name, value in values.items() if type(value) in KINDS}
 
     def find(self, name: str) -> BoundControl:
-        """The control of this name, or an attribute by its path. Raises ControlError."""
+        """Return the control of this name, or an attribute by path. Raises ControlError."""
         named = self.named()
         if name in named:
             return named[name]
@@ -146,7 +149,7 @@ class BoundControls:
         )  # fmt: skip
 
     def _at_path(self, path: str) -> BoundControl | None:
-        """An attribute, or an item, of something exposed; None if the path leads nowhere."""
+        """Return an exposed object's attribute or item; None if there is none."""
         steps = list(_steps(path))
         if len(steps) < 2 or steps[0] not in (standing := self._standing()):
             return None
@@ -180,7 +183,7 @@ class _Anything(Control):
 
 
 def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[BoundControl]:
-    """The controls of one exposed object."""
+    """Yield the controls of one exposed object."""
     if isinstance(thing, Lazy):
         return
     seen = set()
@@ -200,7 +203,7 @@ def _accessors(thing: Any, attribute: str) -> tuple[Callable[[], Any], Callable[
 
 
 def _steps(path: str) -> Iterator[str | int]:
-    """The parts of a path: a name, or the index or key of an item.
+    """Split a path into names, indices and keys.
 
     >>> list(_steps("model.layers[0].p"))
     ['model', 'layers', 0, 'p']

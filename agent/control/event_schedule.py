@@ -17,7 +17,7 @@ class Scheduled(Protocol):
     """What can be put on a schedule, such as a command."""
 
     def run(self, event: Event) -> Then | None:
-        """Do it; called again at a later event if Ctrl-C came into it, and then does nothing that it has begun."""
+        """Execute it; a second call, after Ctrl-C, repeats nothing that has begun."""
 
 
 class EventSchedule:
@@ -32,7 +32,7 @@ class EventSchedule:
         self._waits = False
 
     def add(self, number: int, id: str, scheduled: Scheduled) -> None:
-        """Have ``scheduled`` run at event ``number``, or at the next one if that was passed. Any thread."""
+        """Schedule for event ``number``, or the next if that has passed. Any thread."""
         with self._lock:
             insort(self.pending, (number, id, scheduled), key=itemgetter(0, 1))
             if self._waits:
@@ -41,7 +41,10 @@ class EventSchedule:
         self._queries.at_next(self._on, self.run)
 
     def drop(self, id: str) -> int:
-        """Take one off the schedule; return the number of its event, 0 if the loop thread has taken it. I/O thread."""
+        """Take one off the schedule; return its event's number. I/O thread.
+
+        Returns 0 if the loop thread has taken it.
+        """
         with self._lock:
             number = next((number for number, known, _ in self.pending if known == id), 0)
             self.pending = [one for one in self.pending if one[1] != id]

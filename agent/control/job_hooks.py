@@ -102,7 +102,7 @@ class _EachOf(LoopObserver):
 
 
 def short(value: Any) -> Any:
-    """Return what a function of the host returned, as plain data if that is possible and small; else its repr."""
+    """Return a host function's result as plain data if that is small; else its repr."""
     try:
         return snapshot(value, MAX_RESULT_BYTES)[0]
     except LooptapError:

@@ -1,7 +1,7 @@
 """The controls of an exposed torch optimizer, and what becomes of a schedule when its learning rate is set.
 
-``scale``: the schedule goes on from the new value, and is everywhere as many times higher as that is. ``freeze``: the
-learning rate stays, and the schedule goes on unseen, so that a later ``scale`` takes it up again where it is then.
+``scale``: the schedule continues from the new value, and is everywhere as many times higher as that is. ``freeze``: the
+learning rate stays, and the schedule continues unseen, so that a later ``scale`` takes it up again where it is then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "st
 
 
 def optimizer_knobs(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Found]:
-    """What can be set in ``thing``, if it is an optimizer: each for all groups, and for one where there are several."""
+    """Yield the controls of an optimizer: for all groups, and for each of several."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):
         return
@@ -84,12 +84,12 @@ def _setter(optimizer: Any, label: str, groups: list[int]) -> Callable[[Any, str
 
 
 def _each(value: Any, groups: list[int]) -> list[float]:
-    """A value for each group; a list comes from who puts back what there was."""
+    """Return a value for each group; a list restores the former values."""
     return list(value) if isinstance(value, list) else [value] * len(groups)
 
 
 def _as(now: Any, value: float) -> Any:
-    """``value`` as the optimizer keeps it: a learning rate that is a tensor stays that tensor."""
+    """Return ``value`` as the optimizer keeps it: a tensor stays that tensor."""
     if not hasattr(now, "fill_"):
         return value
     now.detach().fill_(value)
@@ -142,7 +142,10 @@ def _scale(group: dict[str, Any], factor: float) -> None:
 
 
 def _scale_all(scheduler: Any, factors: dict[int, float], whole: bool) -> None:
-    """Scale what a scheduler computes from; a floor common to all groups only if they all get the same factor."""
+    """Scale the numbers that a scheduler computes from.
+
+    A floor common to all groups is scaled only if all get the same factor.
+    """
     for inner in getattr(scheduler, "_schedulers", ()):
         _scale_all(inner, factors, whole)
     for name in _LIST_SCALES:
@@ -153,7 +156,7 @@ def _scale_all(scheduler: Any, factors: dict[int, float], whole: bool) -> None:
 
 
 def _tell(scheduler: Any, values: dict[int, float]) -> None:
-    """Have `get_last_lr` say what the learning rates are."""
+    """Set what `get_last_lr` returns to the present learning rates."""
     if isinstance(last := getattr(scheduler, "_last_lr", None), list):
         for i, value in values.items():
             last[i] = value
@@ -191,13 +194,13 @@ def _freeze(scheduler: Any, values: dict[int, float], now: dict[int, float]) -> 
 
 
 def _unseen(scheduler: Any) -> dict[int, float]:
-    """Where the schedule of the frozen groups is by now."""
+    """Return the learning rates that the schedule has reached for frozen groups."""
     kind = type(scheduler)
     return {i: seen for i, (_, seen) in kind._looptap_lr.items()} if issubclass(kind, _Frozen) else {}
 
 
 def _thaw(scheduler: Any, groups: Any) -> None:
-    """Have the schedule drive these groups again, from where it is by now."""
+    """Let the schedule drive these groups again, from where it is by now."""
     kind = type(scheduler)
     if not issubclass(kind, _Frozen):
         return

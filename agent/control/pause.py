@@ -29,7 +29,7 @@ class Pause:
         self._resumed: SimpleQueue[None] = SimpleQueue()
 
     def seconds(self) -> float:
-        """For how long the loop has paused; 0 if it does not."""
+        """Return for how many seconds the loop has paused; 0 if it does not."""
         began = self._began
         return time.monotonic() - began if began else 0.0
 
@@ -38,7 +38,10 @@ class Pause:
         return max(0.0, self._ends - time.monotonic()) if self._began else 0.0
 
     def most(self, world: ProcessGroup | None) -> float | None:
-        """The seconds that a pause may take: what the host allows, and far less than ranks wait for each other."""
+        """Return the longest allowed pause in seconds; None if there is none.
+
+        It is far shorter than ranks wait for each other.
+        """
         return (
             self.bound
             if self.bound is None or world is None
@@ -46,7 +49,10 @@ class Pause:
         )
 
     def allowed(self, seconds: float | None, world: ProcessGroup | None = None, ranks: int = 0) -> float:
-        """The seconds that a pause takes, by default the most; it is for all of the ranks. Raises ControlError."""
+        """Return the seconds that a pause takes, by default the most.
+
+        Raises ControlError, also for a pause of some of the ranks.
+        """
         most = self.most(world)
         if most is None:
             raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
@@ -67,14 +73,17 @@ class Pause:
         return float(seconds)
 
     def resume(self) -> float:
-        """End the pause, and call off one that has not begun; how long it lasted."""
+        """End the pause, or cancel one that has not begun; return its seconds."""
         lasted = self.seconds()
         self.resumes += 1
         self._resumed.put(None)
         return lasted
 
     def wait(self, seconds: float, resumes: int) -> float:
-        """Wait for ``seconds``, or until it is resumed more often than ``resumes``; how long that took."""
+        """Wait for ``seconds`` or until resumed; return how long that took.
+
+        ``resumes`` is how often it had been resumed before.
+        """
         began = time.monotonic()
         try:
             self._began, self._ends = began, began + seconds

@@ -1,7 +1,7 @@
 """The process group of a job on several ranks, as far as looptap needs it: its size, its patience, its store.
 
 The store is what the ranks met by (torch's TCPStore, mostly): small values under keys, with an atomic compare-and-set.
-It is no collective: a rank that never asks keeps nobody waiting. We have a connection of our own, on a thread of our
+It is no collective: a rank that never asks keeps no other waiting. We have a connection of our own, on a thread of our
 own, since an operation on a store whose process hangs does not return. torch is never imported here.
 """
 
@@ -37,7 +37,7 @@ class ProcessGroup(NamedTuple):
 
 
 def group() -> ProcessGroup | None:
-    """The default process group; None if there is none, or this is its only rank."""
+    """Return the default process group; None without one, or with one rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         return None
@@ -60,11 +60,14 @@ class Answer:
         self._came: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def give(self, value: Any, error: Exception | None = None) -> None:
-        """Let whoever waits have the value, or the error."""
+        """Hand the value or the error to the waiting thread."""
         self._came.put((value, error))
 
     def result(self, timeout: float) -> Any:
-        """Wait for the value, and return it once. Raises `queue.Empty` after ``timeout`` seconds, or the error."""
+        """Wait for the value, and return it once.
+
+        Raises `queue.Empty` after ``timeout`` seconds, or the error of the operation.
+        """
         value, error = self._came.get(timeout=timeout)
         if error is not None:
             raise error
@@ -84,7 +87,7 @@ class Ballots:
         """When the operation began that is under way on the store."""
 
     def connect(self, patience: float) -> None:
-        """Be ready: the connection is made beside the loop."""
+        """Be ready: the connection is made on a thread of its own."""
         self._ask(lambda store: store.set_timeout(timedelta(seconds=max(1.0, patience))))
 
     def vote(self, key: str, size: int, patience: float) -> Answer:
@@ -92,7 +95,7 @@ class Ballots:
         return self._ask(lambda store: _vote(store, key, size, patience))
 
     def refuse(self, key: str, why: str = LATE) -> None:
-        """Have it decided that nothing is done, if nothing is decided yet."""
+        """Decide that nothing is done, if nothing is decided yet."""
         self._ask(lambda store: store.compare_set(f"{key}/how", "", why))
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ class Ballots:
 
 
 def _hang_up(store: Any) -> None:
-    """What tells the thread to end."""
+    """Mark the end of the thread's work."""
 
 
 def _vote(store: Any, key: str, size: int, patience: float) -> str:

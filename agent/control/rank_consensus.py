@@ -89,7 +89,9 @@ class RankConsensus:
         return self._position(record.on)
 
     def agree(self, message: m.Agree, asker: Requester) -> Preparation | None:
-        """Name the event of a prepared command: None, the outcome follows. Or drop it, or return how far this rank is.
+        """Set the event of a prepared command, drop it, or return this rank's position.
+
+        Returns None if the outcome follows.
 
         Raises ControlError.
         """
@@ -113,20 +115,20 @@ class RankConsensus:
         due = self._due.setdefault(on, EventSchedule(self._queries, on))
         due.add(message.number, message.id, self._commands.accept(command))
         command.report(asker)
-        # A rank that has passed the event may be in a collective by now, and come to no further event while others wait
+        # A rank that has passed the event may be in a collective by now, and reach no further event while others wait
         # for it at theirs: so the I/O thread refuses, not its loop thread.
         if self._taps.counts().get(on, 0) >= message.number and due.drop(message.id):
             command.give_up(self._passed(_key(message.id, message.number), on, message.number))
         return None
 
     def forget(self, peer: bytes) -> None:
-        """The client is gone: what it has prepared is not done."""
+        """Forget a client and the commands that it has prepared."""
         for id, one in list(self._prepared.items()):
             if one.peer == peer:
                 del self._prepared[id]
 
     def call_off(self, id: str, error: LooptapError) -> bool:
-        """Have a command not done that is prepared or waits for its event; False if there is none, or it has begun.
+        """Cancel a command that is prepared or waits; False if it has begun.
 
         That settles it for all ranks: it is done where all count themselves in, and this one will not.
         """
@@ -136,7 +138,7 @@ class RankConsensus:
             return True
         for due in self._due.values():
             if number := due.drop(id):
-                self._ballots.refuse(_key(id, number), OFF)  # whoever waits for this rank need wait no longer
+                self._ballots.refuse(_key(id, number), OFF)  # ends the wait for this rank
                 self._ballots.forget_later(_key(id, number))
                 self._commands.give_up(id, error)
                 return True
@@ -156,7 +158,7 @@ class RankConsensus:
         return Preparation(on=on, number=self._taps.counts().get(on, 0))
 
     def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
-        """Count this rank in for a command, and wait for the decision of all. Loop thread.
+        """Vote for a command, and wait for the decision of all ranks. Loop thread.
 
         Returns if it is to be done. Raises NotAgreed, EventPassed, CommandCancelled and InDoubt.
         """
@@ -182,17 +184,17 @@ class RankConsensus:
             raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
         if decision != COMMIT:
             raise NotAgreed(
-                f"not all of {ranks} ranks came to {event_named} in {waited:.1f} s: nothing is done on any."
+                f"not all of {ranks} ranks reached {event_named} in {waited:.1f} s: nothing is done on any."
             )
 
     def _passed(self, key: str, on: str, number: int) -> EventPassed:
-        """Have nothing done on any rank, since this one cannot."""
+        """Refuse a command for all ranks, since this one has passed its event."""
         self._ballots.refuse(key)
         self._ballots.forget_later(key)
         return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
 
     def _decision(self, key: str, size: int) -> str:
-        """What the ranks decide. Raises InDoubt if the store does not tell."""
+        """Wait for what the ranks decide. Raises InDoubt if the store does not answer."""
         world = group()
         patience = self._patience if world is None else min(self._patience, world.timeout / 10)
         answer = self._ballots.vote(key, size, patience)

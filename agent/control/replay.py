@@ -27,7 +27,7 @@ class ReplayedCommand:
         self._command: LoopCommand | None = None
 
     def run(self, event: Event) -> Then | None:
-        """Do what was done at this event. Loop thread. Ctrl-C comes out of it, and then it is not tried again."""
+        """Execute the recorded command. Loop thread. Ctrl-C ends it for good."""
         if self._begun:
             return None
         try:
@@ -69,7 +69,7 @@ class ReplayedCommand:
 def replay(
     entries: list[dict[str, Any]], source: str, service: CommandService, queries: QueryRegistry
 ) -> dict[str, EventSchedule]:
-    """Schedule these commands at their events; those of one event run in the order of ``entries``."""
+    """Schedule commands at their events, those of one event in their order."""
     found: dict[str, EventSchedule] = {}
     for place, entry in enumerate(entries):
         on = entry["event"]

@@ -239,7 +239,7 @@ class Cursor:
 class HandedOverCursor:
     """The source of a client whose query became a declared stream: the rest of its queue, then the history.
 
-    The queue gets no more values; they are numbered above ``base``, like those of the history.
+    The queue gets no further values; they are numbered above ``base``, like those of the history.
     """
 
     def __init__(self, post: QueueSet, outbox: ValueQueue, base: int, reader: Cursor) -> None:

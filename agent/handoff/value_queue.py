@@ -206,7 +206,7 @@ class QueueSet:
         return taken
 
     def close(self, outbox: ValueSource) -> None:
-        """Forget a queue and its values; it is granted no more bytes."""
+        """Forget a queue and its values; it is granted no further bytes."""
         if isinstance(outbox, ValueQueue) and outbox in self._queues:
             del self._queues[outbox]
             outbox.closed = True

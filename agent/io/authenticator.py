@@ -1,9 +1,9 @@
 """ZAP authenticator: admits a client by its CURVE key at each handshake (RFC 27).
 
-libzmq asks over ``inproc://zeromq.zap.01``; with ``ZAP_ENFORCE_DOMAIN`` nobody comes in while nobody answers.
-The answers are given by the I/O thread between its other work, so there is no second thread that could die.
+libzmq asks over ``inproc://zeromq.zap.01``; with ``ZAP_ENFORCE_DOMAIN`` no client is admitted without an answer.
+The I/O thread answers between its other work, so there is no second thread that could die.
 Whatever goes wrong with a request is a refusal. The connection's ``User-Id`` becomes the client's public key,
-so that its role can be looked up anew for every message and a revoked key loses it at once.
+so that its role is looked up for every message and a revoked key loses it at once.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _what_is_at(path: Path) -> str:
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return "something that is no socket"
     if _is_deserted(path):
-        return f"a socket that nobody listens to any more (remove it: rm {path})"
+        return f"a socket without a listener (remove it: rm {path})"
     return "a socket that another process listens to"
 
 

@@ -35,7 +35,7 @@ MAX_FLUSH_SECONDS = 0.0002
 MIN_GAP_SECONDS = 0.0002
 """Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
 TOUCH_INTERVAL_SECONDS = 6 * 3600.0
-"""Seconds between signs of use to the files of a link, for whoever cleans temporary directories."""
+"""Seconds between updates of the mtime of a link's files, against cleaners of temporary directories."""
 MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR = 0.05, 30
 """Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
 FILE_CHECK_INTERVAL_SECONDS = 60.0

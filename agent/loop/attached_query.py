@@ -32,7 +32,7 @@ class AttachedQuery(QueryStatus):
 
     Ctrl-C may come out of both. Each notes first which event, or which end of a group, it is at (`seen`, `closed`), and
     leaves the counts whole: a value that is not put is counted as dropped, a window that lacks an event is flagged. So
-    whoever is interrupted finds by these marks what is left to do, and does nothing twice. Python delivers a signal
+    the interrupted caller finds by these marks what is left to do, and does nothing twice. Python delivers a signal
     where a function begins, jumps back or returns from one that is written in C, and nowhere else.
     """
 

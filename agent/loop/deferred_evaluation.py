@@ -7,7 +7,7 @@ warm then. Every other query is evaluated at its event.
 
 Guarantees: each query sees its events and the ends of its groups in their order, none twice; what waits is bounded, by
 work and not by loss. Ctrl-C during an evaluation costs a query the value that it was at: the rest of the piece stays,
-and whoever evaluates next does the rest. Assumes that events are appended under the lock of their types.
+and the next evaluation does the rest. Assumes that events are appended under the lock of their types.
 """
 
 from __future__ import annotations

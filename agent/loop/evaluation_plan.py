@@ -34,7 +34,7 @@ class EvaluationPlan:
         self.started = False  # the first event is evaluated without delay: a client has just asked
 
     def evaluate(self, waiting: list[PendingEvent]) -> None:
-        """Have the queries of ``later`` take in these events and ends of groups, as far as they have not yet."""
+        """Evaluate the queries of ``later`` at these events, as far as they are behind."""
         batch: list[EventOccurrence] = []
         for _, number, now, dt, began, observables in waiting:
             event: Any = observables
@@ -59,7 +59,7 @@ class EvaluationPlan:
                 self.stale = True
 
     def fail(self, reason: str) -> None:
-        """Fail the queries of ``later``, from the training thread: their events are not evaluated any more."""
+        """Fail the queries of ``later``. Loop thread. Ends their evaluation."""
         for query in self.deferred:
             query.deferred = False
             query.fail(reason)
@@ -67,7 +67,7 @@ class EvaluationPlan:
 
 
 def event_of(observables: dict[str, Any], source: EventOrigin, number: int, now: float, dt: float) -> Event:
-    """The event of these observables."""
+    """Return the event of these observables."""
     if lazies and Lazy in map(type, observables.values()):
         return LazyEvent(observables, source, number, now, dt)
     event = _new(Event)  # Event(…) spelled out, at half the time of a call: see the package's page
@@ -79,7 +79,9 @@ def event_of(observables: dict[str, Any], source: EventOrigin, number: int, now:
 def evaluate(
     queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: QueueSet
 ) -> float:
-    """Have each query take in the event, at its cost; the seconds that all took, in a loop of ``step`` seconds.
+    """Evaluate each query at the event; return the seconds that all took.
+
+    ``step`` is the time of a step of the loop.
 
     No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
     keeps that for as long as it likes.

@@ -51,11 +51,11 @@ class EventSource:
         "_ends",
         "_last_time",
         "_lock",
+        "_noted_group",
         "_plan",
         "_post",
         "_posted",
         "_query_seconds",
-        "_told",
         "backlog",
         "capturing",
         "clock",
@@ -97,12 +97,12 @@ class EventSource:
         self._query_seconds = 0.0  # what the queries took at the last event
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
         # were put into the backlog, and the event that last ended groups, with what their counts are to be then.
-        self._posted = self._told = 0
+        self._posted = self._noted_group = 0
         self._ends: tuple[int, tuple[int, ...]] = 0, ()
         self.refresh()
 
     def refresh(self) -> None:
-        """Decide whether an event of this type has to do more than count; after each change of what waits for it."""
+        """Update whether an event of this type has to do more than count."""
         self.capturing = captures()
         self.has_work = bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
 
@@ -173,7 +173,7 @@ class EventSource:
                 raise
 
     def _finish(self, number: int) -> None:
-        """Finish an event that Ctrl-C has cut short: groups end, and what no query has evaluated is counted as lost."""
+        """Finish an event that Ctrl-C cut short: end groups, count lost evaluations."""
         now, plan = self.clock(), self._plan
         if self.inner_groups:
             self._end_inner(number, now)
@@ -187,14 +187,14 @@ class EventSource:
                 query.miss(number, now)
 
     def _end_inner(self, number: int, now: float) -> None:
-        """End the open groups of the types that this one encloses; for the same event again, those that are left."""
+        """End the open groups of the enclosed types; a second call ends the rest."""
         if self._ends[0] != number:
             self._ends = number, tuple([inner.groups_ended + 1 for inner in self.inner_groups])
         for inner, groups in zip(self.inner_groups, self._ends[1], strict=True):
             inner.end(groups, now)
 
     def _decide(self, observables: dict[str, Any]) -> EvaluationPlan:
-        """A plan for the queries of now, as this event has the numbers that they read, or has not."""
+        """Plan which queries are evaluated now, by the numbers that this event has."""
         self.backlog.drain()
         queries, given = self.queries, observables.keys()
         there: dict[frozenset[str], bool] = {}  # many queries read the same names
@@ -244,13 +244,13 @@ class EventSource:
                 raise
 
     def end(self, groups: int, now: float) -> None:
-        """End the group that is the ``groups``-th; called again for the same one, it does what was left to do."""
+        """End the ``groups``-th group; a second call does what was left to do."""
         if self.groups_ended != groups:
             self.group_start, self.groups_ended = self.number, groups
         plan = self._plan
         if plan.deferred:
-            if self._told != groups:
-                self._told = groups
+            if self._noted_group != groups:
+                self._noted_group = groups
                 self.backlog.events.append((plan, self.number, now, 0.0, groups, None))
             self.backlog.notify()
         end_group(plan.immediate, self.number, now, groups)
@@ -278,7 +278,10 @@ class EventSources:
             self.by_name[name] = self._new(name, tuple(self.by_name.values()))
 
     def open(self, event: str) -> EventSource:
-        """The tap of ``event``, made if need be. Raises ValueError beyond 1,000 types, TypeError for no text."""
+        """Return the source of ``event``, made if missing.
+
+        Raises ValueError beyond 1,000 types, TypeError for a name that is no text.
+        """
         tap = self.by_name.get(event)
         if tap is None:
             if not isinstance(event, str):
@@ -309,14 +312,14 @@ class EventSources:
         self.unobserved.drain()
 
     def exclude_pause(self, seconds: float) -> None:
-        """The loop has paused for so long: that is no step's time."""
+        """Leave a pause of ``seconds`` out of the time of a step."""
         with self.lock:
             for tap in list(self.by_name.values()):
                 if tap._last_time:
                     tap._last_time += seconds
 
     def resume_from(self, events: dict[str, int], groups: dict[str, int]) -> None:
-        """Number the events on from these, in groups that began there; a window that this cuts is flagged."""
+        """Continue these event numbers and groups; flag the windows that this cuts."""
         with self.lock:
             self.drain()
             now = self.clock()
@@ -333,7 +336,7 @@ class EventSources:
                 tap._posted, tap._ends = 0, (0, ())
 
     def counts(self) -> dict[str, int]:
-        """Events so far, by type; a name that was only asked for does not appear."""
+        """Return the events so far, by type, without types that had none."""
         return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}
 
 
@@ -348,9 +351,9 @@ class NullEventSources(EventSources):
         return self._only_source
 
     def counts(self) -> dict[str, int]:
-        """Nothing is counted."""
+        """Return no counts."""
         return {}
 
 
 def _no_wakeup() -> None:
-    """The wakeup of an inert agent."""
+    """Do nothing: the wakeup of an inert agent."""

@@ -1,6 +1,6 @@
 """What queries may cost the loop: together 3 % of its time, unless the operator grants more (SAFETY S15).
 
-How a query comes to be limited:
+How a query is limited:
 
 1. Each evaluation is timed by the wall clock, since a query that sleeps or waits for a lock holds up the loop. Up to
    20 µs it is cheap, and nothing more happens. To wake the I/O thread is not part of it.
@@ -84,7 +84,7 @@ class OverheadBudget:
             self._share = None
 
     def share(self) -> float:
-        """The fraction of the loop's time that one query may take.
+        """Return the fraction of the loop's time that one query may take.
 
         The I/O thread leaves at least a third of the budget; what a query does not want, the others may have.
         """
@@ -134,7 +134,7 @@ class TypicalCost:
         return None if before is None else min(before, self._mean)
 
     def span(self, now: float) -> float:
-        """Seconds since the mean that is being taken was begun."""
+        """Return the seconds since the present mean was begun."""
         return now - self._begun if self._begun else 0.0
 
 
@@ -156,13 +156,13 @@ class Verdict(NamedTuple):
 
     def __str__(self) -> str:
         text = f"an evaluation took {_seconds(self.cost)} of a step of {_seconds(self.step)} ({percent(self.demand)})"
-        beside = []
+        also = []
         if self.others:
             which = "query" if self.others == 1 else "queries"
-            beside.append(f"{self.others:,} other expensive {which} of {percent(self.demanded)}")
+            also.append(f"{self.others:,} other expensive {which} of {percent(self.demanded)}")
         if self.io >= 0.001:
-            beside.append(f"the I/O thread with {percent(self.io)}")
-        return f"{text}, beside {' and '.join(beside)}" if beside else text
+            also.append(f"the I/O thread with {percent(self.io)}")
+        return f"{text}, besides {' and '.join(also)}" if also else text
 
     @property
     def demand(self) -> float:
@@ -254,7 +254,7 @@ class CostMeter:
         self.own.reset()
 
     def allowed(self) -> float:
-        """The fraction of the loop's time that the query may take."""
+        """Return the fraction of the loop's time that the query may take."""
         return self._budget.share() if self.grant is None else self.grant
 
     @property
@@ -263,13 +263,13 @@ class CostMeter:
         return self.every > 1
 
     def forget(self) -> None:
-        """The query goes, is cheap again or has a grant: its part of the common budget is free."""
+        """Free the query's part of the common budget: it is gone, cheap or granted."""
         self._budget.release(self)
         self.every, self.skip, self.watched = 1, 0, False
 
 
 def percent(fraction: float) -> str:
-    """A fraction in percent, as text."""
+    """Format a fraction as percent."""
     return f"{100 * fraction:.2g} %" if fraction < 0.995 else f"{100 * fraction:,.0f} %"
 
 

@@ -46,7 +46,7 @@ class QueryStatus:
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
     def _suspend(self, now: float) -> None:
-        """Evaluate a reducing query no more for a while, which is longer if the last suspension has just ended."""
+        """Suspend a reducing query for a while, longer if the last suspension has just ended."""
         again = self._pause and now - self._resumed < self._pause
         self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
         self._retry = now + self._pause
@@ -66,7 +66,7 @@ class QueryStatus:
         self._notify()
 
     def set_grant(self, share: float | None) -> None:
-        """The operator grants ``share`` of the loop's time to this query alone; None: back to the common budget."""
+        """Grant ``share`` of the loop's time to this query; None: the common budget."""
         self.meter.forget()
         self.meter.grant = share
         if self.suspended:
@@ -80,7 +80,7 @@ class QueryStatus:
         return max(0, empty - self.pipeline.skipped)
 
     def warnings(self) -> list[str]:
-        """What whoever reads the stream should know of it at present."""
+        """Return the notes for readers of the stream."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.latest_slots if place.problem]
         overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
         failure = self.pipeline.failure
@@ -89,7 +89,7 @@ class QueryStatus:
         return [text for text in known if text]
 
     def limitation(self) -> str:
-        """How the budget limits this query, in words; empty if it does not."""
+        """Describe how the budget limits this query; empty if it does not."""
         meter, verdict = self.meter, self.meter.verdict
         if verdict is None or not (self.suspended or meter.limited):
             return ""

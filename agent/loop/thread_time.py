@@ -32,12 +32,12 @@ SWITCH_SECONDS = 5e-3
 MAX_EXCUSED_WAITS = 2
 """Waits beyond those that are excused before the others count."""
 LONG_WAIT_SECONDS = 0.2
-"""Seconds that no other thread keeps the lock: whoever waits longer does so itself."""
+"""Seconds for which no other thread keeps the lock: a longer wait is the query's own."""
 _SECONDS_PER_NANOSECOND = 1e-9
 
 
 def thread_usage() -> tuple[float, int]:
-    """Seconds that this thread was on a CPU, and how often it has waited of itself: it slept, or wanted a lock.
+    """Return this thread's CPU seconds, and how often it has slept or waited.
 
     Where the system does not tell (macOS, Windows) both are 0. Costs 1.5 µs.
     """
@@ -57,7 +57,7 @@ class Schedule:
             weakref.finalize(self, os.close, self._fd).atexit = False
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds on a CPU and seconds in which it wanted one; 0 where the system does not tell. Never raises."""
+        """Return the seconds on a CPU and waiting for one; 0 if unknown. Never raises."""
         try:
             if self._fd is not None:
                 ran, wanted, *_ = os.pread(self._fd, 100, 0).split()
@@ -81,7 +81,7 @@ class IoSchedule:
             self._thread, self._schedule = thread, None
 
     def seconds(self) -> float:
-        """Seconds in which the I/O thread was on a CPU or wanted one, where that is not the calling thread."""
+        """Return the I/O thread's seconds on a CPU or waiting for one, for others."""
         if not self._thread or self._thread == threading.get_native_id():
             return 0.0
         if self._schedule is None:
@@ -122,19 +122,19 @@ class OwnTime:
         self._cpu, self._waits = 0.0, 0
 
     def start(self) -> Moment:
-        """What the clocks show before an evaluation. Costs some 10 µs."""
+        """Read the clocks before an evaluation. Costs some 10 µs."""
         others = self._others()
         cpu, waits = thread_usage()
         return Moment(monotonic(), cpu, waits, others)
 
     def stop(self, before: Moment) -> float:
-        """Seconds of an evaluation that were its own doing."""
+        """Return the seconds of an evaluation that were its own doing."""
         wall = monotonic() - before.wall
         cpu, waits = thread_usage()
         return self.of(wall, cpu - before.cpu, waits - before.waits, self._others() - before.others)
 
     def of(self, wall: float, cpu: float, waits: int, others: float = 0.0) -> float:
-        """Of an evaluation that took ``wall`` seconds, those that were its own doing."""
+        """Return the part of ``wall`` seconds that was the evaluation's own doing."""
         self._cpu += cpu
         self._waits += waits > 0
         few = self._waits <= MAX_EXCUSED_WAITS + self._cpu / SWITCH_SECONDS

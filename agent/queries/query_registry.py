@@ -105,7 +105,7 @@ class QueryRegistry:
         )
 
     def notes(self, query: AttachedQuery) -> list[str]:
-        """What whoever attaches ``query`` should know of its events."""
+        """Return a warning on the events of ``query`` for the client that attaches it."""
         notes = []
         seen = list(self._sources.counts())
         if query.on not in seen:
@@ -173,7 +173,7 @@ class QueryRegistry:
         tap.refresh()
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
-        """Remove a command that waits for an event of type ``on``; no effect if it waits no more."""
+        """Remove a command that waits for an event of type ``on``; no effect if it does not wait."""
         tap = self._open(on)
         with contextlib.suppress(ValueError):
             tap.commands.remove(command)

@@ -28,7 +28,7 @@ def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) 
 
 
 def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | None) -> None:
-    """Note beside where the connection ``files`` of a run were that it has ended, for whoever comes too late."""
+    """Note that a run has ended, in the directories of its connection ``files``, for clients that come too late."""
     kept = str(store) if store is not None and store.exists() else ""
     for path in files:
         with contextlib.suppress(OSError, UnsafeFile):

@@ -47,12 +47,12 @@ def job_of(environment: Mapping[str, str]) -> str:
     >>> job_of({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"})
     'none at node7:29500'
     """
-    told = [environment[name] for name in LAUNCHERS if environment.get(name)]
+    parts = [environment[name] for name in LAUNCHERS if environment.get(name)]
     if environment.get("MASTER_PORT"):
-        told.append(f"at {environment.get('MASTER_ADDR', '')}:{environment['MASTER_PORT']}")
+        parts.append(f"at {environment.get('MASTER_ADDR', '')}:{environment['MASTER_PORT']}")
     elif environment.get("SLURM_STEP_ID"):
-        told.append(f"step {environment['SLURM_STEP_ID']}")
-    return " ".join(told)[:500]
+        parts.append(f"step {environment['SLURM_STEP_ID']}")
+    return " ".join(parts)[:500]
 
 
 def _place() -> tuple[int, int]:

@@ -89,10 +89,10 @@ class RunHistory:
             self.learn(find())
 
 
-def seen_by(file: str, beside: Path | None) -> dict[str, int]:
-    """The newest events of which the file of an earlier run tells; it may lie ``beside`` another by now."""
-    for path in (Path(file), *([beside.parent / Path(file).name] if beside else ())):
-        if path == beside or not path.is_file():
+def seen_by(file: str, sibling: Path | None) -> dict[str, int]:
+    """Return the newest event numbers in the file of an earlier run, which may have moved next to ``sibling``."""
+    for path in (Path(file), *([sibling.parent / Path(file).name] if sibling else ())):
+        if path == sibling or not path.is_file():
             continue
         try:
             from looptap.store.reader import open as open_stored  # which a job that resumes nothing does not need

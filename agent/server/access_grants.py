@@ -61,7 +61,7 @@ class AccessGrants:
         self.shares: dict[str, AccessGrant] = {}
 
     def speaker(self) -> str:
-        """The public key of the client whose message is being handled."""
+        """Return the public key of the client whose message is being handled."""
         link = self._link()
         return "" if link is None else link.sender
 
@@ -92,7 +92,10 @@ class AccessGrants:
         return NewShare(info=self._info(shared), file=msgspec.json.encode(file).decode())
 
     def revoke(self, id: str) -> list[str]:
-        """End a share at once, or all if ``id`` is empty; returns the ids of those that were. Raises QueryError."""
+        """End a share at once, or all if ``id`` is empty; return their ids.
+
+        Raises QueryError.
+        """
         if id:
             self._share(id)
         over = [shared for shared in self.shares.values() if id in ("", shared.id)]
@@ -105,7 +108,7 @@ class AccessGrants:
         self._end([shared for shared in self.shares.values() if shared.until <= now], "this share has expired")
 
     def visibility(self, client: ClientSession) -> Sight | None:
-        """Which streams a client may read: None means all of them, as an operator may."""
+        """Return the test for the streams that a client may read; None means all."""
         if not client.viewer:
             return None
         share = next((one for one in self.shares.values() if one.key.decode() == client.key), None)
@@ -116,14 +119,17 @@ class AccessGrants:
         return lambda standing: standing.exported
 
     def limited(self, id: str) -> AccessGrant:
-        """The share of that id, which shows streams of its own. Raises QueryError."""
+        """Return a share with streams of its own by its id. Raises QueryError."""
         share = self._share(id)
         if not share.only:
             raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
         return share
 
     def show(self, standing: DeclaredStream, share: str, shown: bool) -> None:
-        """Show a stream to the viewers of one share, or to all where none is named; or no more. Raises QueryError."""
+        """Show or hide a stream for one share, or for all if none is named.
+
+        Raises QueryError.
+        """
         if share:
             (standing.shares.add if shown else standing.shares.discard)(self.limited(share).id)
             return

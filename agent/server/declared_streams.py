@@ -1,9 +1,9 @@
-"""Standing streams: queries that the host declares, or that clients hand over. They run once and keep a history.
+"""Declared streams: queries of the host, or handed over by clients, that run once and keep a history.
 
-Their values go into a ring each and stay there. While nobody reads, the I/O thread is not woken: arithmetic is
+Their values go into a ring each and stay there. Without a reader the I/O thread is not woken: arithmetic is
 evaluated 256 events at a time, on the training thread.
 
-One that a client has handed over goes on as long as it is exported, kept or read; its name is the host's to take.
+One that a client has handed over continues as long as it is exported, kept or read; the host may take its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATE_WINDOW_VALUES = 128
 
 
 class DeclaredStream:
-    """One standing stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
+    """One declared stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DeclaredStream:
         self.exported = self.kept = False
         """Whether viewers see it; whether its values go to the file of the run."""
         self.shares: set[str] = set()
-        """The shares whose viewers see it beside."""
+        """The shares whose viewers see it, too."""
         self.dropped = False
         """Whether its query has failed and was taken off its events."""
 
@@ -90,7 +90,7 @@ class DeclaredStream:
         )
 
     def _rate(self) -> float:
-        """Values per second, as of the last 128 and of what has passed since."""
+        """Return the values per second, by the last 128 and the time since."""
         ring = self.buffer
         newest = ring.read(ring.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES, ring.number)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
@@ -102,7 +102,7 @@ Sight: TypeAlias = Callable[[DeclaredStream], bool]
 
 
 class DeclaredStreams:
-    """All standing streams of an agent, by name."""
+    """All declared streams of an agent, by name."""
 
     def __init__(self, queries: QueryRegistry, taps: EventSources, post: QueueSet, limits: Limits) -> None:
         self._queries, self._taps, self._limits = queries, taps, limits
@@ -126,7 +126,10 @@ class DeclaredStreams:
         unit: str,
         max_bytes: int,
     ) -> None:
-        """Start a standing stream. Raises QueryError, ValueError for what is no name or number, LimitReached."""
+        """Start a declared stream. Raises QueryError, ValueError, LimitReached.
+
+        ValueError is for a bad name or number.
+        """
         self._check(name)
         if not isinstance(on, str) or not on:
             raise ValueError(f"on={on!r} must be the name of the events, such as 'batch'.")
@@ -142,7 +145,9 @@ class DeclaredStreams:
         self._queries.install(attached)
 
     def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> DeclaredStream:
-        """Have the query of a client stand, its values numbered above ``after``. Raises QueryError, LimitReached.
+        """Turn a client's query into a declared stream, numbered above ``after``.
+
+        Raises QueryError, LimitReached.
 
         Nothing may be evaluated meanwhile.
         """
@@ -161,11 +166,11 @@ class DeclaredStreams:
         return standing
 
     def find(self, name: str, sees: Sight | None = None) -> DeclaredStream:
-        """The standing stream of that name, for a viewer if he ``sees`` it. Raises QueryError."""
+        """Return a declared stream by name, if a viewer ``sees`` it. Raises QueryError."""
         found = self.by_name.get(name)
         if found is None or (sees is not None and not sees(found)):
             there = [one.name for one in self.seen(sees)]
-            near, what = nearest(name, there), "standing" if sees is None else "exported"
+            near, what = nearest(name, there), "declared" if sees is None else "exported"
             raise QueryError(
                 f"there is no {what} stream {name!r:.120}; there are: {', '.join(map(repr, there[:20])) or 'none'}."
                 f"{' ' * bool(near)}{near}"
@@ -173,11 +178,14 @@ class DeclaredStreams:
         return found
 
     def seen(self, sees: Sight | None) -> list[DeclaredStream]:
-        """Return the streams that a client may read: all of them, or for a viewer those that it ``sees``."""
+        """Return the streams that a client may read: for a viewer those it ``sees``."""
         return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
     def log(self, values: dict[str, Any]) -> None:
-        """Append one value to the stream of each name. Raises ValueError or LimitReached for a name that cannot be."""
+        """Append one value to the stream of each name.
+
+        Raises ValueError for a bad name, LimitReached for too many.
+        """
         capturing = self._capturing
         if capturing is not None and capturing():
             return
@@ -206,7 +214,7 @@ class DeclaredStreams:
             started = ended
 
     def named(self, name: str) -> DeclaredStream | None:
-        """The stream of that name; that of the commands is made when it is first asked for."""
+        """Return the stream of that name; make that of the commands when first needed."""
         return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
 
     def command(self, command: QueuedCommand) -> None:
@@ -231,9 +239,9 @@ class DeclaredStreams:
         return [msgspec.structs.replace(stream.describe(), exported=True, shares=()) for stream in self.seen(sees)]
 
     def tidy(self) -> Sequence[DeclaredStream]:
-        """Take those off their events that have failed, that nobody wants any more, or whose name the host has taken.
+        """Remove streams that failed, are unused, or whose name the host has taken.
 
-        Returns those that are no more.
+        Returns those that have ended.
         """
         over = []
         for stream in list(self.by_name.values()):
@@ -257,7 +265,7 @@ class DeclaredStreams:
         return [*over, *displaced]
 
     def finish(self, reason: str) -> None:
-        """The run ends: so does every stream, for every reader."""
+        """End every stream for every reader, since the run ends."""
         for stream in list(self.by_name.values()):
             query = stream.query
             if query.state == "live":
@@ -277,7 +285,7 @@ class DeclaredStreams:
         return stream
 
     def _add(self, stream: DeclaredStream) -> None:
-        """Give a stream its name. Raises ValueError if it is taken; the host takes it from a client's."""
+        """Register a stream by name; the host's replaces a client's. Raises ValueError."""
         with self._naming:
             there = self.by_name.get(stream.name)
             if there is not None:
@@ -295,7 +303,7 @@ class DeclaredStreams:
         declared = sum(not standing.by for standing in list(self.by_name.values()))
         if declared >= self._limits.standing_streams:
             raise LimitReached(
-                f"{declared} standing streams are declared, the bound (Limits.standing_streams); put what "
+                f"{declared} streams are declared, the bound (Limits.standing_streams); put what "
                 "varies into the values."
             )
 
@@ -308,4 +316,4 @@ def _check_name(name: object) -> None:
 
 
 def _taken(name: str) -> ValueError:
-    return ValueError(f"there is a standing stream {name!r} already; give this one another name.")
+    return ValueError(f"there is a declared stream {name!r} already; give this one another name.")

@@ -87,7 +87,7 @@ class ValueExporter:
         self.mark(stream)
 
     def remove(self, *streams: Subscription) -> None:
-        """Forget streams, and take their queries off their events, unless these are the host's."""
+        """Remove streams, and detach their queries unless these are the host's."""
         queries = []
         for stream in streams:
             if stream not in self.streams:
@@ -127,7 +127,7 @@ class ValueExporter:
             self._turns[stream.client] = None
 
     def mark_all(self, touch: bool = False) -> None:
-        """Look at all streams that have something to send or to tell; with ``touch`` all have."""
+        """Mark the streams that have values or states to send; all with ``touch``."""
         for stream in self.streams:
             if touch or stream.moved():
                 stream.touch()
@@ -143,14 +143,17 @@ class ValueExporter:
     # ------------------------------------------------------------ sending
 
     def window(self) -> Callable[[ClientSession], int]:
-        """How many bytes each client may have in flight: operators share the bound, viewers take nothing of it."""
+        """Return the bound on a client's bytes in flight, as a function of the client.
+
+        Operators share the bound of the run; viewers take nothing of it.
+        """
         if self.leaving:
             return lambda client: sys.maxsize
         most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.guests.operators, 1))
         return lambda client: MAX_IN_FLIGHT_BYTES if client.viewer else most
 
     def flush(self) -> bool:
-        """Send one frame to the client whose turn it is; True if more can be sent, or waits for a client."""
+        """Send one frame to the next client; True if more can be sent or waits."""
         now, window = time.monotonic(), self.window()
         held = any([not self._pay(client, now) for client in list(self._owing)])
         for _ in range(len(self._turns)):
@@ -171,7 +174,7 @@ class ValueExporter:
         return held
 
     def answer(self, client: ClientSession, frame: bytes) -> SendResult:
-        """Send what a client has asked for, behind the answers that it is owed; without room it is owed, too."""
+        """Send a reply after those that the client is owed; keep it without room."""
         sent = SendResult.FULL if client.owed else self._send(client.peer, frame)
         if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= MAX_IN_FLIGHT_BYTES:
             client.owed.append(frame)
@@ -181,7 +184,7 @@ class ValueExporter:
         return sent
 
     def _pay(self, client: ClientSession, now: float) -> bool:
-        """Send a client the answers that it is owed; whether that was all."""
+        """Send a client the replies that it is owed; True if that was all."""
         while client.owed and not client.disconnected and now >= client.full_until:
             if self._send(client.peer, client.owed[0]) is SendResult.FULL:
                 client.refused()
@@ -192,12 +195,12 @@ class ValueExporter:
         return not client.owed or client.disconnected
 
     def news(self) -> bool:
-        """Whether there is anything to be sent now."""
+        """Return True if something can be sent now."""
         now, window = time.monotonic(), self.window()
         return any(not client.is_stalled(now, window(client)) for client in self._turns)
 
     def _serve(self, client: ClientSession) -> tuple[bool, bool]:
-        """Send a client the states of its streams that changed, and one frame of their values; the streams take turns.
+        """Send a client changed states and one frame of values, streams in turn.
 
         Whether anything went, and whether there may be more, for which there was no room.
         """
@@ -245,7 +248,10 @@ class ValueExporter:
         return True
 
     def _tell(self, stream: Subscription) -> bool:
-        """Send the state of a stream, but its end only after its last value; False if its client has no room."""
+        """Send the state of a stream, its end after its last value.
+
+        Returns False if its client has no room.
+        """
         changes, status = stream.query.changes, stream.status()  # in this order: a later change is reported again
         if status.state != "live" and stream.waits():
             return True
@@ -254,6 +260,6 @@ class ValueExporter:
         if sent is SendResult.FULL:
             stream.client.refused()
         else:
-            stream.told = changes
+            stream.reported_changes = changes
         self.sent_bytes += len(frame) * (sent is SendResult.OK)
         return sent is SendResult.OK

@@ -41,7 +41,7 @@ class LoopLiveness:
             self._note([])
 
     def update(self) -> bool:
-        """Note which event counts have moved; return whether an event of some type does more than count."""
+        """Note which event counts have moved; True if some type has work to do."""
         now, delivers = time.monotonic(), False
         for name, tap in list(self._taps.by_name.items()):
             count = tap.number
@@ -72,21 +72,21 @@ class LoopLiveness:
                 log.warning("looptap: the loop waits for %s. It cannot be interrupted; looptap stacks shows it.", one)
 
     def idle(self) -> float:
-        """Look, and return the seconds since the last event, or since the agent began if there was none."""
+        """Update, and return the seconds since the last event, or since the start."""
         self.update()
         return time.monotonic() - max(self._moved.values(), default=self._began)
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the last event of each type."""
+        """Return the seconds since the last event of each type."""
         now = time.monotonic()
         return {name: now - moved for name, moved in list(self._moved.items())}
 
     def age(self) -> float:
-        """Seconds since the agent began."""
+        """Return the seconds since the agent began."""
         return time.monotonic() - self._began
 
     def report(self) -> dict[str, EventActivity]:
-        """Look, and return for each type the events so far and the seconds since the last."""
+        """Update, and return the count and the age of the last event, by type."""
         self.update()
         return {name: EventActivity(count=self._counts[name], idle=age) for name, age in self.ages().items()}
 

@@ -1,6 +1,6 @@
-"""What of a run is kept on disk: the standing streams that the host wants kept, and every command.
+"""What of a run is kept on disk: the declared streams that the host wants kept, and every command.
 
-Runs on the I/O thread; the file is written by the store's own thread, so that nobody here waits for a disk.
+Runs on the I/O thread; the store's own thread writes the file, so the I/O thread never waits for a disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RunRecorder:
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def start_recording(self, standing: DeclaredStream) -> None:
-        """Keep a standing stream: from the oldest value on that it holds, or from where it was kept before."""
+        """Record a declared stream, from its oldest value or where it was left off."""
         if standing in self._kept:
             return
         standing.kept = True
@@ -70,7 +70,7 @@ class RunRecorder:
         self._kept[standing] = number, reader
 
     def stop_recording(self, standing: DeclaredStream, lineage: RunHistory) -> None:
-        """Keep it no more; what has come is handed over before."""
+        """Stop recording a stream, after handing over what has come."""
         standing.kept = False
         if standing in self._kept:
             self._ready[standing] = None
@@ -91,7 +91,7 @@ class RunRecorder:
         self._ready.update(dict.fromkeys(self._kept))
 
     def hand_over(self, lineage: RunHistory) -> None:
-        """Give the file what has come; what the ring had to give up before shows as a gap in the numbers."""
+        """Pass new values to the file; values lost before show as a gap in numbers."""
         ready, self._ready = self._ready, {}
         for standing in ready:
             number, reader = self._kept[standing]
@@ -108,7 +108,7 @@ class RunRecorder:
         self._tell_errors(ready)
 
     def _tell_errors(self, streams: Iterable[DeclaredStream]) -> None:
-        """Give the file how often queries have failed, and how first: a value that is missing tells of nothing.
+        """Record how often each query has failed, and its first error.
 
         Likewise how many events the budget has kept from them.
         A first error, and the end of a query, at once where it is one of these ``streams``; further ones, of all
@@ -131,8 +131,8 @@ class RunRecorder:
         if due and any(count != self._withheld.get(name, 0) for name, count in withheld.items()):
             self._withheld |= withheld
             self.writer.describe(withheld=self._withheld)
-        fresh = {name: told for name, told in errors.items() if self._errors.get(name) != told}
-        first = any(name not in self._errors or self._errors[name][2] != told[2] for name, told in fresh.items())
+        fresh = {name: report for name, report in errors.items() if self._errors.get(name) != report}
+        first = any(name not in self._errors or self._errors[name][2] != report[2] for name, report in fresh.items())
         if fresh and (due or first):
             self._errors = {**self._errors, **fresh}
             self.writer.describe(errors=self._errors)
@@ -153,7 +153,7 @@ class RunRecorder:
 
 
 def command_of(record: CommandRecord) -> QueuedCommand:
-    """A command on record as it is kept, and as a value of the stream of all commands."""
+    """Return a command's record as it is stored, and as a value of its stream."""
     new = record.new if record.result is None else record.result
     return QueuedCommand(
         record.id, record.time + time.monotonic() - time.time(), record.time, record.event, record.number,
@@ -164,7 +164,7 @@ def command_of(record: CommandRecord) -> QueuedCommand:
 
 
 def _facts(run: RunInfo) -> dict[str, Any]:
-    """What a run says of itself, as plain data."""
+    """Return the facts of a run as plain data."""
     facts = {name: getattr(run, name) for name in run.__struct_fields__}
     with contextlib.suppress(LinkError, OSError):
         facts["announced"] = str(runtime_dir())  # where a client finds it

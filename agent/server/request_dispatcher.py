@@ -93,7 +93,10 @@ class RequestDispatcher:
     # ------------------------------------------------------------ what the link calls
 
     def linger(self) -> float:
-        """Seconds to wait for more values before a flush; large ones gain nothing from company."""
+        """Return the seconds to wait for more values before a flush.
+
+        Large values are not waited for: they gain nothing from sharing a frame.
+        """
         hurried = self.exporter.hurried or self.queues.gathered() > LARGE_VALUE_BYTES
         return 0.001 if hurried else 0.02
 
@@ -152,14 +155,14 @@ class RequestDispatcher:
         return more
 
     def is_idle(self) -> bool:
-        """Make the next value wake the I/O thread; return False if something waits to be sent already."""
+        """Let the next value wake the I/O thread; False if something waits already."""
         self.queues.wakeup_pending = False
         waits = self.queues.ready or self.sources.backlog.waits() or self._finished_commands
         self.queues.wakeup_pending = bool(waits or self.exporter.news())
         return not self.queues.wakeup_pending
 
     def on_heartbeat_timer(self) -> None:
-        """See whether the loop moves; give every client a sign of life, and say what its streams cost."""
+        """Check that the loop moves; send each client a heartbeat and its costs."""
         now = time.monotonic()
         cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.counters()["seconds"])
         for peer in expired_sessions(self.clients, self.limits, now, self._last_heartbeat):
@@ -193,12 +196,12 @@ class RequestDispatcher:
                 self._send(peer, shared)
 
     def _owner(self, query: object) -> str:
-        """The client that asked a query, empty if the job declared it."""
+        """Return the name of a query's client; empty if the job declared it."""
         streams = list(self.exporter.streams)
         return next((s.client.name for s in streams if s.query is query and s.reader is None), "")
 
     def ask_for_confirmation(self) -> None:
-        """Have all clients say what has reached them; see `confirmed`."""
+        """Ask all clients what has reached them; see `confirmed`."""
         self._send_heartbeat(confirm=True)
 
     def confirmed(self) -> bool:
@@ -219,7 +222,7 @@ class RequestDispatcher:
             self.on_disconnect(client.peer)
 
     def goodbye(self) -> None:
-        """Send what waits, end every stream, and say goodbye, with `farewell` as the reason."""
+        """Send what waits, end every stream, and say goodbye with a reason."""
         self.sources.drain()
         self.declared_streams.finish(self.farewell)
         for stream in self.exporter.streams:
@@ -232,7 +235,7 @@ class RequestDispatcher:
         self.exporter.leaving = True
         deadline, sent = time.monotonic() + LAST_VALUES_TIMEOUT_SECONDS, -1
         while self.flush() and time.monotonic() < deadline:
-            if sent == self.exporter.sent_bytes:  # whoever is left reads slowly
+            if sent == self.exporter.sent_bytes:  # the clients that are left read slowly
                 time.sleep(RETRY_DELAY_SECONDS)
             sent = self.exporter.sent_bytes
         deadline = time.monotonic() + LAST_STATUS_TIMEOUT_SECONDS
@@ -349,12 +352,12 @@ class RequestDispatcher:
                 self.recorder.stop_recording(over, self.history)
 
     def stats(self) -> dict[str, Any]:
-        """Clients, queries with their cost, the outbox's peak, drops, events: all counters of the agent."""
+        """Return all counters: clients, queries with costs, queue peak, drops, events."""
         counters: dict[str, Any] = msgspec.to_builtins(self.statistics.stats())
         return counters
 
     def start_keeping(self, name: str) -> None:
-        """Keep a standing stream in the file of the run."""
+        """Keep a declared stream in the file of the run."""
         if self.recorder is not None:
             self.subscriptions.keep(self.declared_streams.by_name[name])
 

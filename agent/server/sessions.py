@@ -1,8 +1,8 @@
-"""Who is attached, whose link is lost for the moment, and how far the streams of those who were forgotten had come.
+"""Client sessions: connected, disconnected, and resume positions of expired ones.
 
 A client whose link breaks keeps its queries until it has been silent for the heartbeat's limit: back by then, it
 misses only what was in flight. After that they are removed, and of each stream the number of its last value is kept,
-for the newest 64 such clients, so that the numbers go on if it comes back later.
+for the newest 64 such clients, so that the numbers continue if it comes back later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SessionTable:
         self._reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:
-        """The client that says hello: a new one, or one that is back with its streams. Raises LimitReached."""
+        """Open a session, or resume one with its streams. Raises LimitReached."""
         known = self.clients.get(peer) or self._back(role, hello, key)
         if known is None:
             held, bound, which = self._places(role)
@@ -57,7 +57,7 @@ class SessionTable:
         return known
 
     def conflicting_session(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
-        """Return the session to forget because all places are taken: the one that has been away for longest, if any."""
+        """Return the session to drop when all places are taken: the longest away."""
         held, bound, _ = self._places(role)
         if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
             return None
@@ -65,7 +65,7 @@ class SessionTable:
         return min(away, key=lambda client: client.last_heard).peer if away else None
 
     def _places(self, role: str) -> tuple[int, int, str]:
-        """How many clients of a role there are, how many there may be, and what that bound is called."""
+        """Return the count of a role's clients, their bound, and its name."""
         held = sum(client.role == role for client in self.clients.values())
         return (held, self.limits.clients, "clients") if role == OPERATOR else (held, self.limits.viewers, "viewers")
 
@@ -74,11 +74,11 @@ class SessionTable:
         return next((c for c in self.clients.values() if c.token and (c.token, c.role, c.key) == mine), None)
 
     def of(self, key: str) -> list[ClientSession]:
-        """The clients that have come in by a key."""
+        """Return the clients that use a key."""
         return [client for client in self.clients.values() if client.key == key]
 
     def on_unreachable(self, peer: bytes) -> bool:
-        """Note that a peer cannot be reached; whether it should be forgotten now."""
+        """Note that a peer cannot be reached; True if it should be forgotten now."""
         client = self.clients.get(peer)
         if client is None:
             return False
@@ -86,11 +86,11 @@ class SessionTable:
         return self.is_expired(client)
 
     def is_expired(self, client: ClientSession) -> bool:
-        """Whether a client that is away will not be waited for any longer."""
+        """Return True if a disconnected client has run out of time to return."""
         return not client.token or time.monotonic() - client.last_heard >= self.limits.heartbeat_timeout
 
     def forget(self, peer: bytes) -> list[Subscription]:
-        """Take a client off the list; its streams, which are to be removed."""
+        """Remove a client; return its streams, which are to be removed."""
         client = self.clients.pop(peer, None)
         if client is None:
             return []
@@ -104,13 +104,13 @@ class SessionTable:
         return streams
 
     def base(self, client: ClientSession, attach: m.Attach) -> int:
-        """The number after which the values of a new stream are counted. Raises LimitReached for one that cannot be."""
+        """Return the number after which a new stream counts. Raises LimitReached."""
         if not 0 <= attach.above <= _MAX_VALUE_NUMBER:
-            raise LimitReached(f"above={attach.above}: no stream has come that far.")
+            raise LimitReached(f"above={attach.above}: no stream has reached that number.")
         return max(attach.above, self._reached.get(client.token, {}).get(attach.stream, 0))
 
     def stats(self) -> list[ClientStats]:
-        """Name, role, streams and bytes sent over its link, of each client, and whether that is lost for the moment."""
+        """Return for each client its name, role, streams, bytes sent and link state."""
         return [
             ClientStats(name=c.name, role=c.role, streams=len(c.streams), sent_bytes=c.sent_bytes, away=c.disconnected)
             for c in self.clients.values()

@@ -45,7 +45,7 @@ class StatisticsReporter:
         )  # fmt: skip
 
     def events(self, client: ClientSession) -> dict[str, int]:
-        """How many events of each type there were; to a viewer, of those of which it sees something."""
+        """Return the event counts by type; for a viewer, of the types it sees."""
         counts = self._sources.counts()
         if not client.viewer:
             return counts
@@ -53,7 +53,7 @@ class StatisticsReporter:
         return {name: count for name, count in counts.items() if name in shown}
 
     def beat(self, client: ClientSession, confirm: bool = False) -> m.Beat:
-        """A sign of life for a client: how far the loop is, and for how long it has not moved."""
+        """Return a client's heartbeat: event counts, and how long the loop stands."""
         pulse, events = self._liveness, self.events(client)
         idle = pulse.idle()
         ages = {name: age for name, age in pulse.ages().items() if name in events}

@@ -66,7 +66,7 @@ class ClientSession:
         return self.role != OPERATOR
 
     def refused(self) -> None:
-        """Note that libzmq has no room for it: a viewer that does not read shall cost next to nothing."""
+        """Note that libzmq had no room: a viewer that does not read is left alone."""
         pause = (
             min(VIEWER_RETRY_DELAY_SECONDS * 2 ** min(self.refusals, 8), VIEWER_STALL_TIMEOUT_SECONDS)
             if self.viewer
@@ -76,14 +76,14 @@ class ClientSession:
         self.full_until = time.monotonic() + pause
 
     def is_stalled(self, now: float, window: int) -> bool:
-        """Whether nothing should be sent at present."""
+        """Return True if nothing should be sent at present."""
         return (
             bool(self.owed) or self.disconnected or now < self.full_until or self.sent_bytes - self.got_bytes >= window
         )
 
 
 def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: float, looked: float) -> list[bytes]:
-    """Return the clients that count as gone; none if this process itself slept since the last look."""
+    """Return the expired clients; none if this process itself was suspended."""
     if now - looked > 2 * limits.heartbeat:
         return []
     return [
@@ -96,7 +96,7 @@ def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: f
 class Subscription:
     """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``.
 
-    ``source`` has the values: the outbox of a query of this client alone, or its reader of a standing stream's ring.
+    ``source`` has the values: the outbox of a query of this client alone, or its reader of a declared stream's ring.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Subscription:
         """Where its query puts the values."""
         self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
-        self.told = 0
+        self.reported_changes = 0
         """Of the changes of the query's state, those that the client has heard of."""
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
@@ -125,7 +125,7 @@ class Subscription:
         self._blind = 0  # how often in a row the recorder's condition has failed
 
     def moved(self) -> bool:
-        """Whether any of its counters has moved since this was last asked, or anything else that clients hear of."""
+        """Return True if a counter, or another reported fact, changed since last asked."""
         query, source = self.query, self.source
         before, self._seen = self._seen, (
             query.events, query.errors, query.pipeline.skipped, query.withheld, source.number, source.dropped,
@@ -134,17 +134,17 @@ class Subscription:
         return before != self._seen
 
     def waits(self) -> bool:
-        """Whether there is something to send."""
+        """Return True if there is something to send."""
         return bool(len(self.source) or self.ready)
 
     @property
     def changed(self) -> bool:
         """Whether the client has yet to hear of a change of state or of a first error."""
-        return self.told != self.query.changes
+        return self.reported_changes != self.query.changes
 
     def touch(self) -> None:
         """Send the client the state of the stream once more."""
-        self.told = 0
+        self.reported_changes = 0
 
     @property
     def state(self) -> str:
@@ -158,7 +158,7 @@ class Subscription:
         self.base = 0
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
-        """End the stream for this client, behind the newest value of now, or behind what it was sent."""
+        """End the stream for this client, after the newest value or the last sent."""
         if self.reader is not None:
             self.reader.stop(at_once=at_once)
             self._ended = reason
@@ -167,7 +167,7 @@ class Subscription:
         self.touch()
 
     def next(self, count: int, size: int) -> tuple[ValueBatch, list[Any], bytearray] | None:
-        """What to send next, its values, and their flags if any has some; it stays until `take`."""
+        """Return what to send next, with values and flags; it stays until `take`."""
         if self.query.recorder is None:
             columns = self.source.peek(count, size)
         else:
@@ -181,7 +181,7 @@ class Subscription:
         return columns, values, flags
 
     def take(self, columns: ValueBatch) -> None:
-        """The client has been sent these."""
+        """Remove values that were sent."""
         count = len(columns.numbers)
         self.sent += count
         self._reached = self.base + columns.numbers[-1]
@@ -192,7 +192,7 @@ class Subscription:
                 self.ready.popleft()
 
     def packed(self, columns: ValueBatch, values: list[Any], flags: bytearray, rank: int) -> bytes:
-        """The message of what `next` gave; a value that cannot be packed becomes an error's text."""
+        """Return the message of what `next` gave; unpackable values become errors."""
         try:
             form, raw = pack_values(values)
         except LooptapError:
@@ -227,7 +227,7 @@ class Subscription:
         return self.base + number if self.query.recorder is None and settled == number else self._reached
 
     def status(self) -> m.Status:
-        """The stream's state and counters."""
+        """Return the stream's state and counters."""
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
         traceback, remarks = query.traceback, tuple(query.warnings())
@@ -241,7 +241,7 @@ class Subscription:
         )  # fmt: skip
 
     def stats(self) -> SubscriptionStats:
-        """The same counters, with the name of the query and of its client."""
+        """Return the same counters, with the names of the query and its client."""
         s, query = self.status(), self.query
         return SubscriptionStats(
             name=query.name, on=query.on, client=self.client.name, state=s.state, values=s.last - self.base,
@@ -265,11 +265,11 @@ class Subscription:
                 released = recorder.push((0, event, when, shown, size), size, kept, event, when)
                 self._blind = 0
             except Exception as error:
-                told = isinstance(error, LooptapError)
+                expected = isinstance(error, LooptapError)
                 self._blind += 1
                 self.query.errors += 1
                 if not self.query.traceback:
-                    self.query.traceback = str(error) if told else format_error(error, recorder.condition.text)
+                    self.query.traceback = str(error) if expected else format_error(error, recorder.condition.text)
                     self.query.changes += 1
                 if self._blind == MAX_ERRORS_IN_A_ROW:
                     self.query.fail(
@@ -286,7 +286,7 @@ _UNFINISHED = frozenset({FlaggedValue, Pending})
 
 
 def finished(columns: ValueBatch) -> tuple[list[Any], bytearray]:
-    """The values, waiting for a device where one is not there yet, and their flags if any has some."""
+    """Return values and their flags, if any; waits for copies from a device."""
     values, flags = list(columns.values), bytearray()
     if not _UNFINISHED.isdisjoint(map(type, values)):
         flags = bytearray(len(values))
@@ -296,7 +296,7 @@ def finished(columns: ValueBatch) -> tuple[list[Any], bytearray]:
 
 
 def _finished(value: Any) -> tuple[Any, int]:
-    """The value and its flags; waits for a device where the value is not there yet."""
+    """Return a value and its flags; waits for its copy from a device."""
     flags = 0
     if type(value) is FlaggedValue:
         value, flags = value.value, value.flags

@@ -1,6 +1,6 @@
-"""How the streams of clients begin and end, and how a client's query comes to stand in the job.
+"""Begins and ends the subscriptions of clients, and turns a client's query into a declared stream.
 
-There is one way to export and to keep: what is to be seen by others, or to go to the file of the run, is a standing
+There is one way to export and to keep: what is to be seen by others, or to go to the file of the run, is a declared
 stream. A client's own query becomes one where it is: with its state, its numbers and its budget, between two events.
 """
 
@@ -49,7 +49,7 @@ class SubscriptionManager:
         self._sharing = sharing
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
-        """Start a stream; return its description for the client. Raises LimitReached, QueryError."""
+        """Start a stream; return its description. Raises LimitReached, QueryError."""
         limits, clients = self._limits, self._delivery.guests.clients.values()
         alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
         for held, bound, which in (
@@ -84,7 +84,7 @@ class SubscriptionManager:
         return info
 
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> SubscriptionInfo:
-        """Have the client read a standing stream, from what is held above the number that it has come to."""
+        """Subscribe the client to a declared stream, after the number it has reached."""
         self._taps.unobserved.drain()
         reader, query, pipeline = Cursor(standing.buffer, ask.above), standing.query, standing.query.pipeline
         hurried = ask.latency == "low" and not client.viewer
@@ -121,14 +121,14 @@ class SubscriptionManager:
         self._delivery.mark(stream)
 
     def stream(self, client: ClientSession, number: int) -> Subscription:
-        """A stream of a client. Raises MessageError for one that there is not."""
+        """Return a client's stream. Raises MessageError for an unknown number."""
         stream = client.streams.get(number)
         if stream is None:
             raise MessageError(f"there is no stream {number}; it may have ended.")
         return stream
 
     def own(self, client: ClientSession, number: int) -> AttachedQuery:
-        """Return the query of a client's stream that it shares with no other. Raises QueryError."""
+        """Return the unshared query of a client's stream. Raises QueryError."""
         stream = self.stream(client, number)
         if stream.reader is not None:
             raise QueryError(
@@ -140,7 +140,7 @@ class SubscriptionManager:
     # ------------------------------------------------------------ what stands in the job
 
     def stand(self, client: ClientSession, ask: m.Stand) -> StreamInfo:
-        """Export or keep a stream, or do so no more; returns what there is to tell of it. Raises LooptapError."""
+        """Start or stop exporting or keeping a stream; return it. Raises LooptapError."""
         if ask.keep and self._keeper is None:
             raise QueryError("this agent keeps nothing: it has no store.")
         if ask.share:
@@ -161,7 +161,7 @@ class SubscriptionManager:
         return standing.describe()
 
     def keep(self, standing: DeclaredStream) -> None:
-        """Keep a standing stream in the file of the run, its history first."""
+        """Keep a declared stream in the file of the run, its history first."""
         if self._keeper is not None:
             self._taps.unobserved.drain()
             self._keeper.start_recording(standing)
@@ -180,7 +180,7 @@ class SubscriptionManager:
         return self._hand_over(stream, ask.name)
 
     def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
-        """Turn the query of a client into a declared stream, without a value lost, repeated or renumbered."""
+        """Turn a client's query into a declared stream; no value changes its number."""
         query, outbox = stream.query, stream.source
         if query.recorder is not None:
             raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")

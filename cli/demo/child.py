@@ -29,7 +29,7 @@ class JobFailed(LooptapError):
 class Job:
     """``python -m module``; it is stopped when the context ends, however that comes about.
 
-    It is in a session of its own: a Ctrl-C on the terminal reaches whoever started it, who then stops it.
+    It is in a session of its own: a Ctrl-C on the terminal reaches its parent, which then stops it.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:

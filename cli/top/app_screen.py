@@ -127,10 +127,10 @@ class Top(App[None]):
         )  # fmt: skip
         self._first = list(streams)
         self._over = threading.Event()
-        self._standing: set[str] = set()  # standing streams that were opened once; who drops one does not want it back
+        self._standing: set[str] = set()  # declared streams that were opened once; who drops one does not want it back
         self._opening = False
         self._controls: list[ControlInfo] = []
-        self._told = False
+        self._listed = False
 
     def compose(self) -> ComposeResult:
         """Yield the parts from top to bottom."""
@@ -212,8 +212,8 @@ class Top(App[None]):
         found = list(seen.controls.values())
         same = [info.name for info in found] == [info.name for info in self._controls]
         before, self._controls = self._controls, found
-        if not same or not self._told:
-            self._told = True
+        if not same or not self._listed:
+            self._listed = True
             options.clear_options()
             options.add_options([Text(printable(str(info)), no_wrap=True) for info in found])
             none = "not for viewers" if seen.role == VIEWER else "this job has none"
@@ -260,11 +260,11 @@ class Top(App[None]):
         def work() -> None:
             try:
                 value = action()
-                told = RequestDone(what and f"{value}", False, value, then)  # an outcome says what it is of
+                done = RequestDone(what and f"{value}", False, value, then)  # an outcome says what it is of
             except LooptapError as error:
-                told = RequestDone(f"{what}: {error}" if what else str(error), True, None, then)
+                done = RequestDone(f"{what}: {error}" if what else str(error), True, None, then)
             if not self._over.is_set():
-                self.post_message(told)
+                self.post_message(done)
 
         if what:
             self._say(f"{what} …", "dim")
@@ -283,10 +283,10 @@ class Top(App[None]):
     def action_add(self) -> None:
         """Prompt for a query, and show its values."""
 
-        def add(told: list[str] | None) -> None:
-            if not told or not told[0]:
+        def add(answers: list[str] | None) -> None:
+            if not answers or not answers[0]:
                 return
-            query, on = told
+            query, on = answers
 
             def attach() -> LiveStream:
                 return self.job.stream(query, on=on or None, buffer=_MAX_BUFFERED_VALUES)
@@ -330,12 +330,12 @@ class Top(App[None]):
         """Prompt for the new value of a control, and set it."""
         info = self._controls[event.option_index]
 
-        def change(told: list[str] | None) -> None:
-            if told is None or not told[0]:
+        def change(answers: list[str] | None) -> None:
+            if answers is None or not answers[0]:
                 return
-            value, schedule = value_of(told[0]), told[1] if info.driven else ""
+            value, schedule = value_of(answers[0]), answers[1] if info.driven else ""
             self._do(
-                f"set {info.name} {told[0]}",
+                f"set {info.name} {answers[0]}",
                 lambda: self.job.set(info.name, value, expected=info, schedule=schedule),
             )
 

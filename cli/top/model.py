@@ -69,7 +69,7 @@ class Facts:
     events: tuple[EventRate, ...] = ()
     queries: int = 0
     share: float = 0.0
-    """Of the loop's time, what all queries and standing streams take."""
+    """Of the loop's time, what all queries and declared streams take."""
     io_share: float = 0.0
     """Of the loop's time, what the I/O thread takes."""
     budget: float | None = None

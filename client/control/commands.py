@@ -39,8 +39,8 @@ class ControlClient:
     """Changes the job of a session. Every command is recorded, runs once, and has an id.
 
     A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
-    ``ranks=0`` or a list is for these alone. Raised beside what each command raises: NoSuchRun if a rank cannot be
-    reached, NotAgreed if they did not all come to the event in time, InDoubt if it is unknown what the others did.
+    ``ranks=0`` or a list is for these alone. Besides what each command raises: NoSuchRun if a rank cannot be
+    reached, NotAgreed if they did not all reach the event in time, InDoubt if it is unknown what the others did.
     """
 
     def __init__(self, session: Session, ranks: Ranks[Any]) -> None:
@@ -145,7 +145,7 @@ class ControlClient:
     ) -> Outcome:
         """Have the loop wait inside `emit`, for ``seconds`` or as long as the host allows, or until `resume`.
 
-        Returns once it does. Commands wait, too; streams and signs of life go on. Raises ControlError where the host
+        Returns once it does. Commands wait, too; streams and heartbeats continue. Raises ControlError where the host
         allows none, or a shorter one only; CommandPending after ``timeout`` seconds.
         """
         return self._command("pause", value=seconds, on=on, timeout=timeout, id=id)
@@ -248,7 +248,7 @@ class ControlClient:
         except KeyboardInterrupt as pressed:
             pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_ways_out(id, what)}")
             raise
-        if all(type(told) is NoAnswer for told in found.values()):
+        if all(type(reply) is NoAnswer for reply in found.values()):
             raise _pending(self._session, timeout, on, id, what) from None
         return judged(found)
 
@@ -263,12 +263,12 @@ class ControlClient:
         if self._session.info.ranks == 1:
             return self._seen(one(self._session))
         found = self._ranks.each(lambda run: one(run.session))
-        known = {rank: told for rank, told in found.items() if type(told) is not ControlError}
-        done = {rank: told for rank, told in known.items() if isinstance(told, CommandRecord)}
+        known = {rank: reply for rank, reply in found.items() if type(reply) is not ControlError}
+        done = {rank: reply for rank, reply in known.items() if isinstance(reply, CommandRecord)}
         off = {rank: record for rank, record in done.items() if record.outcome == "cancelled"}
         if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
             return self._seen(off)
-        pending = [told for told in known.values() if isinstance(told, CommandPending)]
+        pending = [reply for reply in known.values() if isinstance(reply, CommandPending)]
         if pending and len(pending) == len(known):
             raise pending[0]
         return self._seen(judged(known or found))

@@ -83,12 +83,12 @@ class SharingClient:
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
         timeout: float = 5.0,
     ) -> StreamInfo:  # fmt: skip
-        """Show a stream to viewers, or with ``exported=False`` no more, at once; return its description.
+        """Show a stream to viewers, or hide it with ``exported=False``; return its description.
 
-        ``stream`` is the name of a standing stream, or a live stream of this run: its query then belongs to the job
-        and stands there under ``name`` (by default its own), with a history that begins now. It goes on when you
+        ``stream`` is the name of a declared stream, or a live stream of this run: its query then belongs to the job
+        and stands there under ``name`` (by default its own), with a history that begins now. It continues when you
         leave, as long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made
-        with streams of its own, it is shown there alone, or there no more; without, to the viewers of all shares that
+        with streams of its own, it is shown or hidden there alone; without, to the viewers of all shares that
         were made without, or to no viewer any more. Raises QueryError for a flight recorder or a name that is
         taken, LimitReached, NoAnswer.
 
@@ -104,9 +104,9 @@ class SharingClient:
         return self._stand(stream, name, timeout, export=exported, share=share if isinstance(share, str) else share.id)
 
     def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
-        """Have the values of a stream go to the file of the run (docs/store.md), or with ``kept=False`` no more.
+        """Record a stream in the file of the run (docs/store.md), or stop with ``kept=False``.
 
-        Of a standing stream, named or read by ``stream``, what its history holds is kept, too; a live stream of your
+        Of a declared stream, named or read by ``stream``, what its history holds is kept, too; a live stream of your
         own becomes one, as for `export`. Raises what that raises.
         """
         return self._stand(stream, name, timeout, keep=kept)
@@ -160,7 +160,7 @@ class SharingClient:
         if isinstance(stream, str):
             return self._done(m.Stand(self._session.requests.number(), 0, stream, **wanted), timeout)
         if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
-            raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a standing one.")
+            raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a declared one.")
         number = stream.attach.stream
         found = self._done(m.Stand(self._session.requests.number(), number, name or stream.name, **wanted), timeout)
         if stream.standing is None:

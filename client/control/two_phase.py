@@ -73,17 +73,17 @@ def agreed(
         moved = max(_number(second[rank]) - prepared[rank].number for rank in sessions)
         ahead = max(map(_number, second.values())) + 2 * moved + 2**attempt
         last = _each(sessions, lambda session: m.Agree(session.requests.number(), id, ahead), deadline)  # noqa: B023 used at once
-        unclear = MessageError("The agent goes on waiting for other ranks.")
+        unclear = MessageError("The agent still waits for other ranks.")
         found = {rank: unclear if isinstance(reply, Preparation) else reply for rank, reply in last.items()}
         passed = [error for error in found.values() if isinstance(error, EventPassed)]
-        if not passed or not all(isinstance(told, NotAgreed) for told in found.values()) or monotonic() > deadline:
+        if not passed or not all(isinstance(reply, NotAgreed) for reply in found.values()) or monotonic() > deadline:
             break
     return found
 
 
 def judged(found: Mapping[int, Answer]) -> dict[int, CommandRecord]:
     """Return the records of all ranks. Raises what happened, if it was not done on every one."""
-    done = {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
+    done = {rank: reply for rank, reply in found.items() if not isinstance(reply, LooptapError)}
     failed = {rank: error for rank, error in found.items() if isinstance(error, LooptapError)}
     if not failed:
         return done
@@ -112,13 +112,13 @@ def _all(
 ) -> dict[int, CommandReply]:
     """Return what every rank answers; if one fails, the command is dropped everywhere and nothing is done."""
     found = _each(sessions, request, monotonic() + timeout)
-    for rank, told in found.items():
-        if isinstance(told, LooptapError):
+    for rank, reply in found.items():
+        if isinstance(reply, LooptapError):
             _let_go(sessions, id)
-            if not isinstance(told, LinkError) or isinstance(told, RemoteError | LimitReached):
-                raise told
-            raise NoAnswer(f"Rank {rank}: {told} Nothing is done on any rank.") from told
-    return {rank: told for rank, told in found.items() if not isinstance(told, LooptapError)}
+            if not isinstance(reply, LinkError) or isinstance(reply, RemoteError | LimitReached):
+                raise reply
+            raise NoAnswer(f"Rank {rank}: {reply} Nothing is done on any rank.") from reply
+    return {rank: reply for rank, reply in found.items() if not isinstance(reply, LooptapError)}
 
 
 def _each(

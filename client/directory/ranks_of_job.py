@@ -25,12 +25,12 @@ def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
         else:
             found.append(run)
     for (_, job, _, _), files in together.items():
-        newest, *earlier = _told_apart(files)
+        newest, *earlier = _by_attempt(files)
         found += [_led(newest), *(_led(_ended(members) if job else members) for members in earlier)]
     return sorted(found, key=lambda run: (bool(run.problem), -run.started))
 
 
-def _told_apart(files: Sequence[RunListing]) -> list[Members]:
+def _by_attempt(files: Sequence[RunListing]) -> list[Members]:
     """Split the files of one launcher's name by job: one that ran before, or was restarted, has its own."""
     found: list[Members] = []
     for run in sorted(files, key=lambda run: (run.alive is False, -run.started)):

@@ -134,10 +134,10 @@ def _post(url: str, firing: Firing) -> str:
 
 
 def _shell(command: str, firing: Firing, run: Run) -> str:
-    told = plain(firing.value)
+    value = plain(firing.value)
     facts = {
         "LOOPTAP_RUN": firing.run, "LOOPTAP_RULE": firing.rule, "LOOPTAP_PID": str(run.info.pid),
-        "LOOPTAP_VALUE": told if isinstance(told, str) else json.dumps(told), "LOOPTAP_HOST": run.info.host,
+        "LOOPTAP_VALUE": value if isinstance(value, str) else json.dumps(value), "LOOPTAP_HOST": run.info.host,
     }  # fmt: skip
     environment = {**os.environ, **{name: text.replace("\0", "") for name, text in facts.items()}}
     with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves running may hold it for ever

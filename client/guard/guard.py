@@ -97,7 +97,7 @@ class Guard:
         """How far each rule has come with each run, those that have ended included."""
         with self._lock:
             watches, past = list(self._watches.values()), [each for one in self._past.values() for each in one]
-        return past + [each for watch in watches for each in self._told(watch)]
+        return past + [each for watch in watches for each in self._progress(watch)]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run that matches is left, and all actions are done; False after ``timeout`` seconds."""
@@ -114,7 +114,7 @@ class Guard:
         return True
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the guard, not the runs. Actions that are under way have ``timeout`` seconds to come to an end."""
+        """End the guard, not the runs. Actions that are under way have ``timeout`` seconds to finish."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
@@ -216,18 +216,18 @@ class Guard:
 
     def _leave(self, id: str, watch: RunWatch) -> None:
         """The run is over, or its link is for good; siblings keep what it had."""
-        told = self._told(watch)
+        progress = self._progress(watch)
         with self._lock:
             del self._watches[id]
             if watch.run.state != FAILED or watch.listed.file is None or watch.listed.file.process.alive() is False:
-                self._past[id] = told
+                self._past[id] = progress
         if watch.run.state == FAILED and id not in self._past:
             self._again[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
             text = f"the link failed and is tried again: {watch.run.reason}"
             self._note(Firing(time.time(), id, "", None, None, "gap", text))
         watch.run.close()
 
-    def _told(self, watch: RunWatch) -> list[WatchedRun]:
+    def _progress(self, watch: RunWatch) -> list[WatchedRun]:
         id, state = watch.run.id, watch.run.state
         return [WatchedRun(id, judge.rule.name, state, judge.judged, judge.missing) for _, judge in watch.judges]
 

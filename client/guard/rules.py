@@ -54,9 +54,9 @@ class Rule:
     ``query`` is a text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is
     true while the value is beyond. It has to be true ``lasting`` times in a row: an event that is missing, or at which
     the query fails, ends the row. ``window`` and ``every`` are those of `Run.stream`, and so is ``budget``, the share
-    of the loop's time that the query may take: one that is dearer than its budget is evaluated less often, which is
-    told as a gap, and `math.inf` lifts the limit. ``show`` is what to tell as the value; by default the left side of
-    a comparison.
+    of the loop's time that the query may take: one that exceeds its budget is evaluated less often, which is
+    reported as a gap, and `math.inf` lifts the limit. ``show`` is what to
+    report as the value; by default the left side of a comparison.
 
     ``actions``: "log", "desktop" (notify-send), a URL (a POST of JSON), "shell: …" (with LOOPTAP_RUN, LOOPTAP_RULE,
     LOOPTAP_VALUE, LOOPTAP_PID and LOOPTAP_HOST), "checkpoint", "stop" (polite: at the next event), "call: …" (code
@@ -134,7 +134,7 @@ class Rule:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Rule:
+    def of(cls, table: Mapping[str, Any]) -> Rule:
         """The rule that an object of a rules file means. Raises QueryError.
 
         >>> Rule.of({"query": "isnan(loss)", "actions": ["stop"]}).actions
@@ -142,20 +142,20 @@ class Rule:
         >>> Rule.of({"stalled": 10}).quiet
         600.0
         """
-        if not isinstance(told, Mapping):
-            raise QueryError(f"A rule is a table with a query, not {told!r:.80}.")
+        if not isinstance(table, Mapping):
+            raise QueryError(f"A rule is a table with a query, not {table!r:.80}.")
         makers: dict[str, Callable[..., Rule]] = {
             "stalled": cls.stalled, "worse_than_siblings": cls.worse_than_siblings, "query": cls,
         }  # fmt: skip
-        kinds = [kind for kind in makers if kind in told]
+        kinds = [kind for kind in makers if kind in table]
         if len(kinds) != 1:
-            raise QueryError(f"A rule has either a query, stalled or worse_than_siblings; not {dict(told)!r:.99}.")
+            raise QueryError(f"A rule has either a query, stalled or worse_than_siblings; not {dict(table)!r:.99}.")
         (kind,) = kinds
         known = [name for name in inspect.signature(makers[kind]).parameters if name not in ("quiet", "compared")][1:]
-        unknown = [name for name in told if name not in (kind, *known)]
+        unknown = [name for name in table if name not in (kind, *known)]
         if unknown:
             raise QueryError(f"A rule with {kind} knows no {unknown[0]!r}; it knows {', '.join(known)}.")
-        return makers[kind](told[kind], **{name: value for name, value in told.items() if name != kind})
+        return makers[kind](table[kind], **{name: value for name, value in table.items() if name != kind})
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, str) or not self.actions:

@@ -120,7 +120,7 @@ class StreamJudge:
         self.judged = self.missing = 0
         self.over = False
         self._by_event = self.stream.mapped and rule.every_event
-        self._number = self._event = self._row = self._told = 0
+        self._number = self._event = self._row = self._reported_missing = 0
         self._failed = False
 
     def look(self) -> Iterator[Judgement]:
@@ -181,9 +181,9 @@ class StreamJudge:
             return
         self.missing += max(0, count)
         self._row = 0
-        if self.missing < 2 * self._told and not more:  # a gap at each event is not worth a line at each
+        if self.missing < 2 * self._reported_missing and not more:  # a gap at each event is not worth a line at each
             return
-        self._told = self.missing
+        self._reported_missing = self.missing
         stream = self.stream
         reason = stream.feed.first_error() if stream.traceback else "".join(stream.limits[-1:])
         if not reason and self.run.losses:  # as where a busy machine leaves one side without a turn for 4 s
@@ -204,17 +204,17 @@ class StallJudge:
     def __init__(self, rule: Rule, run: Run) -> None:
         self.rule, self.run = rule, run
         self.judged = self.missing = 0
-        self.over = self._told = False
+        self.over = self._reported = False
 
     def look(self) -> Iterator[Judgement]:
         """Yield what is new since the last call."""
         self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
-            self.judged, self._told = self.judged + 1, False
+            self.judged, self._reported = self.judged + 1, False
             if not self.run.paused and self.run.idle > self.rule.quiet:
                 yield Judgement(None, round(self.run.idle, 1))
-        elif not self.over and self.run.silence > self.rule.quiet and not self._told:
-            self._told = True
+        elif not self.over and self.run.silence > self.rule.quiet and not self._reported:
+            self._reported = True
             yield Judgement(None, f"whether it stands still is not known: {self.run.reason}", "problem")
 
 

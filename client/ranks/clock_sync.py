@@ -27,11 +27,11 @@ def ahead(session: Session, timeout: float = 5.0) -> Offset:
     best = Offset(0.0, float("inf"))
     for _ in range(_SAMPLES):
         asked = time.monotonic()
-        told = session.inquire(m.GetClock, "The question for the clock", timeout)
+        shown = session.inquire(m.GetClock, "The question for the clock", timeout)
         came = time.monotonic()
-        if not abs(told) < 1e12:
-            raise MessageError(f"The clock of the run shows {told!r}.")
-        best = min(best, Offset(told - (asked + came) / 2, (came - asked) / 2), key=lambda offset: offset.error)
+        if not abs(shown) < 1e12:
+            raise MessageError(f"The clock of the run shows {shown!r}.")
+        best = min(best, Offset(shown - (asked + came) / 2, (came - asked) / 2), key=lambda offset: offset.error)
     return best
 
 

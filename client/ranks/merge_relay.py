@@ -2,7 +2,7 @@
 
 To a client it is like the agent of the lowest of these ranks, and sends one message for all of them: partial results
 are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each a line of its
-own, which every command that starts another one (`ssh`, `srun`) passes on at once, and beside which a shell may greet.
+own, which every command that starts another one (`ssh`, `srun`) passes on at once, and among which a shell may greet.
 """
 
 from __future__ import annotations

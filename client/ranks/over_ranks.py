@@ -93,7 +93,7 @@ class _Joined(RankStream):
 def joined(
     run: RankHandle, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
 ) -> tuple[RankStream, SubscriptionInfo]:
-    """The stream of what ``ranks`` come to together, to be merged further, and what an agent replies at an attach."""
+    """Open the merged stream of ``ranks``, to be merged further; return it with the reply of an attach."""
     stream = _asked(
         run, attach, ranks, patience=DEFAULT_LATE_TIMEOUT_SECONDS, timeout=_NODE_ATTACH_TIMEOUT_SECONDS,
         text=attach.code.text, buffer=_MAX_KEPT_VALUES_PER_RANK,
@@ -158,12 +158,12 @@ def _asked(
         ranks = nodes.get(rank.info.rank, ())
         return begin(run.ranks.relay(ranks, timeout) if len(ranks) > 1 else rank)
 
-    told = run.ranks.each(begin_there, chosen, timeout)
-    silent = [rank for rank, error in told.items() if isinstance(error, NoAnswer)]
+    replies = run.ranks.each(begin_there, chosen, timeout)
+    silent = [rank for rank, error in replies.items() if isinstance(error, NoAnswer)]
     if 0 < len(silent) < len(chosen):  # where others answer, it may have been busy
-        told |= run.ranks.each(begin_there, silent, timeout)
-    stream.parts.update({rank: part for rank, part in told.items() if isinstance(part, RankPart)})
-    refusals = {rank: error for rank, error in told.items() if isinstance(error, LooptapError)}
+        replies |= run.ranks.each(begin_there, silent, timeout)
+    stream.parts.update({rank: part for rank, part in replies.items() if isinstance(part, RankPart)})
+    refusals = {rank: error for rank, error in replies.items() if isinstance(error, LooptapError)}
     wrong = next((e for e in refusals.values() if isinstance(e, QueryError | LimitReached)), None)
     if wrong is not None or not stream.parts:
         stream.close(0.0)

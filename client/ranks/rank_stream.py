@@ -24,7 +24,7 @@ from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.stream.stream import Cost
 
 DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
-"""Seconds that a value waits for the ranks that have not come to it, unless ``patience=`` says otherwise."""
+"""Seconds that a value waits for the ranks that have not reached it, unless ``patience=`` says otherwise."""
 _MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
 _RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks
 _MAX_ABSENCES = 1000
@@ -45,7 +45,7 @@ class RankStream(LiveStream):
     """The values of one query on several ranks, in the order of their events; made by `Run.stream` with ``ranks=``.
 
     Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window, from the
-    first on that all of them have. A value waits for the ranks that have not come to its event, ``patience`` seconds
+    first on that all of them have. A value waits for the ranks that have not reached its event, ``patience`` seconds
     at most: then it is flagged partial, and `absent` names the ranks that it lacks; what they send later is counted in
     `late`. `waiting` names the ranks that are waited for now, `states` how each rank is. A rank that ends or is lost
     for good does not stop the others; the stream ends with the last. Times are on the clock of the lowest rank.
@@ -69,7 +69,7 @@ class RankStream(LiveStream):
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
         self.own_notes: list[str] = []
-        """What there is to say beside the notes of the ranks."""
+        """Return the notes on this stream, besides those of the ranks."""
         release = weakref.finalize(self, self.gathering.stop)
         release.atexit = False
 

@@ -83,7 +83,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         self._owner = weakref.ref(owner)
         self._siblings = siblings
         self._rank, self.follow = owner.info.rank, owner.session.follow
-        """``follow``: whether each rank goes on with the next run of the same name."""
+        """``follow``: whether each rank continues with the next run of the same name."""
         self._reached: dict[int, R] = {}
         self._lock = threading.Lock()
         self._opening: dict[int, threading.Lock] = {}

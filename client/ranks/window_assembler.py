@@ -1,6 +1,6 @@
 """Values of several ranks brought together by the numbers of their events, or of their windows.
 
-An `WindowAssembler` has no clock and no thread: it is told what came and what time it is, and says what is complete. It
+An `WindowAssembler` has no clock and no thread: it takes what came and what time it is, and says what is complete. It
 waits for a rank that has something to say, yet for none longer than ``patience`` seconds after the first value came.
 """
 
@@ -43,7 +43,7 @@ class WindowAssembler:
     """The values of ``ranks`` by number.
 
     With ``together`` they begin together: what some ranks yielded before the others were asked, which are there in
-    time, is no value of all and is left out. Each run of the name begins anew.
+    time, is no value of all and is left out. Each run of the name restarts the numbers.
     """
 
     def __init__(self, ranks: Collection[int], patience: float, together: bool = False) -> None:
@@ -90,7 +90,7 @@ class WindowAssembler:
         return late
 
     def moved(self, rank: int) -> None:
-        """A rank goes on in the next run of its name, which numbers its events from 1."""
+        """Continue a rank in the next run of its name, which numbers its events from 1."""
         self._reached[rank] = self._reached[rank][0] + 1, -1, 0
 
     def over(self, rank: int) -> None:
@@ -128,7 +128,7 @@ class WindowAssembler:
         return dict.fromkeys(self._awaited(key), now - self._since[key])
 
     def _awaited(self, key: Key) -> list[int]:
-        """The ranks that have not come to this number."""
+        """The ranks that have not reached this number."""
         parts = self._parts[key]
         if len(parts) >= len(self.live) and self.live.issubset(parts):
             return []

@@ -1,4 +1,4 @@
-"""A run as the parts that serve it see it: its streams, ranks and commands know no more of `Run` than this."""
+"""`RunHandle`: all that the streams, ranks and commands of a run know of `Run`."""
 
 from __future__ import annotations
 

@@ -40,18 +40,18 @@ from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
 _ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which they are acknowledged to the agent
-_HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a standing stream waits for what is held of it
+_HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a declared stream waits for what is held of it
 _BEAT = encode(m.Beat())
 _MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
 
 log = logging.getLogger("looptap")
 
 LOST = "lost"
-"""The state of a run whose link is down, or that waits for the next of its name, beside those of a stream."""
+"""The state of a run whose link is down, or that waits for the next of its name, in addition to those of a stream."""
 SILENT = "silent"
 """The state of a run whose link is up, and whose agent has not answered for five seconds."""
 OPEN = (LIVE, LOST, SILENT)
-"""The states of a run that may go on."""
+"""The states of a run that may continue."""
 
 
 class Session:
@@ -68,12 +68,12 @@ class Session:
         """How often the link was lost."""
         self.refused_messages = 0
         """Messages of the agent that were malformed, or belong to no stream."""
-        self._got = self._told = 0  # bytes of values over this link, and how many the agent knows of
+        self._got = self._acknowledged = 0  # bytes of values over this link, and how many the agent knows of
         self.role = ""
         self.info: m.RunInfo
         """What the run says of itself: id, name, host, pid, rank, versions."""
         self._expected, self.follow = run, follow
-        """``follow``: whether the session goes on with the next run of the same name."""
+        """``follow``: whether the session continues with the next run of the same name."""
         self.vitals = Vitals()
         self.transport = transport
         self.requests = PendingRequests(self._send, lambda: self.outlook(""))
@@ -223,11 +223,11 @@ class Session:
                 self._refuse(version_mismatch(version))
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
-            if self._got - self._told >= _ACKNOWLEDGE_EVERY_BYTES:
+            if self._got - self._acknowledged >= _ACKNOWLEDGE_EVERY_BYTES:
                 self._confirm()
 
     def _confirm(self) -> None:
-        self._told = self._got
+        self._acknowledged = self._got
         self.transport.send(encode(m.Got(self._got)))
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
@@ -298,7 +298,7 @@ class Session:
         self._welcomed.set()
 
     def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
-        """Go on over a new link: attach again what the agent does not serve any more, and repeat the requests.
+        """Resume over a new link: attach what the agent no longer serves, and repeat the requests.
 
         ``served`` are the streams that it still serves; ``moved`` the ids of two runs, if this is another one.
         """
@@ -344,7 +344,7 @@ class Session:
     def on_back(self) -> None:
         """Say hello over a new link."""
         self._greeted = False
-        self._got = self._told = 0
+        self._got = self._acknowledged = 0
         self._say_hello()
 
     def on_end(self, error: LinkError) -> None:
@@ -352,7 +352,7 @@ class Session:
         self._over(FAILED, error)
 
     def on_next(self, run: m.RunInfo) -> None:
-        """Go on with the next run."""
+        """Continue with the next run."""
         self._expected = run
         self.on_back()
 

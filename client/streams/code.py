@@ -188,7 +188,7 @@ def _only_known_names(function: types.FunctionType) -> bool:
 def _same_code(node: ast.Lambda | ast.FunctionDef, code: types.CodeType) -> bool:
     """Whether ``node`` is where ``code`` was compiled from, and still says the same.
 
-    Two lambdas on one line are told apart by their place. The byte code is no help: it depends on what else the
+    Two lambdas on one line are distinguished by their position. The byte code is no help: it depends on what else the
     module imports.
     """
     if not all(_inside(node, *position) for position in code.co_positions()):

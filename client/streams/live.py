@@ -48,7 +48,7 @@ class LiveFeed(Feed):
         return super().subscribe(on_batch, on_end, replay)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Call the subscriber no more."""
+        """Stop calling the subscriber."""
         super().unsubscribe(subscriber)
         if not self.subscribed:
             _PINNED.discard(self)
@@ -79,7 +79,7 @@ class LiveStream(Stream):
         self.opening = True
         """Whether the agent has not yet said that it has attached the query."""
         self.standing: str | None = None
-        """The name of the standing stream that this one reads, None for a query of its own."""
+        """The name of the declared stream that this one reads, None for a query of its own."""
         self.begins, self._upto = 1, 0
         """The number of the first value that it may have: what a history had given up before is not missing."""
         self.unit = ""
@@ -92,7 +92,7 @@ class LiveStream(Stream):
         """The request that attaches the query."""
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
-        self._told_dropped = self._told_errors = self._earlier_errors = 0
+        self._reported_dropped = self._reported_errors = self._earlier_errors = 0
         self._judged = 0  # the number of the newest item when the agent last spoke of the budget
         self._earlier = 0, 0  # events withheld and filtered before the query was attached again
         self._first_place: tuple[int, int] | None = None  # number and event
@@ -106,12 +106,12 @@ class LiveStream(Stream):
     @property
     def dropped(self) -> int:
         """How many items never arrived, as far as is known from their numbers and from the agent."""
-        return max(self.feed.missing, self._told_dropped)
+        return max(self.feed.missing, self._reported_dropped)
 
     @property
     def error_count(self) -> int:
         """How many times the query failed: the windows that are error items, and single events."""
-        return max(self.feed.errors, self._earlier_errors + self._told_errors)
+        return max(self.feed.errors, self._earlier_errors + self._reported_errors)
 
     def explain(self) -> str:
         """Explain which parts of the query stream, which are collected, and when it yields."""
@@ -200,7 +200,7 @@ class LiveStream(Stream):
         if self.standing is None:
             self._earlier_errors = self.error_count
             self._earlier = self.withheld, self.filtered
-            self._told_dropped = self._told_errors = 0
+            self._reported_dropped = self._reported_errors = 0
         if moved is None:
             self._relinked = self.standing is None  # else the numbers tell
         else:
@@ -254,8 +254,8 @@ class LiveStream(Stream):
     def receive_status(self, status: m.Status) -> None:
         """Take in the status of the query."""
         self.cost = Cost(status.nanoseconds, status.share)
-        self._told_dropped, self.skipped = status.dropped, status.skipped
-        self._told_errors = status.errors
+        self._reported_dropped, self.skipped = status.dropped, status.skipped
+        self._reported_errors = status.errors
         before = self.withheld
         self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
         self.feed.traceback = self.traceback or status.traceback[:_MAX_NOTE_CHARACTERS]

@@ -69,7 +69,7 @@ def _wrong_server(endpoint: str) -> WrongServer:
 
 
 def _speaks_curve(endpoint: str) -> bool:
-    """Whether a ZeroMQ server with CURVE is at the endpoint: libzmq hangs up on a wrong key like anybody else."""
+    """True if the endpoint is a ZeroMQ server with CURVE; it hangs up on a wrong key as other servers do."""
     try:
         with dialled(endpoint) as peer:
             peer.sendall(_GREETING)

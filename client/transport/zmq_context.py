@@ -50,7 +50,7 @@ class _Shared:
                 context.destroy(linger=0)
 
     def forked(self) -> None:
-        """Start anew in a child; another thread of the parent may have held the lock."""
+        """Reset in a forked child; another thread of the parent may have held the lock."""
         self._parents.append(self._context)
         self._lock, self._context, self._links = threading.Lock(), None, 0
 

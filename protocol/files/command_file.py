@@ -32,8 +32,8 @@ def text_of(records: Iterable[Mapping[str, Any]], run: str) -> str:
     """
     from looptap.protocol.files.documents import entries
 
-    told = [{name: one[name] for name in _FIELDS if _says(name, one.get(name))} for one in records]
-    return _HEAD.format(run=" ".join(run.split())) + entries(told)
+    listed = [{name: one[name] for name in _FIELDS if _says(name, one.get(name))} for one in records]
+    return _HEAD.format(run=" ".join(run.split())) + entries(listed)
 
 
 def _says(name: str, value: Any) -> bool:
@@ -54,7 +54,7 @@ def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run
 
 
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """What is to be done again, in its order. Raises ControlError for a file that holds anything else."""
+    """Load the commands of a file in order. Raises ControlError for bad content."""
     from looptap.protocol.files.documents import Document
 
     document = Document(path, ControlError)
@@ -65,7 +65,10 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def checked(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[str, Any]]:
-    """Those of ``entries`` that are done again; ``where`` tells of each its place. Raises ControlError."""
+    """Return the ``entries`` that are replayed; ``where`` locates each.
+
+    Raises ControlError.
+    """
     found = [_checked(entry, where(place)) for place, entry in enumerate(entries)]
     return [entry for entry in found if entry["what"] in REPLAYED and entry.get("outcome", "done") == "done"]
 

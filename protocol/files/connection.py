@@ -51,7 +51,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0) -> ConnectionFile:
-        """The file of this process for the role of ``keys``."""
+        """Return the file of this process for the role of ``keys``."""
         return cls(
             run=run,
             process=Process.this(),
@@ -100,7 +100,7 @@ Known: TypeAlias = "dict[Path, tuple[tuple[int, ...], ConnectionFile]]"
 
 
 def runtime_dir() -> Path:
-    """The directory in which runs announce themselves: ``LOOPTAP_DIR``, else `private_dir`.
+    """Return the directory of connection files: ``LOOPTAP_DIR`` or `private_dir`.
 
     Raises NoDirectory if ``LOOPTAP_DIR`` names nothing, UnsafeFile if others could change what is in it.
     """
@@ -115,10 +115,10 @@ def runtime_dir() -> Path:
 
 
 def private_dir() -> Path:
-    """The user's own directory on this machine, mode 0700, made if missing: for sockets and connection files.
+    """Return the user's own directory on this machine, mode 0700, made if missing.
 
     On Linux it is ``/tmp/looptap-<uid>``, which outlives a logout, is short enough for a socket's path and is
-    never on a network file system. Raises UnsafeFile if somebody else holds that name.
+    never on a network file system. Raises UnsafeFile if another user owns that name.
     """
     if sys.platform.startswith("linux"):
         directory = Path(f"/tmp/looptap-{os.getuid()}")
@@ -130,7 +130,7 @@ def private_dir() -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make ``directory``, mode 0700, if nothing is there. Raises UnsafeFile if others own or can look into it."""
+    """Make ``directory``, mode 0700. Raises UnsafeFile if others can look into it."""
     remake(directory)
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode):
@@ -163,7 +163,7 @@ def check_directory(directory: Path) -> None:
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """True for a file of the user of this process."""
+    """Return True for a file of the user of this process."""
     return sys.platform == "win32" or about.st_uid == os.geteuid()
 
 
@@ -171,7 +171,7 @@ def is_ours(about: os.stat_result) -> bool:
 
 
 def publish(file: ConnectionFile, directory: Path) -> Path:
-    """Write ``file`` into ``directory``, mode 0600, and return its path; it appears complete or not at all.
+    """Write ``file`` into ``directory`` atomically, mode 0600; return its path.
 
     Raises UnsafeFile if anything is already at that path or if others could change the directory.
     """
@@ -213,7 +213,7 @@ def _put_in_place(draft: Path, path: Path) -> None:
 
 
 def read(path: Path) -> ConnectionFile:
-    """The connection file at ``path``.
+    """Read the connection file at ``path``.
 
     Raises NoSuchRun if there is none, VersionMismatch if it is of another major version, and UnsafeFile, with
     the command that mends it, if it cannot be trusted.
@@ -222,7 +222,7 @@ def read(path: Path) -> ConnectionFile:
 
 
 def parse(data: bytes, path: str) -> ConnectionFile:
-    """The connection file in ``data``, which came from ``path``. Raises VersionMismatch or UnsafeFile."""
+    """Parse the connection file of ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
         version = msgspec.json.decode(data, type=Versioned).version
         if version[0] != VERSION[0]:
@@ -276,7 +276,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def listing(directory: Path, known: Known | None = None) -> list[Found]:
-    """The connection files in ``directory``, newest run first, ranks in order; none without a directory.
+    """Read the connection files of ``directory``, newest run first, ranks in order.
 
     Who looks again and again hands over a dict, ``known``, of the files that were read: they are not read again
     unless they have changed.
@@ -312,7 +312,7 @@ def listing(directory: Path, known: Known | None = None) -> list[Found]:
 
 
 def remove(path: Path) -> bool:
-    """Remove the connection file at ``path`` if it is this process's own or its process is proven dead.
+    """Remove a connection file of this process, or of one that is proven dead.
 
     Returns whether it was removed. The sockets that a dead process left behind go with its file.
     """
@@ -352,7 +352,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What is another one after any change of the file, of its owner or of its mode."""
+    """Return a value that changes with the file, its owner or its mode."""
     try:
         about = path.lstat()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The runs that have ended, as they said when they left: lines of one file beside the connection files.
 
-A connection file goes with its run, so that whoever comes too late would learn nothing of a run that was short.
+A connection file goes with its run, so that a client that comes too late would learn nothing of a short run.
 """
 
 from __future__ import annotations

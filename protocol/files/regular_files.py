@@ -1,7 +1,7 @@
-"""Files by a path that somebody else may have prepared: opening never waits, and only regular files are read.
+"""Files by a path that another user may have prepared: opening never waits, and only regular files are read.
 
 A fifo without a peer blocks `open` for ever, a device may never end, a directory is no file. Symbolic links are
-followed: whoever names a path may name a link, and what it leads to must be regular, too.
+followed: a path may name a link, and what it leads to must be regular, too.
 """
 
 from __future__ import annotations

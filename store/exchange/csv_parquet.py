@@ -124,7 +124,7 @@ def _elements(value: Any, columns: list[str]) -> list[Any]:
 
 
 def _about(columns: list[str]) -> list[str]:
-    """Return the names of what is known beside the value, with an underscore where a field has such a name."""
+    """Return the names of the columns besides the value, with an underscore where a field has such a name."""
     return [f"{name}_" if name in columns else name for name in _ABOUT]
 
 

@@ -98,7 +98,7 @@ class ReducerSpec:
         try:
             inspect.signature(self.factory).bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}(): beside the sequence, {error}.") from None
+            raise TypeError(f"{self.name}(): besides the sequence, {error}.") from None
         make = functools.partial(self.factory, *args, **kwargs)
         make()
         return make

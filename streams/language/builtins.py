@@ -1,4 +1,4 @@
-"""The names that a query may use beside its observables."""
+"""The names that a query may use besides its observables."""
 
 from __future__ import annotations
 

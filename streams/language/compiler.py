@@ -236,7 +236,7 @@ class _Compiler:
             item = self.spec.item
             what = f"{item}.…" if name == item else f"{item}.{name}"
             raise self.text.error(
-                f"{name!r} is read at no particular item of {source}: beside a reduction it needs one.", node,
+                f"{name!r} is read at no particular item of {source}: outside a reduction it needs one.", node,
                 f"Try last({what} for {item} in {source}), or mean, max, … in place of last.",
             )  # fmt: skip
 

@@ -30,8 +30,8 @@ class Record(NamedTuple):
 
     ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
     seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
-    ``trigger`` the event at which ``when`` came true, ``again`` one that had been there before the job went on from an
-    older state.
+    ``trigger`` the event at which ``when`` came true, ``again`` one that repeats an event after the job continued from
+    an older state.
     """
 
     number: int

@@ -44,7 +44,7 @@ class Derivation:
         self._source.schedule()
 
     def stop(self) -> None:
-        """Evaluate the query no more."""
+        """Stop evaluating the query."""
         self._source.unsubscribe(self._subscriber)
 
     @property
@@ -68,7 +68,7 @@ class Derivation:
                 self._cut()
                 continue
             for found in self._outputs(value, number, time):
-                out.add(event, time, self._told(found), flag & (PARTIAL | REPEATED))
+                out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED))
         self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
@@ -90,7 +90,7 @@ class Derivation:
             self.notes.append(f"the open window has failed and will yield an error: {self._out.first_error()}")
         return outputs
 
-    def _told(self, output: tuple[int, Any]) -> tuple[int, Any]:
+    def _with_hint(self, output: tuple[int, Any]) -> tuple[int, Any]:
         flags, value = output
         return (flags, self._explained(value)) if flags & ERROR else output
 
@@ -113,7 +113,7 @@ class Derivation:
         event, time, rank, clock = self._place
         out = _Outputs(rank, clock)
         for found in self._pipeline.flush(time):
-            out.add(event, time, self._told(found), 0)
+            out.add(event, time, self._with_hint(found), 0)
         self._emit(out)
         self._out.finish(self._source.state, self._source.reason)
 

@@ -267,7 +267,7 @@ class Feed:
         return subscriber
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Call the subscriber no more."""
+        """Stop calling the subscriber."""
         with self.changed:
             subscriber.active = False
             if subscriber in self._subscribers:

@@ -78,7 +78,7 @@ def _put_back(numbers: Any, twister: int, state: bytes, normal: dict[str, Any]) 
 
 
 class _Bare:
-    """A generator without numbers: what is left of numpy's state is the normal number beside it."""
+    """A generator without numbers: what is left of numpy's state is its spare normal number."""
 
     state: dict[str, Any] = {"bit_generator": "MT19937", "state": None}  # noqa: RUF012 - numpy asks for an attribute
 

@@ -1,7 +1,7 @@
 """Copies of values that may leave the job: detached, bounded, free of references to it.
 
 `snapshot` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
-copied to the host beside the computation (`Pending`); the training thread never waits for it.
+copied to the host while the computation runs (`Pending`); the training thread never waits for it.
 """
 
 from __future__ import annotations

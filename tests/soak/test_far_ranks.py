@@ -61,7 +61,7 @@ def reached(ranks):
         run.close()
         return None
 
-    run = soon(complete, told="all ranks are there")
+    run = soon(complete, detail="all ranks are there")
     assert list(run.ranks) == list(range(ranks))
     return run
 
@@ -91,16 +91,16 @@ def test_the_ranks_of_a_torchrun_job_on_another_host_are_asked_and_changed_as_he
                 ours, theirs = ({r.event: r.value for r in complete(stream)} for stream in (direct, relayed))
                 return [(ours[event], theirs[event]) for event in ours.keys() & theirs.keys()]
 
-            soon(lambda: len(common()) >= 5 and len(complete(mean)) >= 100, told="values of all ranks by both ways")
+            soon(lambda: len(common()) >= 5 and len(complete(mean)) >= 100, detail="values of all ranks by both ways")
             assert all(ours == theirs and ours.v1 == 80 for ours, theirs in common())
             assert all(r.value == ((r.event - 1) % 100, 1.5) for r in complete(mean))
             assert run.call("rank", ranks="all") == {0: 0, 1: 1, 2: 2, 3: 3}
             skew = run.skew()
-            soon(lambda: complete(skew), told="events of all ranks come")
+            soon(lambda: complete(skew), detail="events of all ranks come")
             assert skew.latest.uncertainty == 0.0  # one host, one clock, wherever we are
             assert sorted(run.stacks(ranks="all")) == [0, 1, 2, 3]
             assert run.stop().event
-            soon(lambda: run.state == "ended", told="the job ends")
+            soon(lambda: run.state == "ended", detail="the job ends")
         assert job.wait(60) == 0
     finally:
         job.kill()
@@ -111,24 +111,24 @@ def test_the_ranks_of_a_torchrun_job_on_another_host_are_asked_and_changed_as_he
 @pytest.mark.timeout(300)
 def test_a_rank_on_another_host_that_is_killed_is_told_and_the_rest_goes_on(far):
     (far / "job.py").write_text(APART)
-    told = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=29532 TORCHELASTIC_RUN_ID=none"
-    jobs = [there(f"RANK={rank} {told} exec {far}/far/python {far}/job.py") for rank in range(3)]
+    reported = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=29532 TORCHELASTIC_RUN_ID=none"
+    jobs = [there(f"RANK={rank} {reported} exec {far}/far/python {far}/job.py") for rank in range(3)]
     try:
         with reached(3) as run:
             stream = run.stream("step", ranks="all", combine="list")
             relayed = run.stream("len(events)", combine="merge", relay=True, window=20)
-            soon(lambda: complete(stream) and relayed.latest == 60, told="values of all ranks come")
+            soon(lambda: complete(stream) and relayed.latest == 60, detail="values of all ranks come")
             began = time.monotonic()
             subprocess.run(["ssh", NAME, f"kill -9 {run.ranks[2].info.pid}"], check=True)
-            soon(lambda: 2 in stream.gone, told="the death is told")
-            print(f"the death of a rank was told after {time.monotonic() - began:.1f} s: {stream.gone[2]}")
+            soon(lambda: 2 in stream.gone, detail="the death is reported")
+            print(f"the death of a rank was reported after {time.monotonic() - began:.1f} s: {stream.gone[2]}")
             assert "process" in stream.gone[2]
-            soon(lambda: stream.latest == [0, 0] and relayed.latest == 40, told="the others go on")
+            soon(lambda: stream.latest == [0, 0] and relayed.latest == 40, detail="the others go on")
             assert run.ranks.missing == (2,)
             with pytest.raises(NoSuchRun, match=r"rank 2 of .* cannot be reached.*ranks=\[0, 1\]"):
                 run.call("rank", ranks="all")
             assert run.call("rank", ranks=1) == 1
-            soon(lambda: any("lacks rank 2" in note for note in relayed.notes), told="the relay says who is gone")
+            soon(lambda: any("lacks rank 2" in note for note in relayed.notes), detail="the relay says who is gone")
     finally:
         for job in jobs:
             job.kill()
@@ -142,14 +142,14 @@ def test_a_relay_starts_on_the_host_of_the_ranks_where_both_hosts_share_the_dire
     shared.mkdir(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(shared))
     (far / "job.py").write_text(APART.replace("budget", "listen='tcp://10.213.58.2:*', budget"))
-    told = f"LOOPTAP_DIR={shared} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 TORCHELASTIC_RUN_ID=none"
-    jobs = [there(f"RANK={rank} {told} exec {far}/far/python {far}/job.py") for rank in range(2)]
+    reported = f"LOOPTAP_DIR={shared} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 TORCHELASTIC_RUN_ID=none"
+    jobs = [there(f"RANK={rank} {reported} exec {far}/far/python {far}/job.py") for rank in range(2)]
     try:
-        soon(lambda: any(not found.missing for found in looptap.runs()), told="both ranks are there")
+        soon(lambda: any(not found.missing for found in looptap.runs()), detail="both ranks are there")
         with looptap.attach("many") as run:
             relayed = run.stream("len(events)", combine="merge", relay=True, window=20)
             assert "ranks 0-1 by a relay" in relayed.notes
-            soon(lambda: relayed.latest == 40, told="values of both ranks come")
+            soon(lambda: relayed.latest == 40, detail="values of both ranks come")
             (part,) = relayed.parts.values()
             assert part.run.session.transport.command[-2] == NAME
     finally:

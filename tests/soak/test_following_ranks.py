@@ -36,7 +36,7 @@ def test_streams_of_all_ranks_go_over_to_the_next_attempt_of_torchrun(directory)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node", "3"]
     job = subprocess.Popen([sys.executable, *launcher, str(directory / "job.py")], stderr=subprocess.DEVNULL)
     try:
-        soon(lambda: [run for run in runs(directory) if not run.missing and run.alive], told="three ranks are there")
+        soon(lambda: [run for run in runs(directory) if not run.missing and run.alive], detail="three ranks are there")
         with looptap.attach("many", follow=True) as run:
             each = run.stream("step", ranks="all")
             mean = run.stream("loss - 100 * rank, rank", ranks="all", combine="mean")
@@ -44,9 +44,9 @@ def test_streams_of_all_ranks_go_over_to_the_next_attempt_of_torchrun(directory)
             skew = run.skew()
             after = dict.fromkeys((each, mean, merged, skew), 0)
             for attempt in range(3):
-                soon(lambda: len(complete(mean, after[mean])) > 50, told="values of all ranks come")
-                soon(lambda: len(complete(merged, after[merged])) > 3, told="windows of all ranks come")
-                soon(lambda: complete(skew, after[skew]), told="events of all ranks come")
+                soon(lambda: len(complete(mean, after[mean])) > 50, detail="values of all ranks come")
+                soon(lambda: len(complete(merged, after[merged])) > 3, detail="windows of all ranks come")
+                soon(lambda: complete(skew, after[skew]), detail="events of all ranks come")
                 assert list(run.ranks) == [0, 1, 2]
                 assert run.ranks.missing == ()
                 assert run.call("rank", ranks="all") == {0: 0, 1: 1, 2: 2}
@@ -62,9 +62,9 @@ def test_streams_of_all_ranks_go_over_to_the_next_attempt_of_torchrun(directory)
                 if attempt < 2:
                     before = run.id
                     os.kill(run.ranks[attempt].info.pid, signal.SIGKILL)  # rank 0, of which run is, and another one
-                    soon(lambda: run.id != before and run.state == "live", told="the next attempt")  # noqa: B023 - at once
+                    soon(lambda: run.id != before and run.state == "live", detail="the next attempt")  # noqa: B023 - at once
                     for stream in after:
-                        soon(lambda: len(stream.seams) > attempt, told="the stream says so")  # noqa: B023 - at once
+                        soon(lambda: len(stream.seams) > attempt, detail="the stream says so")  # noqa: B023 - at once
                         assert stream.seams[-1].new == run.id
                         after[stream] = stream.seams[-1].after
             assert all(stream.state == "live" and stream.dropped == 0 for stream in after)

@@ -27,7 +27,7 @@ def test_four_ranks_are_asked_as_one(uneven, directory):
             def complete(stream):
                 return [record for record in stream.records if not record.partial]
 
-            soon(lambda: min(map(len, map(complete, (merged, single)))) >= 20, told="twenty epochs of all ranks come")
+            soon(lambda: min(map(len, map(complete, (merged, single)))) >= 20, detail="twenty epochs of all ranks come")
             by_event = {record.event: record.value for record in complete(single)}
             for record in complete(merged):
                 if record.event not in by_event:
@@ -39,4 +39,4 @@ def test_four_ranks_are_asked_as_one(uneven, directory):
             assert len(skew) > 20
             assert merged.dropped == single.dropped == 0
             children[3].kill()
-            soon(lambda: 3 in merged.gone, told="the death of a rank is told")
+            soon(lambda: 3 in merged.gone, detail="the death of a rank is reported")

@@ -44,12 +44,12 @@ window = run.stream("len(events)", on="batch", window=7, name="window")
 group = run.stream("len(events)", on="batch", name="group")
 print("ready", flush=True)
 for line in sys.stdin:
-    told = {"now": time.monotonic(), "state": run.state, "reason": run.reason, "latest": mapped.latest}
+    reported = {"now": time.monotonic(), "state": run.state, "reason": run.reason, "latest": mapped.latest}
     for s in (mapped, window, group):
-        told[s.name] = [s.attach.stream, s.arrived, s.dropped, [g.missing for g in s.gaps]]
+        reported[s.name] = [s.attach.stream, s.arrived, s.dropped, [g.missing for g in s.gaps]]
     records = mapped.records
-    told["even"] = all(b.event - a.event == b.number - a.number for a, b in zip(records, records[1:]))
-    print(json.dumps(told), flush=True)
+    reported["even"] = all(b.event - a.event == b.number - a.number for a, b in zip(records, records[1:]))
+    print(json.dumps(reported), flush=True)
 """
 HERE, THERE = "looptap-a", "looptap-b"
 DOWN = [1.0, 6.0, 60.0]
@@ -113,8 +113,8 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
 
     with child(HERE, JOB) as job, child(THERE, CLIENT) as client:
 
-        def going_on(told):
-            soon(lambda: all(client()[name][1] > told[name][1] for name in ("mapped", "window", "group")), 20)
+        def going_on(reported):
+            soon(lambda: all(client()[name][1] > reported[name][1] for name in ("mapped", "window", "group")), 20)
 
         for seconds in DOWN:
             going_on(client())
@@ -125,11 +125,11 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
                 time.sleep(0.02)
             pull("up")
             back = time.monotonic()
-            told = soon(lambda latest=latest: (t := client())["latest"] > latest and t, 20)
-            took = told["now"] - back
-            print(f"{seconds:g} s out ({end} end): first value after {took:.2f} s; {told['mapped'][2]} missing")
+            reported = soon(lambda latest=latest: (t := client())["latest"] > latest and t, 20)
+            took = reported["now"] - back
+            print(f"{seconds:g} s out ({end} end): first value after {took:.2f} s; {reported['mapped'][2]} missing")
             assert took < 2
-            going_on(told)
+            going_on(reported)
         job("stop")
         added_up = soon(lambda: (t := client()) and _adds_up(job(), t) and t, 20)
         print({name: added_up[name][1:] for name in ("mapped", "window", "group")})
@@ -139,11 +139,11 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
         assert unknown in ([1, 1], [2, 2])  # 60 s are too long; 6 s where the agent found the link to be broken
 
 
-def _adds_up(made, told):
+def _adds_up(made, reported):
     """Whether of the two reductions as many values were made, in all lives together, as arrived and are missing."""
     return all(
         made["reached"].get(str(number), 0) + made["made"][name] == arrived + missing
-        for name, (number, arrived, missing, _) in ((n, told[n]) for n in ("window", "group"))
+        for name, (number, arrived, missing, _) in ((n, reported[n]) for n in ("window", "group"))
     )
 
 
@@ -172,13 +172,13 @@ streams = {
 }
 print("ready", flush=True)
 for line in sys.stdin:
-    told = {name: [[*r.value, r.partial, r.event, r.rank] for r in s.records if name == "all" or not r.partial]
+    reported = {name: [[*r.value, r.partial, r.event, r.rank] for r in s.records if name == "all" or not r.partial]
             for name, s in streams.items()}
-    told["notes"], told["dropped"] = streams["skew"].notes, sum(s.dropped for s in streams.values())
-    told["alive"] = {rank: each.alive for rank, each in looptap.runs()[0].members.items()}
-    told["states"], told["how"] = streams["all"].states, [repr(s) for s in streams.values()]
-    told["stacks"] = sorted(run.stacks(ranks="all"))
-    print(json.dumps(told), flush=True)
+    reported["notes"], reported["dropped"] = streams["skew"].notes, sum(s.dropped for s in streams.values())
+    reported["alive"] = {rank: each.alive for rank, each in looptap.runs()[0].members.items()}
+    reported["states"], reported["how"] = streams["all"].states, [repr(s) for s in streams.values()]
+    reported["stacks"] = sorted(run.stacks(ranks="all"))
+    print(json.dumps(reported), flush=True)
 """
 
 
@@ -202,31 +202,31 @@ def test_a_job_on_two_hosts_with_other_clocks_is_one_run(cable, directory):
         started(directory, 4)
         with child(HERE, ASKING) as client:
             enough = {"mean": 200, "group": 5, "seconds": 4, "skew": 200}
-            told = client()
+            reported = client()
             begun = time.monotonic()
-            while any(len(told[name]) < count for name, count in enough.items()):
-                assert time.monotonic() < begun + 120, ({name: len(told[name]) for name in enough}, told["how"])
+            while any(len(reported[name]) < count for name, count in enough.items()):
+                assert time.monotonic() < begun + 120, ({name: len(reported[name]) for name in enough}, reported["how"])
                 time.sleep(0.2)
-                told = client()
+                reported = client()
     finally:
         for process in children:
             process.kill()
             process.wait()
-    assert told["alive"] == {"0": True, "1": True, "2": None, "3": None}
-    assert told["states"] == dict.fromkeys("0123", "live")
-    assert told["stacks"] == [0, 1, 2, 3]
-    assert told["dropped"] == 0
-    places = [(event, rank) for *_, event, rank in told["all"]]
+    assert reported["alive"] == {"0": True, "1": True, "2": None, "3": None}
+    assert reported["states"] == dict.fromkeys("0123", "live")
+    assert reported["stacks"] == [0, 1, 2, 3]
+    assert reported["dropped"] == 0
+    places = [(event, rank) for *_, event, rank in reported["all"]]
     assert places == sorted(places)
-    assert all(own == (event - 1) % 100 and rank == 1.5 for own, rank, _, event, _ in told["mean"])
-    for total, count, first, last, *_ in told["group"]:
+    assert all(own == (event - 1) % 100 and rank == 1.5 for own, rank, _, event, _ in reported["mean"])
+    for total, count, first, last, *_ in reported["group"]:
         assert (count, last - first) == (80, 19)
         assert total == sum(100 * rank + step % 100 for rank in range(4) for step in range(first, last + 1))
-    for *ranks, _, _, _ in told["seconds"]:
+    for *ranks, _, _, _ in reported["seconds"]:
         starts = [begin - (AHEAD if rank > 1 else 0.0) for rank, (_, begin) in enumerate(ranks)]
         assert max(starts) // 0.5 == min(starts) // 0.5  # on the clock of rank 0 it is the same half of a second
-    spreads = sorted(one[0] for one in told["skew"])
-    uncertain = max(one[3] for one in told["skew"])
-    print(f"spread {1e3 * spreads[len(spreads) // 2]:.2f} ms, known to {1e3 * uncertain:.2f} ms; {told['notes']}")
+    spreads = sorted(one[0] for one in reported["skew"])
+    uncertain = max(one[3] for one in reported["skew"])
+    print(f"spread {1e3 * spreads[len(spreads) // 2]:.2f} ms, known to {1e3 * uncertain:.2f} ms; {reported['notes']}")
     assert 0 < uncertain < 0.05
     assert spreads[len(spreads) // 2] < 0.1 + uncertain

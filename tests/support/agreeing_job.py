@@ -71,6 +71,6 @@ with looptap.Agent("agreeing", may_pause=300.0, limits=limits) as agent:
     agent.checkpoint(save)
     agent.trigger("fail", fail)
     losses = train(agent)
-told = {"losses": losses, "bare": bare, "rates": rates, "saved": saved, "events": len(losses)}
-(folder / f"{rank}.json").write_text(json.dumps(told))
+reported = {"losses": losses, "bare": bare, "rates": rates, "saved": saved, "events": len(losses)}
+(folder / f"{rank}.json").write_text(json.dumps(reported))
 dist.barrier()

@@ -36,7 +36,7 @@ def interrupted(call: Callable[[], object], at: int) -> tuple[int, KeyboardInter
         nonlocal count
         frame.f_trace_opcodes = True
         if what != "opcode" or dis.opname[frame.f_code.co_code[frame.f_lasti]] in _PLAIN:
-            return trace  # of what is told of an instruction, its opcode is the last
+            return trace  # the opcode is the last trace event of an instruction
         count += 1
         if count != at:
             return trace

@@ -11,26 +11,26 @@ import time
 import looptap
 
 
-def steer(told):
+def steer(reported):
     """Set the rate until killed."""
     chance = random.Random(os.getpid())
     with looptap.attach("agreeing", timeout=20) as run:
         while True:
             with contextlib.suppress(looptap.NotAgreed):
                 run.set("lr", chance.random() / 100, expected=None)
-                os.write(told, b"x")
+                os.write(reported, b"x")
 
 
 at_work, chance = 0, random.Random(1)
 for _ in range(int(sys.argv[1])):
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     if (child := os.fork()) == 0:
         steer(tell)
     os.close(tell)
-    os.read(told, 1)  # its first change
+    os.read(reported, 1)  # its first change
     time.sleep(chance.uniform(0.0, 0.1))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(told)
+    os.close(reported)
     at_work += 1
 print(at_work)

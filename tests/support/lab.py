@@ -77,14 +77,14 @@ def _address(runtime, server, log):
     """Where the server listens, once it says so."""
     found = []
 
-    def told():
+    def reported():
         assert server.poll() is None, log.read_text()
         for file in runtime.glob("jpserver-*.json"):
             with contextlib.suppress(ValueError):  # it is still being written
                 found.append(json.loads(file.read_text())["port"])
         return found
 
-    soon(told, 60)
+    soon(reported, 60)
     return f"http://127.0.0.1:{found[0]}"
 
 

@@ -47,9 +47,9 @@ def free_port() -> int:
 
 def environment(directory, rank, ranks, port, **more):
     """What torchrun tells its workers."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    told |= {"TORCHELASTIC_RUN_ID": "none", "LOOPTAP_DIR": directory, **more}
-    return {**os.environ, **{name: str(value) for name, value in told.items()}}
+    reported = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    reported |= {"TORCHELASTIC_RUN_ID": "none", "LOOPTAP_DIR": directory, **more}
+    return {**os.environ, **{name: str(value) for name, value in reported.items()}}
 
 
 @contextlib.contextmanager
@@ -78,4 +78,4 @@ def started(directory, count, name="many") -> Iterator[object]:
         found = [run for run in runs(directory) if run.name == name and run.alive]
         return found[0] if found and len(found[0].members) == count and not found[0].missing else None
 
-    return soon(complete, 120, told=f"{count} ranks announce themselves")
+    return soon(complete, 120, detail=f"{count} ranks announce themselves")

@@ -38,7 +38,7 @@ class Proxy:
         self._open = []
 
     def swallow(self):
-        """From now on nothing passes over the connections that there are, and neither end is told when one closes."""
+        """Let nothing pass over the present connections from now on, and hide from each end that the other closes."""
         self._deaf.update(self._open)
 
     def _serve(self):

@@ -61,5 +61,7 @@ for line in sys.stdin:
             time.sleep(0.002)
         if run.state in OPEN:
             faulthandler.dump_traceback(all_threads=True)
-        told = {name: story(stream) for name, stream in streams.items()}
-        print(json.dumps({"state": run.state, "reason": run.reason, "losses": run.losses, "streams": told}), flush=True)
+        stories = {name: story(stream) for name, stream in streams.items()}
+        print(
+            json.dumps({"state": run.state, "reason": run.reason, "losses": run.losses, "streams": stories}), flush=True
+        )

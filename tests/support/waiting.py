@@ -12,11 +12,11 @@ LIMIT_SECONDS = 60.0
 """Until a test gives up on a condition: long, since a machine may be busy many times over."""
 
 
-def soon(condition: Callable[[], T], seconds: float = LIMIT_SECONDS, *, told: str | Callable[[], object] = "") -> T:
-    """Wait for a condition and return what it comes to; if it takes too long, ``told`` says how things are."""
+def soon(condition: Callable[[], T], seconds: float = LIMIT_SECONDS, *, detail: str | Callable[[], object] = "") -> T:
+    """Wait until a condition is true and return its value; after ``seconds`` fail with ``detail``."""
     begun = time.monotonic()
     while not (found := condition()):
         waited = time.monotonic() - begun
-        assert waited < seconds, f"it did not happen within {seconds:g} s: {told() if callable(told) else told}"
+        assert waited < seconds, f"it did not happen within {seconds:g} s: {detail() if callable(detail) else detail}"
         time.sleep(min(0.002 + waited / 100, 0.05))
     return found

@@ -81,8 +81,8 @@ def main() -> None:
                 print(f"{name}, seed {seed}: {found[name][-1]}, and ours {ours(case(seed), name)}")
     versions = {"keras": keras.__version__, "lightning": pytorch_lightning.__version__}
     packed = {name: base64.b64encode(zlib.compress(bytes(stops), 9)).decode() for name, stops in found.items()}
-    told = {"versions": {**versions, "huggingface": transformers.__version__}, "stops": packed}
-    FILE.write_text(json.dumps(told, indent=1) + "\n")
+    reported = {"versions": {**versions, "huggingface": transformers.__version__}, "stops": packed}
+    FILE.write_text(json.dumps(reported, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def occupy(path, what):
         ("file", "something that is no socket"),
         ("dangling link", "something that is no socket"),
         ("living socket", "a socket that another process listens to"),
-        ("deserted socket", r"a socket that nobody listens to any more \(remove it: rm "),
+        ("deserted socket", r"a socket without a listener \(remove it: rm "),
     ],
 )
 def test_nothing_is_bound_over_what_is_there(wire, what, said):

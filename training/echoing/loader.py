@@ -102,7 +102,7 @@ class Echo(Flow):
         self._resumed: dict[str, Any] | None = None
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
 
-    # ------------------------------------------------------------ what it is, beside the loop
+    # ------------------------------------------------------------ what it is, apart from the loop
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "loader":

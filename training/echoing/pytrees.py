@@ -128,7 +128,7 @@ class Packed:
 
 
 def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
-    """What stands at each place, if all are tuples, or lists, of equally many leaves: that is quickly told."""
+    """Transpose examples that are all tuples, or all lists, of equally many leaves; None for others."""
     kind = type(examples[0]) if examples else None
     if kind not in (tuple, list) or any(type(one) is not kind for one in examples) or not examples[0]:
         return None

@@ -94,7 +94,7 @@ class SpeedWatch:
             if not longer and length and before[1]:
                 longer = math.log(length / before[1])
             if longer:
-                stated = _told(loader, before[2], factor)
+                stated = _stated_speed_up(loader, before[2], factor)
                 unsure = abs(longer) * (_STATED_SPEED_NOISE if stated else 0.5)
                 return stated or math.exp(longer / 2), unsure
         return (1.0, _COMMAND_SPEED_NOISE) if commands != before[3] else None
@@ -115,8 +115,8 @@ def _factor(loader: Any) -> float | None:
     return float(found) if isinstance(found, int | float) and 0 < found < math.inf else None
 
 
-def _told(loader: Any, before: float | None, now: float | None) -> float | None:
-    """Return what the loader says of how much faster it became; None if it does not know."""
+def _stated_speed_up(loader: Any, before: float | None, now: float | None) -> float | None:
+    """Return how many times faster the loader says that it became; None if it does not know."""
     try:
         found = loader.speed_up(now) / loader.speed_up(before)
     except Exception:  # as above

@@ -66,12 +66,12 @@ def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
     """
     names = {id(run): label_of(run) for run in runs}
     for facts in (("commit", "directory", "host"), ("started",), ("id",)):
-        told = {id(run): [_fact(run, fact) for fact in facts] for run in runs}
+        texts = {id(run): [_fact(run, fact) for fact in facts] for run in runs}
         for name in {name for name in names.values() if list(names.values()).count(name) > 1}:
             alike = [key for key, known in names.items() if known == name]
-            differs = [at for at in range(len(facts)) if len({told[key][at] for key in alike} - {""}) > 1]
+            differs = [at for at in range(len(facts)) if len({texts[key][at] for key in alike} - {""}) > 1]
             for key in alike:
-                names[key] = " ".join([name, *(told[key][at] for at in differs if told[key][at])])
+                names[key] = " ".join([name, *(texts[key][at] for at in differs if texts[key][at])])
     return names
 
 

@@ -1,6 +1,6 @@
 """Values of a stream as float64 numbers: of Python, numpy and torch, of any dtype.
 
-A complex number counts as its magnitude; None is NaN. Nothing here imports torch: whoever sends a tensor has.
+A complex number counts as its magnitude; None is NaN. Nothing here imports torch: the sender of a tensor has.
 """
 
 from __future__ import annotations

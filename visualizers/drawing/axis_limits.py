@@ -26,7 +26,7 @@ def span(columns: Iterable[Numbers]) -> Limits | None:
 
 
 def apart(low: float, high: float) -> bool:
-    """True if numbers between two ends can be told apart."""
+    """True if float64 can distinguish numbers between two ends."""
     return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
 
 

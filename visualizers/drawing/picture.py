@@ -1,7 +1,7 @@
 """A chart's picture as plain data: axes and marks. plotly, matplotlib and text draw from it; nothing here draws.
 
 A new picture is made for each frame and never changed; a surface that keeps the one before sees by comparing
-what it has to update. Arrays are float64 and decimated by whoever makes the picture; NaN is a gap.
+what it has to update. Arrays are float64 and decimated by the maker of the picture; NaN is a gap.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Place:
 
     def __str__(self) -> str:
         why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
-        told = f" ({self.backend}, the backend given to matplotlib)" if self.name == "window" else ""
-        return f"{TITLES[self.name]}{told}{why}"
+        origin = f" ({self.backend}, the backend given to matplotlib)" if self.name == "window" else ""
+        return f"{TITLES[self.name]}{origin}{why}"
 
 
 class NoPlace(RuntimeError):
@@ -59,13 +59,13 @@ def choose(wanted: str = "") -> Place:
         if why := _OBSTACLES[name]():
             raise NoPlace(f"Charts cannot be shown in {TITLES[name]}: {why}.")
         return Place(name, backend=BACKENDS.get(name, ""))
-    told, obstacles = _told(), []
-    if told and not (why := no_display() if _opens_windows(told) else f"matplotlib was told to use {told}"):
-        return Place("window", backend=told)
-    if told:
+    given, obstacles = _given_backend(), []
+    if given and not (why := no_display() if _opens_windows(given) else f"matplotlib is set to use {given}"):
+        return Place("window", backend=given)
+    if given:
         obstacles.append(why)
     for name in NAMES:
-        if told and name in BACKENDS:  # a second one beside it does not work
+        if given and name in BACKENDS:  # a second one at the same time does not work
             continue
         if wanted and name not in BACKENDS:
             break
@@ -75,7 +75,7 @@ def choose(wanted: str = "") -> Place:
     raise NoPlace(f"Charts cannot be shown in a window: {'; '.join(dict.fromkeys(obstacles))}.")
 
 
-def _told() -> str:
+def _given_backend() -> str:
     """Return the backend that the user gave matplotlib; empty if it may choose."""
     if _no_matplotlib():
         return ""

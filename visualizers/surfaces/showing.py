@@ -19,23 +19,23 @@ def show(
     place: str = "",
     block: bool | None = None,
     title: str = "",
-    told: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
 ) -> Any:
     """Show a plot; returns the `ChartWindow` if it is one.
 
-    ``told`` is called with where it is shown and what was saved; by default these are printed to stderr.
+    ``report`` gets a line on where it is shown and one on what was saved; by default both are printed to stderr.
 
     A window waits until it is closed if ``block``, by default as ``pyplot.show()`` does: in a script it waits, after
     ``pyplot.ion()`` it does not, and then moves while ``pyplot.pause`` or another loop of the toolkit runs. Elsewhere
     it waits, unless ``block`` is False, until no stream lives any more. Raises NoPlace and ValueError as `choose`.
     """
-    tell = told or (lambda text: print(f"looptap: {text}", file=sys.stderr, flush=True))
+    say = report or (lambda text: print(f"looptap: {text}", file=sys.stderr, flush=True))
     found = choose(place)
     name = title or title_of(plot)
-    if found.obstacles or told:
-        tell(f"{name} in {found}.")
+    if found.obstacles or report:
+        say(f"{name} in {found}.")
     if found.backend:
-        window = _window(plot, found, name, tell)
+        window = _window(plot, found, name, say)
         window.show(block)
         return window
 
@@ -56,15 +56,15 @@ def show(
     return None
 
 
-def _window(plot: ChartGrid, place: Place, title: str, tell: Callable[[str], object]) -> Any:
+def _window(plot: ChartGrid, place: Place, title: str, say: Callable[[str], object]) -> Any:
     from matplotlib import get_backend, pyplot
 
     if place.name != "window" and get_backend(auto_select=False) != place.backend:
         pyplot.switch_backend(place.backend)
     from looptap.visualizers.surfaces.window import HELP, ChartWindow
 
-    window = ChartWindow(plot, title=title, status=lambda: status_of(plot), say=tell)
-    tell(f"in the window: {HELP}")
+    window = ChartWindow(plot, title=title, status=lambda: status_of(plot), say=say)
+    say(f"in the window: {HELP}")
     return window
 
 

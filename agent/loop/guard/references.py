@@ -1,4 +1,4 @@
-"""What the functions and classes of the job refer to beside their arguments."""
+"""What the functions and classes of the job refer to besides their arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The guard around code that looptap does not know: what it changes of the loop is put back, or reported by name.
 
-About 100 µs beside other work, and more where the code reads a model, an optimizer or another object, which is
+Costs about 100 µs on a busy machine, and more where the code reads a model, an optimizer or another object, which is
 looked through.
 """
 
@@ -72,7 +72,7 @@ class StateGuard:
         self.restore()
 
     def restore(self) -> None:
-        """Put all back, unless that was done: whoever is interrupted by Ctrl-C calls it, for that may have come before.
+        """Put all back, once: after a Ctrl-C it is called again, which may have come before the first call.
 
         Ctrl-C does not leave the loop half put back, since all of it can be done twice.
         """

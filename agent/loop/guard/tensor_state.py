@@ -20,7 +20,7 @@ SMALL_BYTES = 65_536
 MAX_COPIED_BYTES = 1_048_576
 """Bytes of all copies of one guard."""
 MAX_COPIED_TENSORS = 64
-"""Tensors of which copies or samples are made, beside buffers."""
+"""Tensors of which copies or samples are made, in addition to buffers."""
 MAX_SAMPLED_ELEMENTS = 1024
 """Elements of something large that are compared."""
 MAX_NON_LEAVES = 16

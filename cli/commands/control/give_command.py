@@ -81,6 +81,6 @@ def _recorded(run: Run, id: str) -> dict[str, Any] | None:
     if run.info.ranks == 1:
         found = [run.commands]
     else:
-        told = run.ranks.each(lambda rank: rank.commands)
-        found = [records for records in told.values() if isinstance(records, list)]
+        replies = run.ranks.each(lambda rank: rank.commands)
+        found = [records for records in replies.values() if isinstance(records, list)]
     return next((one for records in found for one in records if one.get("id") == id), None)

@@ -20,7 +20,7 @@ def main(
     on: On = None,
     window: WindowSize = None,
     every: Every = 1,
-    name: Annotated[str, Option(metavar="NAME", help="What it is to be called.", show_default=False)] = "",
+    name: Annotated[str, Option(metavar="NAME", help="The name for the stream.", show_default=False)] = "",
     end: Annotated[bool, Option("--end", help="Stop keeping the stream of this name.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> int:

@@ -59,7 +59,7 @@ def main(
 
 def _list(as_json: bool) -> int:
     folder = store_path(".").parent
-    found = [_told(file) for file in kept()]
+    found = [_summary(file) for file in kept()]
     if as_json:
         print(json_of(found))
         return DONE
@@ -82,7 +82,7 @@ def _list(as_json: bool) -> int:
     return DONE
 
 
-def _told(file: Path) -> dict[str, Any]:
+def _summary(file: Path) -> dict[str, Any]:
     """Return what a line says of a stored run."""
     try:
         with open_stored(file) as run:

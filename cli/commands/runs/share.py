@@ -28,7 +28,7 @@ def main(
         Option("--stream", metavar="STREAM", help="A stream by name, or a query; may be given several times."),
     ] = None,
     on: On = None,
-    name: Annotated[str, Option(metavar="NAME", help="What the one query is to be called.", show_default=False)] = "",
+    name: Annotated[str, Option(metavar="NAME", help="The name for the query.", show_default=False)] = "",
     expires: Annotated[str, Option(metavar="TIME", help="How long the file opens: 30m, 8h, 2d.")] = "8h",
     tcp: Annotated[
         str | None,
@@ -50,8 +50,8 @@ def main(
         str,
         Option(
             "--id", metavar="ID", show_default=False,
-            help="Of one share: with --revoke that is ended, with --hide it shows the stream no more, with --stream it "
-            "shows one more.",
+            help="Of one share: with --revoke that is ended, with --hide it stops showing the stream, with --stream "
+            "it shows one more.",
         ),
     ] = "",
     list_: Annotated[bool, Option("--list", help="List the shares, and what each of them shows.")] = False,
@@ -68,7 +68,7 @@ def main(
       looptap share digits-cnn --hide loss
       looptap share digits-cnn --revoke
 
-    A query is handed over to the job: it continues when you leave, until no share shows it any more. Whoever has the
+    A query is handed over to the job: it continues when you leave, until no share shows it any more. The holder of the
     file sees the streams that were named with it, until the file expires or is revoked; without --stream, all that
     run.export has let viewers see.
     """

@@ -80,14 +80,14 @@ def main(
     The exit code is 0; with --once it is 1 if a rule fired.
     """
     runs, read, places = rules_of(rules)
-    shown, told, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
+    shown, listed, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:
             while not (once and on_watch.wait(POLL_INTERVAL_SECONDS)):
-                if new := {each.run for each in on_watch.watched} - told:
+                if new := {each.run for each in on_watch.watched} - listed:
                     complain(f"watching {', '.join(sorted(new))}")
-                    told |= new
-                elif not told and time.monotonic() > quiet:
+                    listed |= new
+                elif not listed and time.monotonic() > quiet:
                     complain(f"no run matches {pattern or runs!r} so far; the first that does will be watched.")
                     quiet = math.inf
                 shown = _show(on_watch, shown, places, as_json)
@@ -103,14 +103,14 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     from looptap.protocol.files.documents import Document  # not above: every command would load the parser of YAML
 
     document = Document(path, QueryError)
-    told: Any = document.value
-    keys = ("rules",) if isinstance(told, dict) else ()
+    content: Any = document.value
+    keys = ("rules",) if isinstance(content, dict) else ()
     if not keys:
-        told = {"rules": told}
-    unknown = [name for name in told if name not in ("rules", "runs")]
+        content = {"rules": content}
+    unknown = [name for name in content if name not in ("rules", "runs")]
     if unknown:
         raise QueryError(f"{document.where(unknown[0])}: there is no {unknown[0]!r:.80}; there are rules and runs.")
-    found = told.get("rules")
+    found = content.get("rules")
     if not isinstance(found, list) or not found:
         raise QueryError(
             f"{document.where('rules')}: rules is a list of one rule or more, not {found!r:.80}. Such as:\n"
@@ -125,7 +125,7 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
             places[made[-1].name] = document.where(*keys, number)
         except (QueryError, TypeError, typer.BadParameter) as error:
             raise QueryError(f"{document.where(*keys, number)}: {error}") from None
-    return str(told.get("runs", "*")), made, places
+    return str(content.get("runs", "*")), made, places
 
 
 def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) -> int:

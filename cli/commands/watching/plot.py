@@ -43,7 +43,7 @@ def main(
     ],
     queries: Annotated[
         list[str] | None,
-        Argument(metavar="QUERY", help="Queries, each in quotes, or names of streams. Without: all there are."),
+        Argument(metavar="QUERY", help="Queries, each in quotes, or names of streams. By default all streams."),
     ] = None,
     on: On = None,
     window: WindowSize = None,
@@ -106,7 +106,7 @@ def main(
         if save:
             return _save(charts, streams, save, after)
         try:
-            show(charts, place=place, block=True, told=lambda text: print(f"looptap: {text}", file=sys.stderr))
+            show(charts, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
         except (NoPlace, ValueError) as error:
             return complain(str(error))
         except KeyboardInterrupt:  # enough seen

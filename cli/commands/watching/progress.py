@@ -63,7 +63,7 @@ def main(
             return _follow(job, stream, name, count, as_json, every)
         except KeyboardInterrupt:
             return DONE
-        except BrokenPipeError:  # whoever reads has had enough
+        except BrokenPipeError:  # the reader of the pipe has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return DONE
 

@@ -18,7 +18,7 @@ from looptap.cli.top.model import Facts, measured, report
 def main(
     run: RunName,
     queries: Annotated[
-        list[str] | None, Argument(metavar="QUERY", help="Shown beside the streams that the job declares.")
+        list[str] | None, Argument(metavar="QUERY", help="Shown in addition to the streams that the job declares.")
     ] = None,
     on: On = None,
     window: WindowSize = None,

@@ -135,7 +135,7 @@ class CommandRoute:
     def endpoint(self) -> str:
         """Where to connect, once and now.
 
-        Raises RunEnded if the command says that the run is no more, or leads to another one, and NoAnswer, as long as
+        Raises RunEnded if the command says that the run has ended, or leads to another one, and NoAnswer, as long as
         it may be worth another attempt.
         """
         self._end()

@@ -128,13 +128,13 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         at = ticks(labels, 30)
         names = {"tickvals": [i for i, _ in at], "ticktext": [escaped(label) for _, label in at]}
         layout[f"xaxis{n}"].update(names)
-    told = {id(mark) for mark in named(panel.marks, picture)}
+    labelled = {id(mark) for mark in named(panel.marks, picture)}
     layout[f"legend{n}"] = _legend(x, y)
     size = 900 * (x[1] - x[0]), spot.height * (y[1] - y[0])
     for mark in panel.marks:
         up = picture.right if getattr(mark, "side", "left") == "right" and picture.right else picture.y
         common = {
-            "name": escaped(getattr(mark, "name", "")), "showlegend": id(mark) in told, "legend": f"legend{n}",
+            "name": escaped(getattr(mark, "name", "")), "showlegend": id(mark) in labelled, "legend": f"legend{n}",
             "xaxis": f"x{n}", "yaxis": f"y{n}" if up is picture.y else right, "opacity": getattr(mark, "opacity", 1.0),
         }  # fmt: skip
         traces.extend({**common, **one} for one in _marks(mark, panel, picture.x, up, size))
@@ -220,12 +220,12 @@ def _space(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
         scene[f"{name}axis"] = _axis(Axis(axis.title, axis.low, axis.high), deep=True)
     layout[f"scene{n}"] = scene
     layout[f"legend{n}"] = _legend(x, y)
-    told = {id(mark) for mark in named(panel.marks, picture)}
+    labelled = {id(mark) for mark in named(panel.marks, picture)}
     for mark in panel.marks:
         assert isinstance(mark, Line | Points)
         assert mark.z is not None
         common = {"type": "scatter3d", "scene": f"scene{n}", "legend": f"legend{n}", "opacity": mark.opacity,
-                  "name": escaped(mark.name), "showlegend": id(mark) in told}  # fmt: skip
+                  "name": escaped(mark.name), "showlegend": id(mark) in labelled}  # fmt: skip
         columns = {name: _some(column) for name, column in zip("xyz", (mark.x, mark.y, mark.z), strict=True)}
         if isinstance(mark, Points):
             traces.append({**common, **columns, "mode": "markers", "marker": _dots(mark, 3)})

@@ -156,9 +156,10 @@ class Drawing:
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
         top = 1 - (self._header - _TEXT_LINE_INCHES) / height
         self._guess.set(position=(0.08 / width, top), text=cut(shown(picture.guess), letters))
-        told = list(picture.badges)
-        if len(told) > _MAX_BADGES:
-            told = [*told[: _MAX_BADGES - 1], f"… and {len(told) - _MAX_BADGES + 1} more: {told[_MAX_BADGES - 1]}"]
+        badges = list(picture.badges)
+        if len(badges) > _MAX_BADGES:
+            first, rest = badges[: _MAX_BADGES - 1], badges[_MAX_BADGES - 1 :]
+            badges = [*first, f"… and {len(rest)} more: {rest[0]}"]
         for i, text in enumerate(self._notices):
-            line = cut(shown("⚠ " + told[i]), letters) if i < len(told) else ""
+            line = cut(shown("⚠ " + badges[i]), letters) if i < len(badges) else ""
             text.set(position=(0.08 / width, (self._footer - 0.02 - _TEXT_LINE_INCHES * (i + 1)) / height), text=line)

@@ -95,10 +95,11 @@ def _add(
     letters = int(width * LINE_CHARACTERS)
     guess = _wrapped(picture.guess, letters)
     header = 1.5 * line * bool(picture.title or picture.frame) + line * len(guess)
-    told = list(picture.badges)
-    if len(told) > _MAX_BADGES:
-        told = [*told[: _MAX_BADGES - 1], f"… and {len(told) - _MAX_BADGES + 1} more: {told[_MAX_BADGES - 1]}"]
-    told = [line for badge in told for line in _wrapped("⚠ " + badge, letters)]
+    badges = list(picture.badges)
+    if len(badges) > _MAX_BADGES:
+        first, rest = badges[: _MAX_BADGES - 1], badges[_MAX_BADGES - 1 :]
+        badges = [*first, f"… and {len(rest)} more: {rest[0]}"]
+    badges = [line for badge in badges for line in _wrapped("⚠ " + badge, letters)]
     say = layout["annotations"].append
     top = bottom + tall
     title = f"<b>{escaped(cut(picture.title, letters // 2))}</b>"
@@ -107,12 +108,12 @@ def _add(
     say({**_WORDS, **last, "y": top, "yanchor": "top", "text": frame_words(picture)})
     gray = {"text": "<br>".join(map(escaped, guess)) or " ", "font": {"color": "#666666"}}
     say({**_WORDS, "x": left, "y": top - header + line * max(1, len(guess)), "yanchor": "top", **gray})
-    for i, text in enumerate(reversed(told)):
+    for i, text in enumerate(reversed(badges)):
         badge = {"text": escaped(text), "font": {"color": "#a04000"}}
         say({**_WORDS, "x": left, "y": bottom + line * i, "yanchor": "bottom", **badge})
     found = panels(picture)
     rows, columns = arrange(len(found))
-    low = bottom + line * (len(told) + 0.3 * bool(told))
+    low = bottom + line * (len(badges) + 0.3 * bool(badges))
     room = max(0.1 * tall, top - header - low)
     for i, panel in enumerate(found):
         row, column = divmod(i, columns)

@@ -127,10 +127,10 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
         floor = np.zeros(0 if axis and axis.log else 1)
         columns = [y for y, _ in mine] + [floor for _, kind in mine if kind == "bars"]
         ends[side] = _ends(columns, axis if axis and panel.kind == "plane" else Axis())
-    told = named(panel.marks, picture)
-    signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(told)}
+    labelled = named(panel.marks, picture)
+    signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(labelled)}
     legend = [_painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
-              for mark in told]  # fmt: skip
+              for mark in labelled]  # fmt: skip
     with _LOCK:
         plt.clear_figure()
         plt.theme("clear")

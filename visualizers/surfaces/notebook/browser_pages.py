@@ -61,7 +61,7 @@ class BrowserPages:
         return True
 
     def left(self, page: str) -> None:
-        """``page`` shows the chart no more."""
+        """Note that ``page`` has stopped showing the chart."""
         self._pages.pop(page, None)
 
     def there(self, frame: int, now: float, *, deaf: bool = False) -> bool:

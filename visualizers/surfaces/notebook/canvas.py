@@ -114,7 +114,7 @@ class Canvas(anywidget.AnyWidget):
     def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
         """Return what pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
 
-        ``blind`` is a short form of all, for whoever may be there.
+        ``blind`` is a short form of all, for pages that have not answered.
         """
         with self._guard:
             full = self._full or blind

@@ -26,7 +26,7 @@ class Moved(Protocol):
 
 
 class Driver:
-    """Visits each of those that were given to `add`, on one thread, until they want no more."""
+    """Visits the objects given to `add`, on one thread, until they are done."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -51,14 +51,14 @@ def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> 
     found = sanitize(picture)
     sliding = {id(found.marks[place]): column for place, column in (growing or {}).items()}
     columns: dict[str, Column] = {}
-    told = [_panel(panel, f"{i}", sliding, columns) for i, panel in enumerate(panels(found))]
+    laid_out = [_panel(panel, f"{i}", sliding, columns) for i, panel in enumerate(panels(found))]
     layout = {
         "title": found.title,
         "x": _axis(found.x),
         "y": _axis(found.y),
         "z": _axis(found.z),
         "right": _axis(found.right),
-        "panels": told,
+        "panels": laid_out,
         "rules": [(rule.x, rule.text) for rule in found.rules],
         "badges": found.badges,
         "guess": found.guess,

@@ -65,7 +65,7 @@ class Live:
         return _HIDDEN_FRAME_SECONDS if canvas.hidden else MIN_FRAME_SECONDS
 
     def _blindly(self, now: float) -> float:
-        """Nobody is known to look: a page may be on its way, or cannot speak while a cell runs."""
+        """No page is known: one may be on its way, or cannot speak while a cell runs."""
         deaf = pulse.deaf(now)
         if not deaf and self._tries >= _MAX_STARTING_FRAMES:
             self._pull()

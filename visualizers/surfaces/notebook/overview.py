@@ -81,7 +81,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         stats = self.run.agent_stats()
         share = sum(one.share_of_time for one in stats.queries) + sum(one.share_of_time for one in stats.streams)
         facts = [
-            ("queries and standing streams", f"{share:.2%} of the loop's time"),
+            ("queries and declared streams", f"{share:.2%} of the loop's time"),
             ("looptap's thread", f"{stats.io_share:.2%}"),
             ("budget", f"{stats.budget:.0%}" if stats.budget != math.inf else "none"),
             ("clients", str(len(stats.clients))),
@@ -113,10 +113,10 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         ]
         self._draw([one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)])
         titles = ("stream", "query", "on", "values", "per second", "readers", "state")
-        return [table("Standing streams", titles, rows)]
+        return [table("Declared streams", titles, rows)]
 
     def _draw(self, names: Sequence[str]) -> None:
-        """Charts of the first standing streams, those with a band before the others: progress and its estimate."""
+        """Charts of the first declared streams, those with a band before the others: progress and its estimate."""
         fresh = [name for name in names[:_MAX_CHARTS] if name not in self._drawn][: _MAX_CHARTS - len(self._drawn)]
         if not fresh:
             return
@@ -188,7 +188,7 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def overview(run: Run) -> Overview:
-    """Return a dashboard of a run: rates, what looptap costs, ranks, standing streams with charts, the last commands.
+    """Return a dashboard of a run: rates, what looptap costs, ranks, declared streams with charts, the last commands.
 
     A widget that ends a cell to be shown. In a notebook that Voilà serves it is a page of its own.
     """

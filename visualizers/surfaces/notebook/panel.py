@@ -226,7 +226,7 @@ def _widget(info: ControlInfo) -> Any:
 
 
 def _round_below(step: float) -> float:
-    """Return the largest of 1, 2 and 5 times a power of ten that is no more: what a person would count in.
+    """Return the largest of 1, 2 and 5 times a power of ten that is not above ``step``.
 
     >>> _round_below(0.63), _round_below(0.02)
     (0.5, 0.02)

@@ -1,4 +1,4 @@
-"""`Still`: the picture of a plot that stays in the saved notebook, for whoever opens it without a kernel.
+"""`Still`: the picture of a plot that stays in the saved notebook, for readers without a kernel.
 
 It is an output of its own below the live one, renewed now and then; a page that shows the live one hides it. Nothing
 but its PNG is saved: some ten kilobytes a chart.
@@ -58,7 +58,7 @@ class Still:
         stills.add(self, _FIRST_STILL_SECONDS)
 
     def close(self) -> None:
-        """Renew it no more."""
+        """Stop renewing it."""
         self._closed = True
 
     def step(self, now: float) -> float | None:
