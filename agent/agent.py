@@ -220,7 +220,9 @@ class Agent:
         return self._declarations.stop_requested()
 
     def state_dict(self) -> dict[str, Any]:
-        """What to keep in a checkpoint: event numbers, values of controls, the runs so far. Plain data; never raises.
+        """Return the agent's state for a checkpoint, as plain data. Never raises.
+
+        It has event numbers, values of controls and the runs so far.
 
         Of the controls there are those that the host has declared, those of exposed objects, and what commands have
         changed by its path; those of optimizers are in the state of the optimizer.
@@ -253,7 +255,7 @@ class Agent:
         self._checkpoint.load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """Clients, queries with their cost, outbox, drops and events, as plain data."""
+        """Return clients, queries with costs, queue, drops and events, as plain data."""
         return self._service.stats()
 
     def close(self, reason: str = "the run ended") -> None:
@@ -299,7 +301,7 @@ class Agent:
         self._types = sources.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
-        """The slow way of `emit`: the first event of a type, what comes after one, or a mistake, which ends here."""
+        """Handle the rare cases of `emit`: a first event, follow-up actions, an error."""
         after = error if type(error) is DeferredActions else None
         try:
             if after is None:

@@ -54,10 +54,10 @@ class Connection(Protocol):
         """Hand ``frame`` over for ``peer``, and say what became of it. I/O thread only. Does not block or raise."""
 
     def wake(self) -> None:
-        """Have values sent soon. Any thread. Does not block."""
+        """Let values be sent soon. Any thread. Does not block."""
 
     def hurry(self) -> None:
-        """Have values sent at once. Any thread. Does not block."""
+        """Let values be sent at once. Any thread. Does not block."""
 
     def post(self, call: Callable[[], object]) -> None:
         """Run ``call`` on the I/O thread; no effect unless it is open. Any thread. Does not block."""

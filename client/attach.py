@@ -43,7 +43,7 @@ logger = logging.getLogger("looptap")
 
 
 def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
-    """The runs that announce themselves in ``directory``, the newest first; by default where runs do so.
+    """List the runs announced in ``directory``, newest first; by default here.
 
     A job on several ranks is one run: ``members`` are its ranks, ``missing`` those without an agent. Runs whose process
     is gone are listed too, with ``alive`` False, and so are files that cannot be used.
@@ -107,7 +107,7 @@ def attach(
 
 
 def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
-    """Whether a run that ``name`` means may start later; not one of a file, or of an id that is known."""
+    """Return True if a run that ``name`` means may start later."""
     if is_remote(name):
         return True
     if (isinstance(name, str) and name.endswith(SUFFIX)) or path_of(name):

@@ -71,7 +71,7 @@ def reports(
 
 
 def is_report(value: object) -> bool:
-    """Whether a value of a stream is a report of progress."""
+    """Return True if a value of a stream is a report of progress."""
     return isinstance(value, Mapping) and "fraction" in value and "remaining" in value
 
 

@@ -22,7 +22,7 @@ def naive_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Ten
 def main() -> None:
     """Train, the learning rate doubling every 40 steps, until 20 losses were NaN."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait, at most, for somebody to ask")
+    arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait, at most, for a client to attach")
     options = arguments.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ EPOCH_STEPS = 20
 """Steps of an epoch."""
 RATES = {"rate-1": 0.03, "rate-2": 0.035, "rate-3": 0.04, "rate-4": 0.045, "rate-5": 0.05}
 BAD = {"explodes": 1e3, "stalls": 0.02, "learns-nothing": 0.0}
-"""Learning rates of the jobs; one of the last three comes to a stop at a lock that nobody opens."""
+"""Learning rates of the jobs; one of the last three comes to a stop at a lock that is never released."""
 RULES = [
     looptap.Rule("isnan(loss)", on="batch", budget=math.inf, actions=["stop"]),
     looptap.Rule.stalled(minutes=4 / 60, actions=["shell: kill $LOOPTAP_PID"]),
@@ -92,7 +92,7 @@ def main() -> None:
         saved += (steps - done) * seconds / max(1.0, done) if early else 0.0
         print(f"{name:15} {done:5.0f} steps{'  ended by the guard' if early else ''}")
     planned = saved + sum(seconds for _, seconds in took.values())
-    print(f"Saved: {saved:.1f} s of {planned:.1f} s of compute, and the time until somebody finds the job that stalls.")
+    print(f"Saved: {saved:.1f} s of {planned:.1f} s of compute, and the time until a person finds the stalled job.")
     print(f"Values that the rules did not see: {missing}")
     sys.exit(any(job.exitcode is None for job in jobs.values()))
 

@@ -15,7 +15,7 @@ _MAX_REFERENCES_BYTES = 16_777_216  # bytes of git's list of references
 
 
 def about() -> dict[str, Any]:
-    """Facts of this process: host, pid, where it runs, its versions, its git commit."""
+    """Return facts of this process: host, pid, place, versions, git commit."""
     process = Process.this()
     facts: dict[str, Any] = {
         "host": process.host,
@@ -36,7 +36,7 @@ def about() -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str:
-    """Return the commit that is checked out around ``folder``, read from git's files; empty if there is none."""
+    """Return the checked-out commit around ``folder``; empty if there is none."""
     for place in (folder, *folder.parents):
         try:
             return _head(place / ".git")

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "training": {"streams", "numpy"},
     "examples": {"looptap", "training", "torch", "numpy"},
 }
-"""What each folder may import beside the standard library and itself; `looptap` is the facade."""
+"""What each folder may import besides the standard library and itself; `looptap` is the facade."""
 
 ON_DEMAND = {
     "streams": {"pandas"},  # Stream.to_pandas
@@ -55,6 +55,9 @@ STREAMS_OF_TRAINING = {
 
 LONGER_THAN_400_LINES: dict[str, str] = {}
 """Modules that may be long, each with its reason."""
+
+UNUSUAL_WORDS = re.compile(r"\b(_?told|nobody|somebody|anew|whoever|goes on)\b", re.IGNORECASE)
+"""Words with a shorter or more usual one in texts and names: reported, unused, another user, again, continues."""
 
 FOLDERS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
 MODULES = sorted(path for folder in [*(ROOT / name for name in FOLDERS), FACADE] for path in folder.rglob("*.py"))
@@ -177,6 +180,11 @@ def test_a_public_module_says_what_it_is_in_a_docstring(path):
     source = path.read_text()
     if source.strip() and not (path.stem.startswith("_") and not path.stem.startswith("__")):
         assert ast.get_docstring(ast.parse(source))
+
+
+def test_texts_and_names_use_usual_words():
+    lines = ((path, n, text) for path in MODULES for n, text in enumerate(path.read_text().splitlines(), 1))
+    assert [f"{path.relative_to(ROOT)}:{n}: {text}" for path, n, text in lines if UNUSUAL_WORDS.search(text)] == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

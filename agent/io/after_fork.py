@@ -59,7 +59,7 @@ def _address(endpoint: str) -> str:
 
 
 def _bound_to(descriptor: int) -> str:
-    """The path or the port that a socket is bound to."""
+    """Return the path or the port that a socket is bound to."""
     wrapped = socket.socket(fileno=descriptor)
     try:
         address = wrapped.getsockname()

@@ -53,7 +53,7 @@ class Authenticator:
         self._roles.pop(public_key, None)
 
     def role(self, user_id: str) -> str | None:
-        """The role of the connection with that ``User-Id``, None if it has none."""
+        """Return the role of the connection with that ``User-Id``, or None."""
         return self._role(user_id.encode("utf-8", "replace"))
 
     def _role(self, key: bytes) -> str | None:
@@ -82,7 +82,7 @@ class Authenticator:
 
 
 def _key(request: list[bytes]) -> bytes | None:
-    """The public key in a well-formed CURVE request, in Z85; None for any other request."""
+    """Return the public key (Z85) of a well-formed CURVE request, else None."""
     if len(request) != 7:
         return None
     version, _number, domain, _address, _identity, mechanism, key = request

@@ -123,7 +123,10 @@ def _sweep(directory: Path) -> None:
 
 
 def _mark() -> str:
-    """How names of this machine's sockets begin: in a shared directory those of others look deserted from here."""
+    """Return the prefix of this machine's socket names.
+
+    In a shared directory the sockets of other machines look deserted from here.
+    """
     return hashlib.sha256(f"{socket.gethostname()} {boot_id()}".encode()).hexdigest()[:6]
 
 

@@ -144,7 +144,7 @@ class Reactor:
         self._due, self._wake_reasons = time.monotonic(), WakeReason.RUNG
 
     def _poll_timeout(self) -> int:
-        """Milliseconds to sleep, rounded up: to wake early would be to wake twice."""
+        """Return the milliseconds to sleep, rounded up so as not to wake twice."""
         times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
         return max(0, int((min([*times, self._server.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
 

@@ -27,7 +27,7 @@ class RequestHandler(Protocol):
         """Do what is due at `ServerThread.alarm`, and set the next one."""
 
     def linger(self) -> float:
-        """Seconds in which values gather after a wake-up."""
+        """Return the seconds in which values gather after a wakeup."""
 
     def goodbye(self) -> None:
         """Send what is pending, then a goodbye."""

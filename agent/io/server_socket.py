@@ -78,7 +78,7 @@ class ServerSocket:
         return SendResult.OK
 
     def _holds(self, peer: bytes) -> int:
-        """Bytes of large frames that libzmq still holds for a viewer."""
+        """Return the bytes of large frames that libzmq still holds for a viewer."""
         if len(self._held) > _MAX_TRACKED_PEERS:
             self._held = {p: held for p, held in self._held.items() if any(not tracker.done for tracker, _ in held)}
         held = self._held[peer] = [one for one in self._held.get(peer, ()) if not one[0].done]
@@ -93,7 +93,7 @@ class ServerSocket:
 
 
 def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:
-    """Have ``router`` demand keys and keep to the limits; before it is bound."""
+    """Set ``router`` to demand keys and keep the limits; call before binding."""
     router.curve_server = True
     router.curve_secretkey = server.secret
     router.zap_domain = DOMAIN

@@ -162,7 +162,7 @@ class ServerThread:
         return self._thread is not None and self._thread.is_alive()
 
     def stats(self) -> dict[str, int | float]:
-        """What passed: frames in, out, refused by full queues and by roles, handshakes, wake-ups, faults."""
+        """Return counters: frames in, out and refused, handshakes, wakeups, faults."""
         return {
             "frames_in": self.frames_in,
             "frames_out": self.frames_out,

@@ -16,7 +16,7 @@ from looptap.streams.errors import QueryError
 
 
 def code_of(code: Code) -> str | Callable[..., Any]:
-    """The text or the function that ``code`` carries. Raises QueryError if it cannot be used in this process."""
+    """Load the text or the function of ``code``. Raises QueryError."""
     if code.pickled and code.python == sys.version_info[:2]:
         try:
             function = cloudpickle.loads(code.pickled)

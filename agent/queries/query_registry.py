@@ -49,7 +49,7 @@ class QueryRegistry:
         every: int = 1,
         throttle: float = 0.0,
     ) -> Pipeline:
-        """The pipeline of some code, which may use the functions that the host exposed. Raises QueryError."""
+        """Compile code, which may use exposed functions. Raises QueryError."""
         standing = self._sources.exposed
         functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
         known = frozenset(set(standing) - set(functions))
@@ -58,14 +58,20 @@ class QueryRegistry:
         return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
 
     def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
-        """A query of the host, not yet on its events, if it has any; no budget limits it. Raises QueryError."""
+        """Make a query of the host, not yet attached. Raises QueryError.
+
+        No budget limits it.
+        """
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
         meter = CostMeter(self._budget, math.inf, pipeline.every)
         return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
 
     def attached(self, attach: m.Attach, outbox: ValueQueue) -> AttachedQuery:
-        """The query that ``attach`` asks for, not yet on its events, which fills ``outbox``. Raises QueryError."""
+        """Make the query of ``attach``, not yet attached. Raises QueryError.
+
+        It fills ``outbox``.
+        """
         pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, attach.throttle)
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
@@ -180,7 +186,7 @@ class QueryRegistry:
         tap.refresh()
 
     def _open(self, event: str) -> EventSource:
-        """The tap of an event that a client names. Raises QueryError where there are too many types already."""
+        """Return the source of an event that a client names. Raises QueryError."""
         try:
             return self._sources.open(event)
         except ValueError as error:
@@ -204,7 +210,7 @@ class QueryRegistry:
 
 
 def _emits_are_compiled(likely: bool) -> bool:
-    """Whether torch.compile has compiled a function that calls ``emit``.
+    """Return True if torch.compile has compiled a function that calls ``emit``.
 
     Of a function that is compiled with the one that calls it there is no trace: then ``likely`` decides, if anything
     was compiled.
@@ -218,7 +224,7 @@ def _emits_are_compiled(likely: bool) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    """The names in a sentence, which does not grow with them."""
+    """List names in a sentence of bounded length."""
     more = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -236,7 +242,10 @@ def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
 
 
 def grant_share(share: float | None) -> float | None:
-    """The fraction of the loop's time that a client asks for. Raises QueryError for anything but a positive number."""
+    """Return the share of the loop's time asked for. Raises QueryError.
+
+    It must be a positive number.
+    """
     if share is not None and not share > 0:
         raise QueryError(f"budget={share!r} must be a fraction of the loop's time above 0; math.inf lifts the limit.")
     return share

@@ -50,7 +50,7 @@ class Inside(NamedTuple):
 
 
 def evaluations() -> Iterator[Inside]:
-    """The queries and commands that other threads are inside of at this moment."""
+    """Return the queries and commands that other threads run at this moment."""
     own = threading.get_ident()
     for thread, frame in sys._current_frames().items():
         found = None if thread == own else _innermost(frame)

@@ -20,7 +20,7 @@ RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def run_info(name: str) -> RunInfo:
-    """The facts of a run that begins now, with an id that no other has."""
+    """Return the facts of a run that begins now, with a unique id."""
     started = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
     rank, ranks = _place()
@@ -40,7 +40,7 @@ def run_info(name: str) -> RunInfo:
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """What tells the job of a process from others that run at the same time; empty where no launcher says anything.
+    """Return what identifies the job of this process; empty without a launcher.
 
     A port of the address where all ranks meet is held by one job; a step of Slurm may be a part of one.
 
@@ -56,7 +56,7 @@ def job_of(environment: Mapping[str, str]) -> str:
 
 
 def _place() -> tuple[int, int]:
-    """Which rank of how many: as the process group says, where there is one, else as the launcher does."""
+    """Return rank and world size, from the process group or the launcher."""
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and torch.is_initialized():
         return int(torch.get_rank()), int(torch.get_world_size())
@@ -79,14 +79,14 @@ def _version() -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name of a run. Raises ValueError for one that cannot be."""
+    """Return the name of a run. Raises ValueError for an invalid one."""
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
         raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
     return name
 
 
 def checked_groups(groups: Collection[str]) -> tuple[str, ...]:
-    """The types of events whose groups nest. Raises ValueError for what are no names."""
+    """Return the event types whose groups nest. Raises ValueError for bad names."""
     names = tuple(groups) if not isinstance(groups, str) else ()
     if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
         raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")

@@ -59,7 +59,7 @@ class RunHistory:
         self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
 
     def flagged(self, on: str, columns: ValueBatch, flags: bytearray) -> bytearray:
-        """The flags of these values, with those marked whose event is repeated."""
+        """Return the flags of values, marking those whose event is repeated."""
         if self._find is not None:
             self._look()
         seen = self.seen.get(on, 0)
@@ -72,7 +72,7 @@ class RunHistory:
         return flags
 
     def describe(self) -> ResumeFacts:
-        """The same as facts of the run; none if it resumes nothing."""
+        """Return the same as facts of the run; none if it resumes nothing."""
         if self._find is not None:
             self._look()
         if not self.taken_up:

@@ -57,7 +57,7 @@ class ControlClient:
         return self._controls
 
     def commands(self) -> Records:
-        """The newest 1,000 commands of all clients. Raises NoAnswer after 5 s."""
+        """Return the newest 1,000 commands of all clients. Raises NoAnswer after 5 s."""
         return Records.of(self.records(), self._session.info.id)
 
     def records(self) -> list[CommandRecord]:
@@ -115,14 +115,16 @@ class ControlClient:
         self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
         ranks: Which = ALL,
     ) -> Outcome:  # fmt: skip
-        """Have a function that the host declared run once in the loop; ``result`` of the outcome is what it returned.
+        """Run a function that the host declared, once, in the loop.
+
+        ``result`` of the outcome is what it returned.
 
         Raises ControlError for an unknown name, RemoteError if it fails there, CommandPending after ``timeout`` s.
         """
         return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
     def checkpoint(self, *, on: str = "", timeout: float = 300.0, id: str | None = None, ranks: Which = ALL) -> Outcome:
-        """Have the job make a checkpoint, if its host has said how; ``result`` is what that returned.
+        """Save a checkpoint of the job; ``result`` is what the host's function returned.
 
         Raises ControlError, RemoteError if it fails there, CommandPending after ``timeout`` seconds.
         """
@@ -143,7 +145,9 @@ class ControlClient:
     def pause(
         self, seconds: float | None = None, *, on: str = "", timeout: float = 30.0, id: str | None = None
     ) -> Outcome:
-        """Have the loop wait inside `emit`, for ``seconds`` or as long as the host allows, or until `resume`.
+        """Pause the loop inside `emit`, for ``seconds`` or until `resume`.
+
+        By default as long as the host allows.
 
         Returns once it does. Commands wait, too; streams and heartbeats continue. Raises ControlError where the host
         allows none, or a shorter one only; CommandPending after ``timeout`` seconds.

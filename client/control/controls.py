@@ -91,7 +91,10 @@ class Controls(Mapping[str, ControlInfo]):
         """The version in which each control was looked at last."""
 
     def look(self, name: str | None = None, report: ControlReport | None = None) -> dict[str, ControlInfo]:
-        """All controls as they are now, or in ``report``; those shown (``name``: that one) count as looked at."""
+        """Return the controls as they are now, or in ``report``.
+
+        Those returned (``name``: that one) count as looked at.
+        """
         found = {info.name: info for info in (report or self.report()).controls}
         self.seen |= {n: info.version for n, info in found.items() if name in (None, n)}
         return found
@@ -138,7 +141,7 @@ class Records(list[dict[str, Any]]):
 
 
 def line_of(record: Mapping[str, Any]) -> str:
-    """One command on one line.
+    """Format a command on one line.
 
     >>> line_of({"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"})
     'batch 7  set lr 0.1 → 0.2  done'

@@ -45,7 +45,7 @@ def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int])
 def agreed(
     sessions: Mapping[int, Session], prepare: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float
 ) -> dict[int, Answer]:
-    """Have the command ``id`` done on every rank; return for each the record, or the error.
+    """Run command ``id`` on every rank; return the record or error of each.
 
     Raises what keeps it from being prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks
     that did not answer in time.
@@ -103,7 +103,7 @@ def judged(found: Mapping[int, Answer]) -> dict[int, CommandRecord]:
 
 
 def _doubtful(error: LooptapError) -> bool:
-    """Whether it may have been done on that rank."""
+    """Return True if the command may have run on that rank."""
     return isinstance(error, InDoubt | LinkError) and not isinstance(error, RemoteError)
 
 

@@ -49,7 +49,7 @@ def _ended(members: Members) -> Members:
 
 
 def _superseded(run: RunListing, members: Members) -> bool:
-    """Whether a dead rank is of an earlier attempt than those that live on its host."""
+    """Return True for a dead rank of an earlier attempt than the living ones."""
     if run.alive is not False or run.file is None:
         return False
     attempts = [other.file.run.attempt for other in members.values() if other.file and other.host == run.host]

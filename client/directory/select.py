@@ -133,7 +133,7 @@ def _past(started: float, text: str) -> RunEnded:
 
 
 def _fits(run: Ended, name: str | None) -> bool:
-    """Whether ``name`` means a run that has ended."""
+    """Return True if ``name`` means a run that has ended."""
     if name is None or name in (run.id, run.name):
         return True
     patterns = fnmatch.fnmatchcase(run.id, name), fnmatch.fnmatchcase(run.name, name)
@@ -150,13 +150,13 @@ def _day(seconds: float) -> str:
 
 
 def _stored(id: str, path: str = "") -> str:
-    """Where a run that has ended is stored, as a sentence; empty if it is not."""
+    """Say where an ended run is stored; empty if it is not."""
     files = [Path(path)] if path else kept(glob.escape(id))
     return f" See: looptap open {shlex.quote(str(files[0]))}" if files and files[0].exists() else ""
 
 
 def _place(directory: Path) -> str:
-    """The directory that was looked in, and why that one."""
+    """Name the directory that was searched, and why that one."""
     named = os.environ.get("LOOPTAP_DIR")
     if named and Path(named).expanduser().absolute() == directory:
         return f"{directory}, which LOOPTAP_DIR names"
@@ -164,7 +164,7 @@ def _place(directory: Path) -> str:
 
 
 def _kept(name: str) -> str:
-    """A sentence on the newest run of this name that is stored here, if there is one."""
+    """Describe the newest stored run of this name; empty if there is none."""
     escaped = glob.escape(name)
     files = [*kept(escaped), *kept(f"{escaped}-[0-9]*")] if name else []
     if not files:

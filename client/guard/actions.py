@@ -33,7 +33,7 @@ log = logging.getLogger("looptap")
 
 
 def name_of(action: Action) -> str:
-    """What a firing calls the action."""
+    """Return the name of an action in a firing."""
     return action if isinstance(action, str) else str(getattr(action, "__name__", action))
 
 
@@ -88,18 +88,18 @@ def end(process: Process | None, until: float, over: threading.Event) -> str:
 
 
 def sentence(firing: Firing) -> str:
-    """The firing as people read it."""
+    """Format a firing for people."""
     where = f" at event {firing.event:,}" if firing.event is not None else ""
     return f"{firing.run}: {firing.rule}{where}, value {plain(firing.value)!r:.200}"
 
 
 def json_line(firing: Firing) -> str:
-    """The firing as JSON on one line; numbers that are not finite are strings such as "NaN"."""
+    """Format a firing as one line of JSON; NaN and infinities become strings."""
     return json.dumps({**firing._asdict(), "value": plain(firing.value)}, ensure_ascii=False, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: numbers and texts as they are, rows as lists, all else as a text."""
+    """Convert a value for JSON: rows become lists, other objects text."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -215,7 +215,7 @@ class Guard:
         self._again[id] = time.monotonic() + pause, min(2 * pause, 60.0)
 
     def _leave(self, id: str, watch: RunWatch) -> None:
-        """The run is over, or its link is for good; siblings keep what it had."""
+        """Stop watching a run that is over or unreachable; keep its results."""
         progress = self._progress(watch)
         with self._lock:
             del self._watches[id]

@@ -95,7 +95,7 @@ class Rule:
         cls, minutes: float = 10.0, *, actions: Sequence[Action] = ("log",), again: float | None = None,
         kill: float | None = None, name: str = "",
     ) -> Rule:  # fmt: skip
-        """A rule that is true when a run has raised no event of any type for ``minutes``, to about a second.
+        """Return a rule: no event of any type for ``minutes``, to about a second.
 
         A pause is no stall, nor is a link that is down. A loop that hangs does not reach the event at which "stop"
         and "checkpoint" are done; "stop" with ``kill=30`` ends it after 30 s, on the machine where it runs.
@@ -115,7 +115,7 @@ class Rule:
         lasting: int = 1, higher_is_better: bool = False, actions: Sequence[Action] = ("log",),
         again: float | None = None, kill: float | None = None, budget: float | None = None, name: str = "",
     ) -> Rule:  # fmt: skip
-        """A rule that is true when ``value`` is ``by`` times worse than the median of the siblings at the same step.
+        """Return a rule: ``value`` is ``by`` times worse than the siblings' median.
 
         Siblings are the other runs of the guard, those that have ended included; ``at_least`` so many of them must
         have been at that step. Worse is higher, NaN worse than all; with ``higher_is_better`` it is lower. Around a
@@ -135,7 +135,7 @@ class Rule:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
-        """The rule that an object of a rules file means. Raises QueryError.
+        """Build a rule from an entry of a rules file. Raises QueryError.
 
         >>> Rule.of({"query": "isnan(loss)", "actions": ["stop"]}).actions
         ['stop']
@@ -208,7 +208,7 @@ class Rule:
         return not any(isinstance(node, ast.Name) and node.id == "events" for node in nodes)
 
     def verdict(self, value: Any) -> tuple[bool, Any]:
-        """Whether ``value`` makes the rule true, and what to show."""
+        """Return whether ``value`` makes the rule true, and what to show."""
         if self.above is not None or self.below is not None:
             judged, shown = value if self.show else (value, value)
             number = float(judged)
@@ -229,7 +229,7 @@ def _check(action: object) -> None:
 
 
 def _left(query: str | Callable[..., Any]) -> str:
-    """What a comparison compares, empty if ``query`` is none."""
+    """Return the left side of a comparison; empty if ``query`` is none."""
     if not isinstance(query, str):
         return ""
     try:

@@ -90,7 +90,7 @@ class SiblingComparison:
                 self._news.setdefault(run, []).append(Judgement(event, value))
 
     def _is_worse(self, own: float, ranking: Sequence[float]) -> bool:
-        """Whether ``own``, which is one of ``ranking``, is beyond the bound around the median of the others."""
+        """Return True if ``own``, one of ``ranking``, is beyond the others' bound."""
         place, others = bisect_left(ranking, own), len(ranking) - 1
         low, high = (ranking[k + (k >= place)] for k in ((others - 1) // 2, others // 2))
         middle = (low + high) / 2

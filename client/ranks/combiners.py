@@ -53,7 +53,7 @@ _BY_NAME: dict[str, Combine] = {
 
 
 def combination(combine: str | Callable[..., Any]) -> Combine:
-    """What makes one value of the list of the ranks' values. Raises QueryError for a name that there is not.
+    """Return the function that combines the ranks' values. Raises QueryError.
 
     Rows and dicts are combined field by field, arrays element by element; a Python function gets the list as it is.
 

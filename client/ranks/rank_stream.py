@@ -338,7 +338,7 @@ class Gathering:
             self._changed.notify()
 
     def awaited(self) -> dict[int, float]:
-        """The ranks that are waited for, and for how many seconds."""
+        """Return the ranks that are waited for, and for how many seconds."""
         waiting, since = self._awaited
         more = time.monotonic() - since
         return {rank: seconds + more for rank, seconds in waiting.items()}

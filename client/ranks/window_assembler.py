@@ -94,11 +94,11 @@ class WindowAssembler:
         self._reached[rank] = self._reached[rank][0] + 1, -1, 0
 
     def over(self, rank: int) -> None:
-        """A rank has nothing more to say."""
+        """Note that a rank has ended."""
         self.live.discard(rank)
 
     def ready(self, now: float) -> Iterator[AssembledWindow]:
-        """What is complete, or has waited for long enough, in the order of the numbers."""
+        """Return what is complete or has waited long enough, in order of numbers."""
         while self._order:
             key = self._order[0]
             crowded = len(self._order) > MAX_PENDING_WINDOWS or self._bytes > MAX_PENDING_BYTES
@@ -117,18 +117,18 @@ class WindowAssembler:
             yield AssembledWindow(key[1], dict(sorted(parts.items())), missing)
 
     def deadline(self) -> float | None:
-        """When something will have waited for long enough; None if nothing waits."""
+        """Return when a value will have waited long enough; None if none waits."""
         return self._since[self._order[0]] + self.patience if self._order else None
 
     def awaited(self, now: float) -> dict[int, float]:
-        """The ranks that are waited for, and for how many seconds."""
+        """Return the ranks that are waited for, and for how many seconds."""
         if not self._order:
             return {}
         key = self._order[0]
         return dict.fromkeys(self._awaited(key), now - self._since[key])
 
     def _awaited(self, key: Key) -> list[int]:
-        """The ranks that have not reached this number."""
+        """Return the ranks that have not reached this number."""
         parts = self._parts[key]
         if len(parts) >= len(self.live) and self.live.issubset(parts):
             return []

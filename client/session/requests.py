@@ -160,7 +160,7 @@ class PendingRequests:
                     self._transmit(asked)
 
     def interrupt(self, error: LinkError, *, everything: bool = False) -> None:
-        """The link is down: let what was sent and is not sent again fail with ``error``.
+        """Fail the sent requests that are not repeated with ``error``: the link is down.
 
         With ``everything`` the run has ended: nothing that it was asked is asked of the next, but what is lasting.
         """

@@ -40,10 +40,10 @@ class RunHandle(Protocol):
         """Seconds since the loop's last event."""
 
     def events(self) -> dict[str, int]:
-        """How many events of each type there were."""
+        """Return how many events of each type there were."""
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the last event of each type."""
+        """Return the seconds since the last event of each type."""
 
     def close(self) -> None:
         """Hang up."""

@@ -152,7 +152,7 @@ class Session:
             self.detach(number)
 
     def begin(self, stream: StreamSink, timeout: float) -> None:
-        """Have the agent attach the query of a stream. Raises what `Run.stream` raises."""
+        """Attach the query of a stream. Raises what `Run.stream` raises."""
         attach = stream.attach
         self.streams.add(stream)
         self.vitals.asked(stream.text)

@@ -50,7 +50,7 @@ class Vitals:
         return self._unheard >= SILENT_TICKS
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the last event of each type."""
+        """Return the seconds since the last event of each type."""
         passed = time.monotonic() - self.beaten
         return {name: self._ages.get(name, self._idle) + passed for name in self.events}
 

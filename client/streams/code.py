@@ -44,7 +44,7 @@ def _article(value: object) -> str:
 
 
 def name_of(code: str | Callable[..., Any]) -> str:
-    """What a stream of this query is called, unless the user names it."""
+    """Return the default name of a query's stream."""
     if isinstance(code, str):
         return " ".join(code.split())
     name = getattr(code, "__name__", type(code).__name__)
@@ -80,7 +80,7 @@ def _carried(cloudpickle: Any) -> set[str]:
 
 
 def _completed(function: types.FunctionType) -> types.FunctionType:
-    """A copy of ``function`` that sees the language's names, such as `layer_norms`, where it has none of its own."""
+    """Copy ``function`` so that it sees the language's names, unless it has its own."""
     known = namespace.names()
     missing = {name for name in _globals_of(function.__code__) if name not in function.__globals__}
     lent = {name: known[name] for name in missing if name in known and not hasattr(builtins, name)}
@@ -97,7 +97,7 @@ def _completed(function: types.FunctionType) -> types.FunctionType:
 
 
 def _globals_of(code: types.CodeType) -> set[str]:
-    """The global names that ``code`` and the functions inside it read."""
+    """Return the global names that ``code`` and the functions inside it read."""
     names = {name for name in _loaded(code)}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -114,7 +114,7 @@ def _loaded(code: types.CodeType) -> Iterator[str]:
 
 
 def _own_modules(code: object) -> list[types.ModuleType]:
-    """The user's own modules from which ``code`` needs functions or classes; the job may not have them."""
+    """Return the user's modules that ``code`` needs; the job may lack them."""
     found: dict[str, types.ModuleType] = {}
     todo, seen = [code], set()
     while todo:
@@ -136,7 +136,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib
 
 
 def _installed(module: types.ModuleType) -> bool:
-    """Whether a job on this machine has the module too: of Python, of an installed package, or of looptap."""
+    """Return True for a module that other processes of this machine have, too."""
     if module.__name__.partition(".")[0] in {*sys.stdlib_module_names, "looptap"}:
         return True
     file = getattr(module, "__file__", None)
@@ -147,7 +147,7 @@ def _installed(module: types.ModuleType) -> bool:
 
 
 def source_of(code: Callable[..., Any]) -> str | None:
-    """The source of a function that needs nothing around it but the names of the language; None otherwise.
+    """Return the source of a function that uses only the language's names, or None.
 
     >>> source_of(lambda e: e.loss * 2)
     'lambda e: e.loss * 2'
@@ -186,7 +186,7 @@ def _only_known_names(function: types.FunctionType) -> bool:
 
 
 def _same_code(node: ast.Lambda | ast.FunctionDef, code: types.CodeType) -> bool:
-    """Whether ``node`` is where ``code`` was compiled from, and still says the same.
+    """Return True if ``node`` is the unchanged source of ``code``.
 
     Two lambdas on one line are distinguished by their position. The byte code is no help: it depends on what else the
     module imports.
@@ -208,7 +208,7 @@ def _same_code(node: ast.Lambda | ast.FunctionDef, code: types.CodeType) -> bool
 def _inside(
     node: ast.expr | ast.stmt, line: int | None, end_line: int | None, column: int | None, end: int | None
 ) -> bool:
-    """Whether a place in the source lies in ``node``; one that is unknown, or has no width, may."""
+    """Return True unless a position is known to lie outside ``node``."""
     if line is None or end_line is None or column is None or end is None or (line, column) == (end_line, end):
         return True
     last = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset

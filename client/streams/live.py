@@ -312,12 +312,12 @@ class LiveStream(Stream):
         return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "")
 
     def _limitations(self) -> str:
-        """How the budget limits the query now, as sentences; empty if it does not."""
+        """Describe how the budget limits the query now; empty if it does not."""
         return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
 
 
 def _batch(message: m.Values) -> Batch:
-    """The columns of a message, checked against each other."""
+    """Return the columns of a message, checked against each other."""
     values = unpack_values(message.form, message.values)
     count = len(values)
     events, times, windows = array("q"), array("d"), array("q")
@@ -336,7 +336,7 @@ def _batch(message: m.Values) -> Batch:
 
 
 def _footprint(message: m.Values, values: list[Any]) -> int:
-    """About how many bytes the values take, without looking at each where they are plain."""
+    """Estimate the bytes that values take, without visiting each plain one."""
     if message.form == m.PACKED:
         return max(size_of(values), len(message.values))
     width = len(values[0]) if message.form == m.ROWS else 0

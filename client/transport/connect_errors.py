@@ -50,7 +50,7 @@ def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None
 
 
 def no_answer(endpoint: str, what: str = "does not answer") -> NoAnswer:
-    """The error of a silent endpoint."""
+    """Return the error for a silent endpoint."""
     return NoAnswer(
         f"{endpoint} {what}. The host may be unreachable, the process stopped or its machine overloaded; try again "
         "with a longer timeout=."
@@ -69,7 +69,7 @@ def _wrong_server(endpoint: str) -> WrongServer:
 
 
 def _speaks_curve(endpoint: str) -> bool:
-    """True if the endpoint is a ZeroMQ server with CURVE; it hangs up on a wrong key as other servers do."""
+    """Return True if the endpoint speaks CURVE; on a wrong key it just hangs up."""
     try:
         with dialled(endpoint) as peer:
             peer.sendall(_GREETING)
@@ -82,7 +82,7 @@ def _speaks_curve(endpoint: str) -> bool:
 
 
 def dialled(endpoint: str) -> socket.socket:
-    """A plain connection to the endpoint, which waits a second at most. Raises OSError or ValueError."""
+    """Connect to an endpoint; blocks up to 1 s. Raises OSError or ValueError."""
     if endpoint.startswith(IPC):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -97,12 +97,12 @@ def dialled(endpoint: str) -> socket.socket:
 
 
 def is_local(endpoint: str) -> bool:
-    """Whether only processes of the same machine can connect to it."""
+    """Return True if only processes of the same machine can connect to it."""
     return endpoint.startswith(IPC) or is_loopback(urlsplit(endpoint).hostname or "")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is a loopback address; a name is none."""
+    """Return True if ``host`` is a loopback address, not a name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

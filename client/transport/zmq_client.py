@@ -293,7 +293,7 @@ class ZmqTransport:
 
 
 def _milliseconds(until: float) -> int:
-    """From now until then, rounded up: to wake early would be to wake twice."""
+    """Return the milliseconds until then, rounded up so as not to wake twice."""
     return max(0, int(1000 * (until - time.monotonic())) + 1)
 
 
@@ -356,7 +356,7 @@ class _Connection:
         return any(event == zmq.EVENT_DISCONNECTED for event, _ in self.history)
 
     def seen(self) -> list[tuple[int, int]]:
-        """What the monitor has seen since it was asked last."""
+        """Return the monitor's events since the last call."""
         new = []
         while self.monitor.poll(0):
             message = recv_monitor_message(self.monitor)

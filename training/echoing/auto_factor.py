@@ -113,7 +113,7 @@ class StageMeter:
         return self.up / down if down > 0 else math.nan
 
     def speed_up(self, factor: float) -> float:
-        """Steps a second with this factor over those with 1; NaN while unknown."""
+        """Return how many times more steps a second this factor brings; NaN: unknown."""
         up, down = self.up, self.down
         if not self.workers:
             return (up + down) / (up / factor + down)

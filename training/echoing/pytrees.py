@@ -61,7 +61,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def size(value: Any) -> int:
-    """Bytes of all leaves: exact for tensors and arrays, what Python says of the rest."""
+    """Return the bytes of all leaves: exact for tensors and arrays, else a guess."""
     return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves(value))
 
 

@@ -193,7 +193,7 @@ class Progress(ProgressObservables):
             self._look()
 
     def _trained(self, batch: Any) -> int:
-        """Steps are done, the last on ``batch``; after how many more of them to look again."""
+        """Count done steps, the last on ``batch``; return after how many to look again."""
         self._exact |= self._odd  # that was not the last batch of an epoch
         self._odd = self._sees(batch)
         now, (then, before) = self._clock(), self._mark

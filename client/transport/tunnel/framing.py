@@ -56,7 +56,10 @@ def read_heading(stream: IO[bytes]) -> bytes | None:
 
 
 def heading_of(line: bytes, source: str) -> Heading:
-    """The heading in ``line``. Raises the error that it tells of, VersionMismatch, UnsafeFile or NotLooptap."""
+    """Parse the heading in ``line``.
+
+    Raises the error that it reports, VersionMismatch, UnsafeFile or NotLooptap.
+    """
     version, _, content = line.removeprefix(_MARK).partition(b" ")
     if version != _VERSION:
         raise VersionMismatch(
@@ -131,6 +134,6 @@ def _write_line(stream: IO[bytes], line: bytes) -> None:
 
 
 def _shown(said: bytes) -> str:
-    """What another machine said, on one line and without control characters."""
+    """Return another machine's text on one line, without control characters."""
     text = " ".join(said[:2000].decode("utf-8", "replace").split())
     return "".join(c for c in text if c.isprintable())

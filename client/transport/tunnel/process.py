@@ -38,12 +38,12 @@ _SOCKET_TIMEOUT_SECONDS = 5.0  # seconds in which our own socket must have conne
 
 
 def is_remote(name: object) -> bool:
-    """Whether ``name`` names a run behind a command."""
+    """Return True if ``name`` is a run behind a command."""
     return isinstance(name, str) and name.startswith((SSH, COMMAND))
 
 
 def command_of(name: str, rank: int | None = None) -> list[str]:
-    """The command that leads to the run. Raises NoSuchRun for a name that is malformed.
+    """Return the command that leads to the run. Raises NoSuchRun for a bad name.
 
     >>> command_of("ssh://login/node7/digits")[-4:]
     ['-J', 'login', 'node7', 'looptap bridge digits']
@@ -69,7 +69,7 @@ def command_of(name: str, rank: int | None = None) -> list[str]:
 
 
 def over_ssh(hosts: Sequence[str], words: Iterable[str]) -> list[str]:
-    """The command that runs looptap with ``words`` on the last of ``hosts``, by way of those before it."""
+    """Return the command that runs looptap on the last of ``hosts``, via the others."""
     via, host = hosts[:-1], hosts[-1]
     jumps = ["-J", ",".join(via)] if via else []
     far = f"{SSH}{host}" if ":" in host else host
@@ -77,7 +77,7 @@ def over_ssh(hosts: Sequence[str], words: Iterable[str]) -> list[str]:
 
 
 def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
-    """The command that starts a relay for ``ranks`` where the bridge of ``name`` is. Raises NoSuchRun.
+    """Return the command that starts a relay for ``ranks``. Raises NoSuchRun.
 
     >>> relay_of("ssh://login/node7/digits", "digits-17", "0,1")[-4:]
     ['-J', 'login', 'node7', 'looptap relay digits-17 --ranks 0,1']
@@ -133,7 +133,7 @@ class CommandRoute:
         return heading
 
     def endpoint(self) -> str:
-        """Where to connect, once and now.
+        """Return an endpoint for one connection, now.
 
         Raises RunEnded if the command says that the run has ended, or leads to another one, and NoAnswer, as long as
         it may be worth another attempt.
@@ -155,7 +155,7 @@ class CommandRoute:
             raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
 
     def broken(self) -> NoAnswer:
-        """Why no link came about over the newest endpoint."""
+        """Say why there is no link over the newest endpoint."""
         words = self._channel.words() if self._channel is not None else ""
         return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
 
@@ -193,7 +193,7 @@ class _ProcessPipe:
         self._threads = [self._thread(self._down)]
 
     def heading(self, timeout: float) -> Heading:
-        """What the command says of the run. Raises the LinkError that it tells of, or NoAnswer."""
+        """Read the command's heading. Raises the LinkError in it, or NoAnswer."""
         try:
             line = self._line.result(timeout)
         except TooLate:
@@ -205,7 +205,7 @@ class _ProcessPipe:
         return heading_of(line, self._name)
 
     def listen(self) -> str:
-        """A fresh endpoint of this machine for the connection; it is there for a moment only."""
+        """Open a short-lived local endpoint for the connection; return it."""
         if hasattr(socket, "AF_UNIX"):
             path = private_dir() / f"bridge-{secrets.token_hex(6)}.sock"
             server = socket.socket(socket.AF_UNIX)
@@ -222,7 +222,7 @@ class _ProcessPipe:
         return endpoint
 
     def words(self) -> str:
-        """The newest of what the command wrote to stderr, as a sentence; empty if it wrote nothing."""
+        """Quote the last lines of the command's stderr; empty if there are none."""
         return self._command.words()
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class _ProcessPipe:
         return shlex.join(word for word in self._command.command if word not in _SSH[1:])
 
     def _failure(self) -> NoAnswer:
-        """Why the command ended before it said anything of a run."""
+        """Return the error of a command that ended before its heading."""
         code = self._command.exit_code()
         ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.words()}"
         if code == 127:
@@ -261,7 +261,7 @@ class _ProcessPipe:
         return thread
 
     def _down(self) -> None:
-        """From the command to our socket."""
+        """Copy from the command to our socket."""
         with self._command.stdout as stream, contextlib.suppress(CancelledError, OSError):
             line = None
             try:
@@ -273,7 +273,7 @@ class _ProcessPipe:
             peer.shutdown(socket.SHUT_RDWR)
 
     def _up(self, server: socket.socket, remove: Callable[[], None]) -> None:
-        """From our socket to the command."""
+        """Copy from our socket to the command."""
         peer: socket.socket | None = None
         with contextlib.suppress(OSError):
             peer = server.accept()[0]

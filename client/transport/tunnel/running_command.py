@@ -37,12 +37,12 @@ class RunningCommand:
         self._hearing.start()
 
     def words(self) -> str:
-        """The newest of what the command wrote to stderr, as a sentence; empty if it wrote nothing."""
+        """Quote the last lines of the command's stderr; empty if there are none."""
         said = " / ".join(self._said)[-1000:]
         return f" It said: {said}" if said else ""
 
     def exit_code(self) -> int | None:
-        """The exit code, once all that it wrote to stderr is here; None if it does not end within half a second."""
+        """Return the exit code once stderr is read; None if it runs on for 0.5 s."""
         self._wait(_EXIT_GRACE_SECONDS)
         self._hearing.join(_EXIT_GRACE_SECONDS)
         return self.process.poll()

@@ -69,7 +69,7 @@ class Stops:
         return float(np.median(self.draws))
 
     def band(self) -> tuple[float, float]:
-        """Quantiles of the draws between which about 80 % of runs stop."""
+        """Return the quantiles of the draws between which about 80 % of runs stop."""
         found = np.quantile(self.draws, _BAND_QUANTILES)
         return float(found[0]), float(found[1])
 
@@ -101,7 +101,7 @@ def forecast(
     rng: np.random.Generator,
     earlier: Sequence[Earlier] = (),
 ) -> Stops:
-    """Draws of where a run stops of which ``seen`` is known, with ``done`` raw points.
+    """Draw where a run stops, given ``seen`` and ``done`` raw points.
 
     ``stops`` says where each of many rows of future errors at raw points done + 1, ... does (0: not within). ``last``
     is the largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a
@@ -265,7 +265,7 @@ class _Curves:
     def drawn(
         self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
     ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], Floats]:
-        """Cells and coefficients, none of them negative."""
+        """Draw cells and coefficients, none of them negative."""
         chosen = rng.choice(len(weights), size=DRAW_COUNT * _OVERSAMPLING_FACTOR, p=weights)
         normal = rng.standard_normal((len(chosen), means.shape[1]))
         linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
