@@ -103,7 +103,7 @@ class Agent:
         """
         _know_torch()
         if not self._life.inert:
-            self._taps.exposed.update(observables)
+            self._life.sources.exposed.update(observables)
 
     def stream(
         self,
@@ -134,12 +134,12 @@ class Agent:
         (step=0, loss=0.5)
         """
         if not self._life.inert:
-            self._service.declared_streams.declare(
+            self._parts.dispatcher.declared_streams.declare(
                 name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
                 max_bytes=max_bytes,
             )  # fmt: skip
-            if keep and self._recorder is not None:
-                self._connection.post(partial(self._service.start_keeping, name))
+            if keep and self._parts.recorder is not None:
+                self._parts.connection.post(partial(self._parts.dispatcher.start_keeping, name))
 
     def log(self, /, **values: Any) -> None:
         """Append each value to the declared stream of its name, which keeps the newest 10,000. Never raises.
@@ -154,14 +154,15 @@ class Agent:
             return
         try:
             if not self._life.inert:
-                self._service.declared_streams.log(values)
+                self._parts.dispatcher.declared_streams.log(values)
         except Exception as error:
             self._life.complain(error)
 
     def end_group(self, event: str) -> None:
         """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
         try:
-            self._taps.open(event).end_group(self._taps.clock())
+            sources = self._life.sources
+            sources.open(event).end_group(sources.clock())
         except Exception as error:
             self._life.complain(error)
 
@@ -256,7 +257,7 @@ class Agent:
 
     def stats(self) -> dict[str, Any]:
         """Return clients, queries with costs, queue, drops and events, as plain data."""
-        return self._service.stats()
+        return self._parts.dispatcher.stats()
 
     def close(self, reason: str = "the run ended") -> None:
         """End the run: close open windows, send what waits, notify clients. Takes at most 2 s. Never raises.
@@ -287,7 +288,7 @@ class Agent:
         """Take over the parts, and open."""
         _know_torch()
         self.name, self.groups, self.limits, self.run = parts.name, parts.groups, parts.limits, parts.run
-        self._service, self._connection, self._recorder = parts.dispatcher, parts.connection, parts.recorder
+        self._parts = parts
         self._follow(parts.sources)
         self._life = LifeCycle(parts, self._follow)
         self._checkpoint = AgentCheckpoint(parts, self._life)
@@ -297,7 +298,6 @@ class Agent:
         self._life.open(sigterm=sigterm, strict=strict)
 
     def _follow(self, sources: EventSources) -> None:
-        self._taps = sources
         self._types = sources.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
@@ -307,7 +307,7 @@ class Agent:
             if after is None:
                 if not isinstance(error, KeyError | TypeError):
                     raise error
-                self._taps.open(event).deliver(observables)
+                self._life.sources.open(event).deliver(observables)
         except DeferredActions as found:
             after = found
         except Exception as unexpected:
@@ -329,6 +329,11 @@ def agent_of(
     agent = Agent.__new__(Agent)
     agent._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
     return agent
+
+
+def parts_of(agent: Agent) -> Components:
+    """Return what ``agent`` is made of: for looptap's own tests and benchmarks, with no promise to anybody else."""
+    return agent._parts
 
 
 def _never() -> bool:

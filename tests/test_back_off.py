@@ -15,7 +15,7 @@ from looptap.agent.server.subscription import (
     ClientSession,
 )
 from looptap.protocol.keys import OPERATOR, VIEWER
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 
 class Clock:
@@ -79,26 +79,26 @@ def test_without_room_nothing_is_tried_until_the_pause_is_over_and_nothing_is_lo
     stream = run.stream("step", on="batch")
     agent.emit("batch", step=0)
     assert stream.values == [0]
-    real, tries = agent._service.send, []
+    real, tries = parts_of(agent).dispatcher.send, []
 
     def full(peer, frame):
         tries.append(clock.now)
         return SendResult.FULL
 
-    agent._service.send = full
+    parts_of(agent).dispatcher.send = full
     for step in range(1, 50):  # each event rings, and has the I/O thread look
         agent.emit("batch", step=step)
     assert len(tries) == 1, f"tried {len(tries)} times while there was no room"
     clock.now += RETRY_DELAY_SECONDS / 2
-    agent._service.flush()
+    parts_of(agent).dispatcher.flush()
     assert len(tries) == 1
     clock.now += RETRY_DELAY_SECONDS
-    agent._service.flush()
+    parts_of(agent).dispatcher.flush()
     assert len(tries) == 2
-    (client,) = agent._service.clients.values()
+    (client,) = parts_of(agent).dispatcher.clients.values()
     assert client.refusals == 2
-    agent._service.send = real
-    agent._service.flush()
+    parts_of(agent).dispatcher.send = real
+    parts_of(agent).dispatcher.flush()
     assert stream.values == [0]
     clock.now += RETRY_DELAY_SECONDS
     agent.emit("batch", step=50)

@@ -15,7 +15,7 @@ from looptap.agent.agent import Agent
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, MAX_PENDING_EVENTS_WITHOUT_WAIT, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import Event
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
 
@@ -27,7 +27,7 @@ def run(directory):
 
 
 def later(agent: Agent, name: str) -> list[bool | None]:
-    return [query.deferred for query in agent._taps.open(name).queries]
+    return [query.deferred for query in parts_of(agent).sources.open(name).queries]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_waits_is_bounded_by_work(run):
     most = 0
     for step in range(1, 20 * MAX_PENDING_EVENTS):
         agent.emit("batch", step=step)
-        most = max(most, len(agent._taps.backlog.events))
+        most = max(most, len(parts_of(agent).sources.backlog.events))
     agent.emit("epoch")
     assert most <= MAX_PENDING_EVENTS_WITHOUT_WAIT  # beyond 256 only while the I/O thread has a piece and no processor
     assert stream.wait(1, timeout=60)
@@ -199,7 +199,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     agent, run = pair()
     stream = run.stream(query, on="batch", window=1)
     agent.emit("batch", step=0)
-    attached = agent._taps.open("batch").queries[0]
+    attached = parts_of(agent).sources.open("batch").queries[0]
     post, calls = attached.evaluate, []
 
     def pressed(*event):
@@ -214,7 +214,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
         with pytest.raises(KeyboardInterrupt):
             attached.evaluate_batch(batch)
     attached.evaluate_batch(batch)  # which does what is left
-    agent._connection.wake()
+    parts_of(agent).connection.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21
 
@@ -224,7 +224,7 @@ def test_an_evaluation_that_does_not_return_holds_up_no_event_and_no_memory(run)
     stuck = client.stream("step", on="batch")
     agent.emit("batch", step=0)
     stuck.wait(1)
-    backlog, taken, over = agent._taps.backlog, threading.Event(), threading.Event()
+    backlog, taken, over = parts_of(agent).sources.backlog, threading.Event(), threading.Event()
 
     def hold():
         with backlog.turn.lock:

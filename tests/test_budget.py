@@ -13,7 +13,7 @@ import pytest
 import looptap
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT, SPENDABLE_SHARE, CostMeter, OverheadBudget
 from looptap.agent.loop.thread_time import SWITCH_SECONDS, thread_usage
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 from looptap.visualizers.plot import Plot
 
 from .support.waiting import soon
@@ -240,7 +240,7 @@ def test_each_event_that_a_query_asks_for_is_a_value_or_counted_as_something_els
     }  # fmt: skip
     streams = {run.stream(query, on="batch", **how): how for query, how in streams.items()}
     loop(agent, 0.4)
-    agent._service.on_heartbeat_timer()
+    parts_of(agent).dispatcher.on_heartbeat_timer()
     run.stats()
     for stream, how in streams.items():
         asked = 400 // how.get("every", 1)
@@ -258,7 +258,7 @@ def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_o
     agent, run = limited
     total = run.stream("sum(slow() or 1 for e in events)", on="batch", window=10)
     loop(agent, 0.2)
-    agent._service.on_heartbeat_timer()
+    parts_of(agent).dispatcher.on_heartbeat_timer()
     run.stats()
     assert total.withheld > 100
     assert sum(record.value for record in total.records) + total.withheld == 200
@@ -276,7 +276,7 @@ def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_th
     agent.expose(work=lambda: time.sleep(costs[0]) if costs[0] else None)
     total = run.stream("sum(work() or 1 for e in events)", on="batch", window=100, budget=2.0)
     loop(agent, 0.1)
-    (served,) = agent._service.exporter.streams
+    (served,) = parts_of(agent).dispatcher.exporter.streams
     query = served.query
     assert query.suspended
     first, values = query._pause, total.arrived
@@ -287,7 +287,7 @@ def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_th
     query._retry, costs[0] = time.monotonic(), 0
     loop(agent, 0.4)
     assert not query.suspended, query.limitation()
-    agent._service.on_heartbeat_timer()
+    parts_of(agent).dispatcher.on_heartbeat_timer()
     assert total.limits == []
     assert [record.partial for record in total.records[values:]][1:3] == [True, False]  # the retry's, and the next
     agent.emit("epoch")
@@ -315,8 +315,8 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
     agent, run = limited
     first, second = run.stream("slow(0) or step", on="batch"), run.stream("slow(0) or step + 1", on="batch")
     agent.emit("batch", step=0)
-    post, sent = agent._service.queues, []
-    queries = [served.query for served in agent._service.exporter.streams]
+    post, sent = parts_of(agent).dispatcher.queues, []
+    queries = [served.query for served in parts_of(agent).dispatcher.exporter.streams]
     before = [query.seconds for query in queries]
     ring = post.wake_gathering
 

@@ -17,7 +17,7 @@ from looptap import CommandCancelled, CommandPending, ControlError
 from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.store.replay_commands import load
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 
 def waiting(ask, *arguments, **how):
@@ -45,7 +45,7 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     for ask in (lambda: run.outcome(id), lambda: run.trigger("evaluate", on="epoch", id=id)):
         with pytest.raises(CommandCancelled, match="nothing is done"):
             ask()
-    assert not agent._taps.by_name["epoch"].commands
+    assert not parts_of(agent).sources.by_name["epoch"].commands
     agent.emit("epoch")
     assert calls == []
     (record,) = run.commands
@@ -95,7 +95,7 @@ def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
         run.trigger("evaluate")
     assert run.cancel(id).outcome == "cancelled"
     waiting(run.trigger, "evaluate", on="never")
-    assert len(agent._service.commands.commands._by_id) <= 1001
+    assert len(parts_of(agent).dispatcher.commands.commands._by_id) <= 1001
 
 
 def test_what_has_begun_is_not_called_off(directory):
@@ -165,7 +165,7 @@ def interrupt(agent):
     """Press Ctrl-C once a command waits."""
 
     def press():
-        soon(lambda: agent._service.commands.commands.records)
+        soon(lambda: parts_of(agent).dispatcher.commands.commands.records)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -195,24 +195,24 @@ def test_the_shell_calls_off_what_it_has_asked_for(idle, capsys):
         return ended.value.code, *capsys.readouterr()
 
     code, _, err = here("set", "idle", "a", "2", "--timeout", "0.1")
-    id = idle._service.commands.commands.records[-1].id
+    id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err) == (1, True), err
     assert re.search(rf"set a 2.0  pending  .*  id {id}\n", here("commands", "idle")[1])
     code, out, _ = here("cancel", "idle", id)
-    assert (code, out) == (0, f"set a: cancelled, {idle._service.commands.commands.records[0].error}\n")
+    assert (code, out) == (0, f"set a: cancelled, {parts_of(idle).dispatcher.commands.commands.records[0].error}\n")
     code, out, _ = here("cancel", "idle", id, "--json")
     assert (code, json.loads(out)["outcome"]) == (0, "cancelled")
     code, _, err = here("set", "idle", "a", "2", "--id", id)
     assert (code, "called off" in err) == (1, True)
     code, _, err = here("call", "idle", "1", "--timeout", "0.1")
-    id = idle._service.commands.commands.records[-1].id
+    id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err) == (1, True), err
     idle.emit("batch")
     assert here("cancel", "idle", id)[::2] == (1, "looptap: Too late to call it off: call 1: 1, at batch 1\n")
     assert here("cancel", "idle", "none")[0] == 1
-    idle._service.commands.commands._listed.clear()
+    parts_of(idle).dispatcher.commands.commands._listed.clear()
     thread = interrupt(idle)
     code, _, err = here("set", "idle", "a", "3")
     thread.join()
-    id = idle._service.commands.commands.records[-1].id
+    id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err, f"--id {id}" in err) == (130, True, True), err

@@ -23,6 +23,7 @@ from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, spa
 
 JOB = """
 import sys, threading, time, looptap
+from looptap.testing import parts_of
 
 agent = looptap.Agent(sys.argv[1], limits=looptap.Limits(outbox_values=300))
 agent.expose(model=type("Model", (), {"scale": 2.0})())
@@ -34,7 +35,7 @@ while not over.wait(0.004):
         agent.emit("epoch", epoch=step // 10)
     if step % 50 == 49:
         held, go = threading.Event(), threading.Event()
-        agent._connection.post(lambda: (held.set(), go.wait(60)))  # so that it is too much for the I/O thread
+        parts_of(agent).connection.post(lambda: (held.set(), go.wait(60)))  # so that it is too much for the I/O thread
         held.wait(60)
         for n in range(2000):
             agent.emit("burst", n=n)

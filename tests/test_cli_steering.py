@@ -11,6 +11,7 @@ from waiting import soon
 import looptap
 from looptap.cli import main
 from looptap.protocol.files import command_file
+from looptap.testing import parts_of
 
 
 class Echo:
@@ -34,7 +35,7 @@ def job(directory):
         thread.start()
         yield agent
         over.set()
-        agent._service.commands.job.pause.resume()
+        parts_of(agent).dispatcher.commands.job.pause.resume()
         thread.join(60)
 
 
@@ -93,14 +94,14 @@ def test_an_id_only_asks_and_nothing_is_done(job, here):
         assert run.commands[-1]["id"] == "one"
     assert here("call", "small", "step + 1", "--id", "one")[:2] == (0, "2\n")
     assert here("call", "small", "step + 2", "--id", "one")[0] == 1
-    assert len(job._service.commands.commands.records) == 2
+    assert len(parts_of(job).dispatcher.commands.commands.records) == 2
 
 
 def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
     code, _, err = here("set", "small", "settings['rate']", "4", "--on", "nosuchevent", "--timeout", "0.05")
     assert code == 1
     assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err
-    id = job._service.commands.commands.records[-1].id
+    id = parts_of(job).dispatcher.commands.commands.records[-1].id
     assert f"To ask for its outcome, give the same command with --id {id}: it never runs twice." in err
     assert here("call", "small", "1", "--on", "never", "--timeout", "0.05")[2].count("--id") == 1
     assert here("pause", "small", "15")[0] == 0

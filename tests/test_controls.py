@@ -21,9 +21,8 @@ import looptap
 from looptap import CommandPending, Control, ControlConflict, ControlError, RemoteError
 from looptap.agent.control.command import LoopCommand
 from looptap.agent.control.command_log import CommandLog
-from looptap.client.run import Run
 from looptap.protocol.replies import CommandRecord, ControlReport
-from looptap.testing import _Transport, pair
+from looptap.testing import pair, parts_of
 
 
 class Loader:
@@ -36,11 +35,11 @@ class Loader:
 @pytest.fixture
 def job():
     """An agent, an attached run, and what happens to a command at the next event."""
-    agent, run = pair("job", may_pause=30.0)
-    agent.expose(echo=Loader())
-    yield agent, run
-    run.close()
-    agent.close()
+    both = pair("job", may_pause=30.0)
+    both.agent.expose(echo=Loader())
+    yield both
+    both.run.close()
+    both.agent.close()
 
 
 def done(agent, run, ask, *arguments, event="batch", **how):
@@ -155,7 +154,7 @@ def test_a_setter_that_raises_leaves_the_value_as_it_was(job):
 
 def test_a_second_clients_change_since_one_looked_is_a_conflict(job):
     agent, run = job
-    other = Run(_Transport(agent._connection), run=agent.run)
+    other = job.attach()
     assert run.controls["echo.factor"].value == 2
     done(agent, other, other.set, "echo.factor", 4)
     with pytest.raises(ControlConflict, match=r"'echo.factor' was set to 4 by .+ since you looked"):
@@ -354,7 +353,7 @@ def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
     saved = []
 
     def save():
-        saved.append(agent._taps.exposed["echo"].factor)
+        saved.append(parts_of(agent).sources.exposed["echo"].factor)
         if len(saved) == 2:
             raise OSError("disk full")
         return f"{len(saved)}.pt"
@@ -496,7 +495,7 @@ def test_a_disabled_agent_takes_every_declaration_and_does_nothing():
     agent.trigger("evaluate", lambda: None)
     agent.checkpoint(lambda: None)
     assert not agent.stop_requested
-    assert agent._service.commands.job.describe() == ControlReport(may_pause=3.0)
+    assert parts_of(agent).dispatcher.commands.job.describe() == ControlReport(may_pause=3.0)
 
 
 def test_a_set_of_a_living_run_is_done_within_a_few_steps(loop):

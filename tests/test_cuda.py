@@ -12,7 +12,7 @@ from torch import nn
 
 import looptap
 from looptap.streams.values import memory, snapshots
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 FORMS = {
@@ -62,11 +62,11 @@ def device(request, monkeypatch):
 
 def delayed(agent):
     """Have nothing flushed until the list that is returned is emptied by `deliver`."""
-    agent._connection.manual = True
+    parts_of(agent).connection.manual = True
 
     def deliver():
-        agent._connection.manual = False
-        agent._connection.deliver()
+        parts_of(agent).connection.manual = False
+        parts_of(agent).connection.deliver()
 
     return deliver
 

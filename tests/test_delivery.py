@@ -10,8 +10,7 @@ import pytest
 
 import looptap
 from looptap.agent.handoff.value_queue import RESERVATION_BYTES, QueueSet, ValueQueue
-from looptap.client.run import Run
-from looptap.testing import _Transport, pair
+from looptap.testing import pair, parts_of
 
 from .support.waiting import soon
 
@@ -34,20 +33,16 @@ def calls(work, *how, **named):
     return count
 
 
-def another(agent):
-    """A further client of an agent in memory."""
-    return Run(_Transport(agent._connection), run=agent.run)
-
-
 def test_a_flush_looks_at_no_idle_stream():
     seen = {}
     for idle in (8, 128, 512):
-        agent, run = pair(limits=MANY)
-        held = [another(agent) for _ in range(3)]
+        job = pair(limits=MANY)
+        agent, run = job
+        held = [job.attach() for _ in range(3)]
         kept = [held[n % 3].stream("step", on="never") for n in range(idle)]
         busy = run.stream("step", on="batch")
         agent.emit("batch", step=0)
-        service = agent._service
+        service = parts_of(agent).dispatcher
         seen[idle] = [calls(service.flush), calls(service.is_idle), calls(agent.emit, "batch", step=1)]
         assert busy.values == [0, 1]
         assert len(kept) == idle
@@ -60,9 +55,9 @@ def test_a_heartbeat_and_a_new_stream_cost_the_same_for_each_stream():
     for idle in (100, 200, 400):
         agent, run = pair(limits=MANY)
         held = [run.stream("step", on="never") for _ in range(idle)]
-        agent._service.on_heartbeat_timer()  # the first one tells of all of them
-        agent._service.flush()
-        seen[idle] = calls(agent._service.on_heartbeat_timer), calls(run.stream, "step", on="never")
+        parts_of(agent).dispatcher.on_heartbeat_timer()  # the first one tells of all of them
+        parts_of(agent).dispatcher.flush()
+        seen[idle] = calls(parts_of(agent).dispatcher.on_heartbeat_timer), calls(run.stream, "step", on="never")
         assert len(held) == idle
         agent.close()
     beats = [seen[idle][0] for idle in seen]
@@ -83,10 +78,12 @@ def test_many_queries_of_one_type_are_planned_in_linear_time():
 
 
 def test_clients_and_their_streams_take_turns():
-    agent, run = pair()
-    second = another(agent)
+    job = pair(manual=True)  # all of it waits before anything is sent
+    agent, run = job
+    second = job.attach()
     streams = [run.stream("step", on="batch"), run.stream("step", on="batch"), second.stream("step", on="batch")]
-    service, order = agent._service, []
+    job.deliver()
+    service, order = job.parts.dispatcher, []
     send = service.send
 
     def noting(peer, frame):
@@ -94,11 +91,10 @@ def test_clients_and_their_streams_take_turns():
         return send(peer, frame)
 
     service.send = noting
-    agent._connection.manual = True  # all of it waits before anything is sent
     for step in range(4_000):
         agent.emit("batch", step=step)
     order.clear()
-    agent._connection.deliver()
+    job.deliver()
     assert all(stream.arrived == 4_000 for stream in streams)
     half = order[: len(order) // 2]
     assert half.count(b"peer0") == pytest.approx(half.count(b"peer1"), abs=2)  # though one has twice as much to get

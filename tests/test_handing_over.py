@@ -17,7 +17,7 @@ from waiting import soon
 
 import looptap
 from looptap.streams.errors import QueryError
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_i
                 readers = [run.stream(f"s{n}") for n in range(4)]
             if not step % 100:
                 time.sleep(0.002)
-        (client,) = agent._service.clients.values()
-        window = agent._service.exporter.window()
+        (client,) = parts_of(agent).dispatcher.clients.values()
+        window = parts_of(agent).dispatcher.exporter.window()
         soon(lambda: client.is_stalled(time.monotonic(), window(client)))
         assert any(stream.records[-1].number < total for stream in (*mine, *readers))
         monkeypatch.setattr(run.session, "_confirm", confirm)
@@ -117,7 +117,7 @@ def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
     facts = [reported[name] for name in ("name", "values", "exported", "kept", "readers")]
     assert facts == ["loss", 3, True, False, 0]
     assert "pid" in reported["by"]
-    assert agent._service.access_grants.shares == {}
+    assert parts_of(agent).dispatcher.access_grants.shares == {}
 
 
 @pytest.mark.parametrize("ended", ["closed first", "hidden first"])
@@ -136,7 +136,7 @@ def test_it_ends_when_it_is_neither_exported_nor_kept_nor_read(ended):
         assert stream.values == [1, 2]
         stream.close()
     assert run.streams == []
-    assert agent._taps.open("batch").queries == ()
+    assert parts_of(agent).sources.open("batch").queries == ()
     assert agent.stats()["history_bytes"] == 0
 
 
@@ -207,11 +207,11 @@ def test_a_stream_that_was_handed_over_survives_a_lost_client_and_a_taken_back_o
         for exported in (True, False):
             run.export("steps", exported)
             step = 2 if exported else 4
-            (client,) = agent._service.clients.values()
-            agent._connection.post(lambda client=client: agent._service.on_disconnect(client.peer))
-            soon(lambda: not agent._service.clients)
+            (client,) = parts_of(agent).dispatcher.clients.values()
+            parts_of(agent).connection.post(lambda client=client: parts_of(agent).dispatcher.on_disconnect(client.peer))
+            soon(lambda: not parts_of(agent).dispatcher.clients)
             agent.emit("batch", step=step)
-            soon(lambda: agent._service.clients and agent._service.exporter.streams)
+            soon(lambda: parts_of(agent).dispatcher.clients and parts_of(agent).dispatcher.exporter.streams)
             agent.emit("batch", step=step + 1)
             soon(lambda step=step: stream.latest == step + 1)
             assert (stream.standing is None) != exported  # the second time nobody wants it any more

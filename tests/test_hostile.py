@@ -28,6 +28,7 @@ from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
 from looptap.protocol.files.connection import read
 from looptap.streams.errors import QueryError
+from looptap.testing import parts_of
 
 LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -195,9 +196,9 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
                 answers += isinstance(reply, m.Done | m.Failed) and reply.request not in commands
             agent.emit("batch", step=1, loss=2.0)
             progress(sent, "messages sent")
-        assert agent._connection.link.faults == 0
-        soon(lambda: agent._connection.link.frames_in == sent)
-        assert (agent._service.statistics.refused_messages, answers) == (owed.counts, owed.answers)
+        assert parts_of(agent).connection.link.faults == 0
+        soon(lambda: parts_of(agent).connection.link.frames_in == sent)
+        assert (parts_of(agent).dispatcher.statistics.refused_messages, answers) == (owed.counts, owed.answers)
         assert count / 10 < owed.counts < 0.9 * count
         is_served("hostile", agent)
         assert caplog.records == []
@@ -339,7 +340,7 @@ def test_event_types_that_clients_make_up_are_bounded_and_the_refusal_is_a_sente
             with pytest.raises(QueryError, match="1000 types of events"):
                 run.stream("step", on="one more")
             assert len(kept) == 998
-        assert agent._connection.link.faults == 0
+        assert parts_of(agent).connection.link.faults == 0
         is_served("types", agent)
 
 
@@ -360,7 +361,7 @@ def garbage(dice):
 def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory, progress):
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:
-        port = int(agent._connection.link.endpoints[0].rpartition(":")[2])
+        port = int(parts_of(agent).connection.link.endpoints[0].rpartition(":")[2])
         before, open_at_once, heard = len(os.listdir("/proc/self/fd")), [], 0
         for n in range(count):
             stranger = socket.socket()
@@ -379,8 +380,8 @@ def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, 
             stranger.close()
         soon(lambda: len(os.listdir("/proc/self/fd")) <= before, 60)
         assert heard == count
-        assert agent._connection.link.frames_in < 20
-        assert agent._connection.link.faults == 0
+        assert parts_of(agent).connection.link.frames_in < 20
+        assert parts_of(agent).connection.link.faults == 0
 
 
 # ---------------------------------------------------------------- S29: clocks
@@ -421,13 +422,13 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
     agent = looptap.Agent("faulty", limits=looptap.Limits(heartbeat=0.01))
     run = looptap.attach("faulty")
     stream = run.stream("step", on="batch")
-    link = agent._connection.link
+    link = parts_of(agent).connection.link
 
     def fail():
         raise MemoryError("a fault")
 
     if point != "posted":
-        monkeypatch.setattr(agent._service, point, fail)
+        monkeypatch.setattr(parts_of(agent).dispatcher, point, fail)
     for _ in range(4):
         before = link.faults
         if point == "posted":
@@ -450,18 +451,18 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
 
 def test_a_message_that_breaks_the_brain_is_counted_and_the_others_are_served(directory, monkeypatch):
     with looptap.Agent("fragile") as agent, looptap.attach("fragile") as run:
-        handle = agent._service._handle
+        handle = parts_of(agent).dispatcher._handle
 
         def fragile(client, message):
             if isinstance(message, m.GetStats):
                 raise MemoryError("a fault")
             handle(client, message)
 
-        monkeypatch.setattr(agent._service, "_handle", fragile)
+        monkeypatch.setattr(parts_of(agent).dispatcher, "_handle", fragile)
         for _ in range(10):
             with contextlib.suppress(LinkError):
                 run.stats(timeout=0.01)
-        soon(lambda: agent._connection.link.faults > 0)
+        soon(lambda: parts_of(agent).connection.link.faults > 0)
         is_served("fragile", agent)
 
 
@@ -474,15 +475,16 @@ EXITS = {
     "sys.exit": ("sys.exit(3)", 3),
     "interrupt": ("signal.raise_signal(signal.SIGINT)", -2),
     "os._exit": ("os._exit(4)", 4),
-    "stuck": ("agent._connection.post(lambda: time.sleep(500))", 0),
+    "stuck": ("parts_of(agent).connection.post(lambda: time.sleep(500))", 0),
 }
 LEAVING = """
     import math, os, signal, sys, time, looptap
     from looptap.agent.server import request_dispatcher as service
+    from looptap.testing import parts_of
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(300)
     if {patient}:  # whoever reads gets all, on however busy a machine
-        service.LEAVING = service.LAST_WORD = 60.0
+        service.LAST_VALUES_TIMEOUT_SECONDS = service.LAST_STATUS_TIMEOUT_SECONDS = 60.0
     agent = looptap.Agent({name!r}, budget=math.inf)
     print("ready", flush=True)
     sys.stdin.readline()

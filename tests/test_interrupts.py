@@ -20,7 +20,7 @@ from looptap.client.run import Run
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 BEFORE, AFTER = 3, 5
 """Events before the one that is interrupted, and after it."""
@@ -71,12 +71,12 @@ class Job:
 
     def asleep(self, at: int, event: str = "batch") -> tuple[int, KeyboardInterrupt | None]:
         """Raise an event with Ctrl-C at its ``at``-th instruction."""
-        self.agent._connection.manual = True
+        parts_of(self.agent).connection.manual = True
         self.step += 1
         x = torch.ones(2)
         reported = interrupted(lambda: self.agent.emit(event, step=self.step, loss=0.5, x=x), at)
-        self.agent._connection.manual = False
-        self.agent._connection.deliver()
+        parts_of(self.agent).connection.manual = False
+        parts_of(self.agent).connection.deliver()
         return reported
 
     def emit(self, event: str = "batch") -> None:
@@ -85,8 +85,8 @@ class Job:
 
     def whole(self) -> None:
         """See that no lock is taken."""
-        taps = self.agent._taps
-        for lock in (taps.lock, taps.backlog.turn.lock, self.agent._service.declared_streams.history.lock):
+        taps = parts_of(self.agent).sources
+        for lock in (taps.lock, taps.backlog.turn.lock, parts_of(self.agent).dispatcher.declared_streams.history.lock):
             assert not lock._is_owned()
         assert not taps.backlog.turn.thread
 
@@ -160,11 +160,11 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough,
         job = Job()
         how = dict(QUERIES[kind])
         stream = job.run.stream(how.pop("query"), on="batch", buffer=100, **how)
-        job.agent._taps.backlog.max_pending = enough
+        parts_of(job.agent).sources.backlog.max_pending = enough
         steps: dict[int, int] = {}
 
         def note() -> None:
-            steps.setdefault(job.agent._taps.by_name["batch"].number, job.step)
+            steps.setdefault(parts_of(job.agent).sources.by_name["batch"].number, job.step)
 
         for _ in range(BEFORE):
             job.emit()
@@ -195,12 +195,12 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
         job = Job()
         stream = job.run.stream(QUERIES[kind]["query"], on="batch")
         epochs = job.run.stream("event_number", on="epoch")
-        job.agent._taps.backlog.max_pending = enough
+        parts_of(job.agent).sources.backlog.max_pending = enough
         for _ in range(BEFORE):
             job.emit()
         reported = job.asleep(at, "epoch")
         job.whole()
-        batch, epoch = job.agent._taps.by_name["batch"], job.agent._taps.by_name["epoch"]
+        batch, epoch = parts_of(job.agent).sources.by_name["batch"], parts_of(job.agent).sources.by_name["epoch"]
         assert batch.groups_ended == epoch.number  # a group has ended if there was the event, and else not
         for _ in range(AFTER):
             job.emit()
@@ -250,13 +250,13 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_
         job.emit()
         with pytest.raises(CommandPending) as pending:
             COMMANDS[kind](run)
-        before = agent._taps.by_name["batch"].number
+        before = parts_of(agent).sources.by_name["batch"].number
         reported = job.asleep(at)
         job.whole()
         job.emit()
         job.emit()
-        assert steps.arrived + steps.dropped == agent._taps.by_name["batch"].number
-        assert not agent._taps.by_name["batch"].commands
+        assert steps.arrived + steps.dropped == parts_of(agent).sources.by_name["batch"].number
+        assert not parts_of(agent).sources.by_name["batch"].commands
         (record,) = run.commands
         assert record["outcome"] in ("done", "failed"), record
         if record["outcome"] == "failed":
@@ -288,15 +288,15 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
         agent.log(a=0, b=0)
         streams = {name: run.stream(name) for name in ("a", "b", "steps", "sums")}
         job.emit()
-        agent._connection.manual = True
+        parts_of(agent).connection.manual = True
 
         def both() -> None:
             agent.log(a=1, b=1)
             agent.emit("batch", step=10)
 
         reported = interrupted(both, at)
-        agent._connection.manual = False
-        agent._connection.deliver()
+        parts_of(agent).connection.manual = False
+        parts_of(agent).connection.deliver()
         job.whole()
         agent.log(a=2, b=2)
         for _ in range(AFTER):
@@ -308,8 +308,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
             assert len(values) + streams[name].dropped in (2, 3)
         a, b = (streams[name].arrived + streams[name].dropped for name in "ab")
         assert a == b, (a, b)
-        events = agent._taps.by_name if agent._taps.by_name else {}
-        assert streams["steps"].arrived + streams["steps"].dropped in (1 + AFTER, 2 + AFTER), events
+        assert streams["steps"].arrived + streams["steps"].dropped in (1 + AFTER, 2 + AFTER)
         return reported
 
     for at in points(once, fraction):
@@ -322,7 +321,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
 def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
-        service = job.agent._service
+        service = parts_of(job.agent).dispatcher
         outbox = ValueQueue(service.queues, 1000)
         attach = m.Attach(1, 1, m.Code(SUM), "batch", window, align=m.VALUES)
         query = service.queries.attached(attach, outbox)
@@ -338,7 +337,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         values = [] if columns is None else [(v.window, v.value, v.flags) for v in columns.values]
         windows = [window for window, _, _ in values]
         assert windows == sorted(set(windows)), windows
-        number = job.agent._taps.by_name["batch"].number
+        number = parts_of(job.agent).sources.by_name["batch"].number
         shift = BEFORE + AFTER + 1 - number  # the event was not counted, and its step is none of theirs
         for at_window, value, flags in values:
             if flags:
@@ -360,7 +359,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
 def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_said_not_to_be(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, acts = Job(), []
-        service = job.agent._service
+        service = parts_of(job.agent).dispatcher
         job.agent.trigger("act", lambda: acts.append(1))
         entries = [{"what": "trigger", "name": "act", "value": None, "event": "batch", "number": n} for n in (2, 2, 3)]
         replay(entries, "replay of entries", service.commands, service.queries)
@@ -374,7 +373,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_sa
         assert len(done) <= len(acts)
         assert all("Ctrl-C" in record["error"] for record in records if record not in done), records
         assert len(records) in (2, 3)  # of one that was interrupted before it was on record, the log tells
-        assert not job.agent._taps.by_name["batch"].commands
+        assert not parts_of(job.agent).sources.by_name["batch"].commands
         job.agent.close()
         return reported
 
@@ -387,7 +386,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_sa
 def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, service = Job(), None
-        service = job.agent._service
+        service = parts_of(job.agent).dispatcher
         commands, ran = service.commands.commands, []
         due = EventSchedule(service.queries, "batch")
         scheduled = []

@@ -30,7 +30,7 @@ from looptap.protocol.errors import NoAnswer, RunEnded
 from looptap.protocol.files.connection import read
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.limits import Limits
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 QUICK = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
 
@@ -150,7 +150,7 @@ def test_what_an_absence_has_cost_is_known_when_the_link_is_back_and_not_only_at
             soon(lambda before=before: min(plain.arrived, 3 * third.arrived) > before + 50 and windows.arrived)
             proxy.shut = True
             proxy.cut()
-            soon(lambda: run.state == "lost" and not job.agent._service.sessions.clients)
+            soon(lambda: run.state == "lost" and not parts_of(job.agent).dispatcher.sessions.clients)
             at = job.agent.stats()["events"]["batch"]
             soon(lambda at=at: job.agent.stats()["events"]["batch"] > at + 20)
             job.rest()
@@ -210,12 +210,12 @@ def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_
             proxy.shut = away
             proxy.cut()
             if away:  # until the agent has forgotten the client, and the small history has moved on
-                soon(lambda: run.state == "lost" and not job.agent._service.sessions.clients)
+                soon(lambda: run.state == "lost" and not parts_of(job.agent).dispatcher.sessions.clients)
                 proxy.shut = False
             soon(lambda before=before: whole.arrived > before + 50)
         job.rest()
-        job.agent._taps.drain()
-        count = job.agent._service.declared_streams.by_name["all"].buffer.number
+        parts_of(job.agent).sources.drain()
+        count = parts_of(job.agent).dispatcher.declared_streams.by_name["all"].buffer.number
         soon(lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number)
         records = whole.records
         assert [r.number for r in records] == [r.event - records[0].event + 1 for r in records]
@@ -232,7 +232,7 @@ def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_
     with far_away(directory, QUICK) as (job, run, proxy):
         mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
         soon(lambda: mapped.arrived > 20 and window.arrived > 3)
-        guests = job.agent._service.sessions
+        guests = parts_of(job.agent).dispatcher.sessions
         for absence in range(1, 4):
             proxy.shut = True
             proxy.cut()
@@ -255,10 +255,10 @@ def test_a_peer_that_vanishes_without_a_word_is_given_up_by_both_sides_and_found
     with far_away(directory, QUICK) as (job, run, proxy):
         stream = run.stream("step", on="batch")
         stream.wait(10)
-        links = job.agent._connection.link.stats()["admitted"]
+        links = parts_of(job.agent).connection.link.stats()["admitted"]
         proxy.swallow()
         # That it was lost is over so soon that a look may miss it; that it came in again stays.
-        soon(lambda: job.agent._connection.link.stats()["admitted"] > links)
+        soon(lambda: parts_of(job.agent).connection.link.stats()["admitted"] > links)
         soon(lambda: run.state == "live")
         before = stream.arrived
         soon(lambda: stream.arrived > before + 10)
@@ -322,9 +322,9 @@ class Memory:
         self.said.append(decode_from_agent(frame))
 
     def tell(self, peer, message, role=OPERATOR):
-        self.agent._connection.receivers[peer] = self
+        parts_of(self.agent).connection.receivers[peer] = self
         self.said.clear()
-        self.agent._connection.dispatcher.receive(peer, role, encode(message))
+        parts_of(self.agent).connection.dispatcher.receive(peer, role, encode(message))
         return list(self.said)
 
     def attach(self, peer, token, stream=1, **more):
@@ -333,15 +333,15 @@ class Memory:
 
     def vanish(self, peer):
         """The link of a peer is gone, and it has not been heard for long."""
-        del self.agent._connection.receivers[peer]
-        self.agent._service.clients[peer].last_heard -= 60
-        self.agent._service.on_heartbeat_timer()
+        del parts_of(self.agent).connection.receivers[peer]
+        parts_of(self.agent).dispatcher.clients[peer].last_heard -= 60
+        parts_of(self.agent).dispatcher.on_heartbeat_timer()
 
     def numbered(self, step):
         """The number of the value of an event."""
         self.said.clear()
         self.agent.emit("batch", step=step)
-        self.agent._connection.wake()
+        parts_of(self.agent).connection.wake()
         return [message.first for message in self.said if isinstance(message, m.Values)]
 
 
@@ -352,7 +352,7 @@ def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
         assert memory.numbered(n) == [1]
         memory.vanish(b"%d" % n)
     assert memory.agent.stats()["clients"] == []
-    assert len(memory.agent._service.sessions._reached) == 64
+    assert len(parts_of(memory.agent).dispatcher.sessions._reached) == 64
     for n, number in ((0, 1), (64, 2), (1, 2)):
         peer = b"again %d" % n
         memory.attach(peer, f"client {n}")
@@ -366,9 +366,9 @@ def test_only_the_same_role_takes_up_the_streams_of_a_token():
     memory = Memory()
     memory.attach(b"link 1", "secret")
     (welcome,) = memory.tell(b"stranger", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
-    assert (welcome.streams, memory.agent._service.clients[b"link 1"].peer) == ((), b"link 1")
+    assert (welcome.streams, parts_of(memory.agent).dispatcher.clients[b"link 1"].peer) == ((), b"link 1")
     (welcome,) = memory.tell(b"link 2", m.Hello(m.VERSION, token="secret", streams=(1,)))[:1]
-    assert (welcome.streams, b"link 1" in memory.agent._service.clients) == ((1,), False)
+    assert (welcome.streams, b"link 1" in parts_of(memory.agent).dispatcher.clients) == ((1,), False)
     (welcome,) = memory.tell(b"link 3", m.Hello(m.VERSION, token="secret"))[:1]  # it wants none of them any more
     assert (welcome.streams, memory.agent.stats()["queries"]) == ((), [])
 

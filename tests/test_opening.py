@@ -21,6 +21,7 @@ import looptap
 from looptap.agent import connection as opening
 from looptap.agent.agent import Agent
 from looptap.protocol.files.connection import listing
+from looptap.testing import parts_of
 
 RERUNS = 10
 
@@ -260,7 +261,7 @@ def test_any_name_makes_a_run_that_is_found_kept_and_shared(name, directory, tmp
             share = run.share(path=str(tmp_path))
             assert Path(share.path).exists()
             share.revoke()
-        path = agent._recorder.writer.path
+        path = parts_of(agent).recorder.writer.path
     soon(lambda: "looptap-store" not in threads(), detail=threads)
     assert len(os.fsencode(path.name)) < 255
     with looptap.open(path) as stored:

@@ -16,7 +16,7 @@ from looptap.agent.server.exporter import MAX_IN_FLIGHT_BYTES
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.streams.errors import QueryError
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_name_that_the_other_event_does_not_have_is_said_once_it_is_raised(job
     batches(agent, 1)
     assert not any("eror" in note for note in wrong.notes)
     agent.emit("epoch", error=0.5)
-    agent._service.on_heartbeat_timer()
+    parts_of(agent).dispatcher.on_heartbeat_timer()
     assert any("latest('epoch'): no observable 'eror'" in n and "Did you mean 'error'?" in n for n in wrong.notes)
 
 
@@ -215,7 +215,7 @@ def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
     total = run.stream("sum(1 / e.zero for e in events)", on="batch", window=2)
     one = run.stream("1 / zero", on="batch")
     batches(agent, 7, zero=0)
-    agent._service.on_heartbeat_timer()
+    parts_of(agent).dispatcher.on_heartbeat_timer()
     assert len(total.errors) == total.error_count == 3
     assert one.error_count == 7
     with pytest.raises(looptap.LooptapError, match=r"failed 3 times: ZeroDivisionError"):
@@ -241,7 +241,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
         "looptap.agent.server.request_dispatcher.LAST_STATUS_TIMEOUT_SECONDS", 60.0
     )  # twenty tries, on however busy a machine
     agent, run = pair("full")
-    link, tries = agent._connection, 0
+    link, tries = parts_of(agent).connection, 0
 
     def send(peer, frame):
         nonlocal tries
@@ -254,7 +254,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
 
     stream = run.stream("step", on="batch")
     batches(agent, 3)
-    agent._service.send, link.manual = send, True  # the I/O thread is busy elsewhere
+    parts_of(agent).dispatcher.send, link.manual = send, True  # the I/O thread is busy elsewhere
     batches(agent, 5)
     agent.close("the job is done")
     assert stream.values == [0, 1, 2]
@@ -263,7 +263,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
 
 def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values(directory):
     with looptap.Agent("full") as agent, looptap.attach("full") as run:
-        tries, link = [], agent._service.send
+        tries, link = [], parts_of(agent).dispatcher.send
 
         def send(peer, frame):
             message = decode_from_agent(frame)
@@ -272,7 +272,7 @@ def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values
             tries.append(message)
             return SendResult.FULL if len(tries) < 5 else link(peer, frame)
 
-        agent._service.send = send
+        parts_of(agent).dispatcher.send = send
         stream = run.stream("step", on="batch")
         batches(agent, 3)
         stream.wait(3)
@@ -282,11 +282,11 @@ def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values
 
 def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
     agent, _ = job
-    agent._service.send = lambda peer, frame: SendResult.FULL
-    (client,) = agent._service.clients.values()
+    parts_of(agent).dispatcher.send = lambda peer, frame: SendResult.FULL
+    (client,) = parts_of(agent).dispatcher.clients.values()
     for number in range(40):
         call = m.Call(number, str(number), m.Code("'x' * 100_000"), "batch")
-        agent._service.receive(client.peer, "operator", encode(call))
+        parts_of(agent).dispatcher.receive(client.peer, "operator", encode(call))
     batches(agent, 1)
     assert 500_000 < sum(map(len, client.owed)) <= MAX_IN_FLIGHT_BYTES
 
@@ -358,7 +358,7 @@ def test_a_recorder_that_never_fires_sends_nothing_and_holds_a_bounded_number(jo
     for _ in range(30):
         batches(agent, 20, x=np.zeros(100))
     assert box.values == []
-    (served,) = agent._service.exporter.streams
+    (served,) = parts_of(agent).dispatcher.exporter.streams
     assert len(served.query.recorder._held) == 5
 
 
@@ -480,7 +480,7 @@ def test_a_client_without_room_holds_up_nobody_and_gets_what_waits_later(job, mo
     agent, run = job
     step = run.stream("step", on="batch")
     with monkeypatch.context() as patched:
-        patched.setattr(agent._service, "send", lambda peer, frame: SendResult.FULL)
+        patched.setattr(parts_of(agent).dispatcher, "send", lambda peer, frame: SendResult.FULL)
         batches(agent, 3)
     assert step.values == []
 

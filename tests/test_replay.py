@@ -20,7 +20,7 @@ from looptap.cli import main
 from looptap.protocol.files import command_file
 from looptap.store import replay_commands
 from looptap.streams.errors import ControlError
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 
 def train(agent, steps=300, ready=None, pace=0.0):
@@ -87,7 +87,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     client.join(60)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
-    records = agent._service.commands.commands.records
+    records = parts_of(agent).dispatcher.commands.commands.records
     command_file.save(path, map(msgspec.structs.asdict, records), "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
@@ -96,7 +96,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     bare, _ = train(looptap.Agent("bare"), steps=steps)
     again = looptap.Agent("again", replay=path)
     replayed, taken = train(again, steps=5000)
-    records = again._service.commands.commands.records
+    records = parts_of(again).dispatcher.commands.commands.records
     assert (replayed, taken) == (steered, steps)
     assert bare != steered
     assert [r.outcome for r in records] == ["done"] * 9
@@ -161,7 +161,7 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
     again.control("count", lambda: 0, held.setdefault, type=int)
     for _ in range(replay_commands.load(path)[-1]["number"]):
         again.emit("batch", step=1)
-    assert [record.what for record in again._service.commands.commands.records] == ["set", "set", "call"]
+    assert [record.what for record in parts_of(again).dispatcher.commands.commands.records] == ["set", "set", "call"]
     again.close()
     (directory / "text.looptap").write_text("SQLite format 3")
     with pytest.raises(ControlError, match=r"text\.looptap"):
@@ -204,7 +204,7 @@ def test_what_cannot_be_done_again_is_on_record_and_logged_and_the_loop_goes_on(
     assert held == [1]
     assert [(r["number"], r["outcome"]) for r in run.commands] == [(0, "refused"), (2, "failed"), (3, "done")]
     assert [r.getMessage().split(": ", 2)[1] for r in caplog.records] == ["replay of c.yaml"] * 2
-    assert not agent._types["batch"].commands
+    assert not parts_of(agent).sources.by_name["batch"].commands
 
 
 def test_a_job_is_replayed_from_the_shell_without_a_change_of_its_code(tmp_path):

@@ -14,7 +14,7 @@ import warm
 from waiting import soon
 
 import looptap
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 JOB = """
     import os, sys, time
@@ -130,15 +130,15 @@ def test_what_is_done_anew_is_marked_from_its_first_value_however_busy_the_threa
     with looptap.Agent("second", store=store) as agent:
         agent.stream("loss", "loss", on="batch", keep=True)
         held, go = threading.Event(), threading.Event()
-        soon(lambda: agent.emit("batch", loss=1.0) or agent._connection.link.wakes)  # now a flush is due soon
-        agent._connection.post(lambda: held.set() or go.wait(60))
+        soon(lambda: agent.emit("batch", loss=1.0) or parts_of(agent).connection.link.wakes)  # now a flush is due soon
+        parts_of(agent).connection.post(lambda: held.set() or go.wait(60))
         assert held.wait(60)
         time.sleep(0.05)  # it is due
         agent.load_state_dict(state)
         for _ in range(200):
             agent.emit("batch", loss=0.0)
         go.set()
-        file = agent._recorder.writer.path
+        file = parts_of(agent).recorder.writer.path
     with looptap.open(file) as kept:
         anew = [(r.event, r.again) for r in kept.stream("loss").records if r.value == 0.0]
     assert anew == [(number, True) for number in range(2, 202)]

@@ -29,6 +29,7 @@ from looptap.protocol.codec import decode_from_agent, encode, unpack
 from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED
 from looptap.streams.errors import QueryError
+from looptap.testing import parts_of
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
     assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
     assert len({file.public for file in files}) == 3
     assert {file.role for file in files} == {"viewer"}
-    secrets = [gate.server.secret.decode() for gate in agent._connection.link.sockets]
+    secrets = [gate.server.secret.decode() for gate in parts_of(agent).connection.link.sockets]
     for share, file in zip(shares, files, strict=True):
         assert not any(secret in share.path.read_text() for secret in secrets)
         assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"
@@ -141,7 +142,7 @@ METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Rol
 def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, dial, forged):
     agent, run = job
     assert {type(request) for request in REQUESTS} == set(ALLOWED)
-    operator = agent._connection.link._keys.client.public
+    operator = parts_of(agent).connection.link._keys.client.public
     options = {name: value % operator for name, value in forged.items()}
     viewer = dial(run.share().path, identity=b"operator", **options)
     for request in REQUESTS:
@@ -154,14 +155,14 @@ def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, d
             assert isinstance(said, m.Done)
         else:
             assert (said.kind, said.text.startswith("A viewer may not ")) == ("role", True)
-    soon(lambda: len(agent._service.clients) == 1)
+    soon(lambda: len(parts_of(agent).dispatcher.clients) == 1)
     agent.emit("batch", step=5, loss=1.0)
     assert not agent.stop_requested
     assert [(s.name, s.exported, s.kept) for s in run.streams] == [
         ("loss", True, False), ("secret", False, False), ("private", False, False)
     ]  # fmt: skip
     assert run.commands == []
-    assert agent._connection.link.faults == 0
+    assert parts_of(agent).connection.link.faults == 0
 
 
 def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
@@ -237,7 +238,7 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
         assert len(seen.wait(50)) == 50
         for number in range(2, 22):
             viewer.send(encode(m.GetStreams(number)))
-        soon(lambda: agent._connection.link.denied == 20)
+        soon(lambda: parts_of(agent).connection.link.denied == 20)
         said = []
         viewer.rcvtimeo = 0
         with contextlib.suppress(zmq.Again):
@@ -316,8 +317,8 @@ def test_a_query_that_only_one_share_shows_ends_with_that(job, ended, tmp_path):
     if ended == "revoked":
         share.revoke()
     soon(lambda: not run.shares and "own" not in [s.name for s in run.streams])
-    assert agent._taps.open("batch").queries[0].name == "loss"
-    assert len(agent._taps.open("batch").queries) == 1
+    assert parts_of(agent).sources.open("batch").queries[0].name == "loss"
+    assert len(parts_of(agent).sources.open("batch").queries) == 1
 
 
 def test_no_frame_of_a_share_names_what_another_one_shows(job, dial):
@@ -352,7 +353,7 @@ def test_a_share_ends_when_its_time_is_over(job):
         assert "expired" in viewer.reason
         assert loss.state == "ended"
     soon(lambda: bound() == before)
-    assert (run.shares, agent._connection.link.alarm) == ([], math.inf)
+    assert (run.shares, parts_of(agent).connection.link.alarm) == ([], math.inf)
     with pytest.raises(looptap.RefusedKey, match=r"expired .* ago; ask for a new file"):
         looptap.attach(share.path)
 
@@ -370,15 +371,16 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     agent, run = job
     path = run.share(expires=60).path
     viewer = dial(path)
-    doorman, (shared,) = agent._connection.link.authenticator, agent._service.access_grants.shares.values()
+    parts = parts_of(agent)
+    doorman, (shared,) = parts.connection.link.authenticator, parts.dispatcher.access_grants.shares.values()
     assert doorman.role(shared.key.decode()) == "viewer"
     viewer.send(encode(m.GetStreams(1)))
     assert isinstance(answer(viewer, 1), m.Done)
     doorman.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
     assert doorman.role(shared.key.decode()) is None
-    denied = agent._connection.link.denied
+    denied = parts_of(agent).connection.link.denied
     viewer.send(encode(m.GetStreams(2)))
-    soon(lambda: agent._connection.link.denied > denied, 60)
+    soon(lambda: parts_of(agent).connection.link.denied > denied, 60)
     with pytest.raises(looptap.RefusedKey):
         looptap.attach(path, timeout=5)
     assert len(run.shares) == 1
@@ -395,7 +397,7 @@ def test_what_cannot_be_shared_says_so(job):
         run.share(endpoint=f"tcp://127.0.0.1:{other.getsockname()[1]}")
     with pytest.raises(QueryError, match="no share 'none'"):
         run.revoke("none")
-    assert len(agent._connection.link.sockets) == 1
+    assert len(parts_of(agent).connection.link.sockets) == 1
     from looptap.testing import pair
 
     with pytest.raises(looptap.RemoteError, match="no sockets"):
@@ -467,7 +469,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
 
     flooding = threading.Thread(target=flood)
     flooding.start()
-    began, heard = time.monotonic(), agent._connection.link.frames_in
+    began, heard = time.monotonic(), parts_of(agent).connection.link.frames_in
     for step in range(3000):
         agent.emit("big", step=step, blob=BLOB)
         if step % 100 == 99:
@@ -475,7 +477,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
     assert len(mine.wait(3000, timeout=60)) == 3000
     run.stats(timeout=60)
     soon(lambda: sent[0] > 1000 and time.monotonic() - began > 1.0)
-    per_second = (agent._connection.link.frames_in - heard) / (time.monotonic() - began)
+    per_second = (parts_of(agent).connection.link.frames_in - heard) / (time.monotonic() - began)
     over.set()
     flooding.join(60)
     assert (mine.dropped, mine.gaps) == (0, [])
@@ -484,7 +486,7 @@ def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(
     assert len(by_role) == 9
     # A liar has what libzmq and the kernel hold for it, not what it says to have taken in.
     assert max(c["sent_bytes"] for c in by_role) < 16 << 20
-    assert agent._connection.link.faults == 0
+    assert parts_of(agent).connection.link.faults == 0
 
 
 # ---------------------------------------------------------------- S8: hostile bytes
@@ -495,6 +497,7 @@ HOSTILE = """
     from looptap.protocol import messages as m
     from looptap.protocol.codec import decode_from_agent, encode
     from looptap.protocol.files.connection import read
+    from looptap.testing import parts_of
 
     agent = looptap.Agent("hostile")
     agent.stream("loss", "loss", on="batch")
@@ -544,7 +547,7 @@ HOSTILE = """
         round(60)
     watching = False
     agent.emit("batch", loss=0.5)
-    faults = agent._connection.link.faults
+    faults = parts_of(agent).connection.link.faults
     print(sorted(events), faults, [(s.name, s.exported, s.kept) for s in run.streams], len(run.shares))
     run.close()
     agent.close()
@@ -619,11 +622,11 @@ def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
         viewer.recv()
         viewer.send(encode(m.Read(1, 1, "loss", latency="low")))
         answer(viewer, 1)
-        assert agent._service.linger() == 0.02
+        assert parts_of(agent).dispatcher.linger() == 0.02
         assert run.shares[-1].who == ["[2Jviewer"]
         viewer.send(encode(m.Leave()))
-        soon(lambda: len(agent._service.clients) == 1)
-    assert agent._service.sessions._reached == {}
+        soon(lambda: len(parts_of(agent).dispatcher.clients) == 1)
+    assert parts_of(agent).dispatcher.sessions._reached == {}
 
 
 def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):

@@ -71,11 +71,12 @@ def test_no_signal_is_handled_by_an_agent_its_queries_or_its_end():
 
 ENDED = """
     import os, signal, sys, time, looptap
+    from looptap.testing import parts_of
     signal.alarm(300)
     exec(sys.argv[1])
     agent = looptap.Agent("ended", sigterm=sys.argv[2] == "True")
     if sys.argv[3] == "closing":
-        link = agent._connection.link
+        link = parts_of(agent).connection.link
         def stop(timeout):
             del link.stop
             os.kill(os.getpid(), signal.SIGTERM)

@@ -20,7 +20,7 @@ from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 # ---------------------------------------------------------------- declared and read
 
@@ -135,7 +135,7 @@ def test_a_query_that_fails_never_reaches_the_loop_and_every_reader_is_told():
     late = run.stream("broken")
     assert (early.state, late.state) == ("failed", "failed")
     assert "nothing" in late.traceback
-    assert agent._taps.open("batch").queries == ()
+    assert parts_of(agent).sources.open("batch").queries == ()
 
 
 # ---------------------------------------------------------------- log
@@ -390,13 +390,13 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
         agent.stream("later", "step, loss")
         agent.stream("at once", "norm(loss)")
         agent.emit("batch", step=0, loss=0.5)
-        wakes = agent._connection.link.wakes
+        wakes = parts_of(agent).connection.link.wakes
         for step in range(1, 5 * MAX_PENDING_EVENTS):
             agent.emit("batch", step=step, loss=0.5)
             agent.log(lr=0.1)
-        assert agent._connection.link.wakes == wakes
-        assert not agent._service.queues.wakeup_pending
-        assert len(agent._taps.unobserved.events) < MAX_PENDING_EVENTS
+        assert parts_of(agent).connection.link.wakes == wakes
+        assert not parts_of(agent).dispatcher.queues.wakeup_pending
+        assert len(parts_of(agent).sources.unobserved.events) < MAX_PENDING_EVENTS
         with looptap.attach("quiet") as run:
             streams = [run.stream(name) for name in ("later", "at once", "lr")]
             soon(
@@ -412,15 +412,15 @@ def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory
                     == [5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS + 1, 5 * MAX_PENDING_EVENTS - 1]
                 )
             )
-            assert agent._connection.link.wakes > wakes
+            assert parts_of(agent).connection.link.wakes > wakes
             for stream in streams:
                 stream.close()
             soon(lambda: not agent.stats()["readers"])
-            soon(lambda: agent._service.queues.wakeup_pending is False)
-            wakes = agent._connection.link.wakes
+            soon(lambda: parts_of(agent).dispatcher.queues.wakeup_pending is False)
+            wakes = parts_of(agent).connection.link.wakes
             for step in range(1000):
                 agent.emit("batch", step=step, loss=0.5)
-            assert agent._connection.link.wakes == wakes
+            assert parts_of(agent).connection.link.wakes == wakes
 
 
 def test_the_query_runs_once_for_all_readers():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import looptap
-from looptap.testing import Clock, pair
+from looptap.testing import Clock, pair, parts_of
 
 
 def test_time_steps_as_the_test_says():
@@ -57,6 +57,30 @@ def test_what_the_queues_cannot_hold_is_dropped_and_counted():
     assert loss.dropped > 0
     assert len(loss.values) + loss.dropped == 2000
     agent.close()
+
+
+def test_more_clients_attach_and_each_has_streams_of_its_own():
+    job = pair()
+    second = job.attach()
+    mine, theirs = job.run.stream("step", on="batch"), second.stream("2 * step", on="batch")
+    job.agent.emit("batch", step=3)
+    assert (mine.values, theirs.values, len(job.agent.stats()["clients"])) == ([3], [6], 2)
+    second.close()
+    job.agent.emit("batch", step=4)
+    assert (mine.values, len(job.agent.stats()["clients"])) == ([3, 4], 1)
+    job.agent.close()
+
+
+def test_the_parts_of_an_agent_are_those_that_it_works_with():
+    job = pair(store=None)
+    assert job.parts is parts_of(job.agent)
+    assert job.parts.queues is job.queues
+    job.agent.emit("batch")
+    assert job.parts.sources.counts() == {"batch": 1}
+    assert not job.parts.inert
+    job.agent.close()
+    with looptap.Agent("off", enabled=False) as off:
+        assert parts_of(off).inert
 
 
 def test_an_argument_that_an_agent_would_refuse_is_refused():

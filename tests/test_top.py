@@ -22,6 +22,7 @@ import looptap
 from looptap.client.run import Run
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.files.connection import read
+from looptap.testing import parts_of
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
@@ -82,7 +83,7 @@ def job(directory):
         thread.start()
         yield agent
         over.set()
-        agent._service.commands.job.pause.resume()
+        parts_of(agent).dispatcher.commands.job.pause.resume()
         thread.join(60)
 
 

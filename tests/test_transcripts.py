@@ -21,6 +21,7 @@ from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
 from looptap.protocol.errors import MessageError, VersionMismatch
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.replies import checked_reply
+from looptap.testing import parts_of
 
 PLACE = Path(__file__).parent / "transcripts"
 RECORDED = sorted(path.name for path in PLACE.iterdir() if (path / "conversation.txt").exists())
@@ -108,15 +109,15 @@ def test_a_client_of_a_former_major_that_goes_on_all_the_same_is_refused_and_nev
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent._connection.receivers[b"then"] = Ear()
+    parts_of(agent).connection.receivers[b"then"] = Ear()
     for kind, rest, _ in steps(version):
         if kind == ">":
-            agent._connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
+            parts_of(agent).connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
         elif rest.startswith("emit"):
             record.happens(agent, rest)
     answers = list(map(decode_from_agent, said))
     assert {type(answer) for answer in answers} == {m.Refused}
-    assert (agent._service.clients, agent._service.exporter.streams) == ({}, {})
+    assert (parts_of(agent).dispatcher.clients, parts_of(agent).dispatcher.exporter.streams) == ({}, {})
 
 
 @pytest.mark.parametrize("version", FORMER)
@@ -136,16 +137,16 @@ def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(versio
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent._connection.receivers[b"then"] = Ear()
+    parts_of(agent).connection.receivers[b"then"] = Ear()
     for kind, rest, answers in steps(version):
         said.clear()
         if kind == "!":
             record.happens(agent, rest)
         else:
-            agent._connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
-            agent._connection.wake()
+            parts_of(agent).connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
+            parts_of(agent).connection.wake()
         assert sorted(gist(said), key=str) == sorted(gist(answers), key=str), rest
-    assert agent._service.statistics.refused_messages == 0
+    assert parts_of(agent).dispatcher.statistics.refused_messages == 0
 
 
 class Player:
@@ -212,8 +213,8 @@ def heard(frame):
     class Ear:
         on_frame = staticmethod(said.append)
 
-    agent._connection.receivers[b"stranger"] = Ear()
-    agent._connection.dispatcher.receive(b"stranger", OPERATOR, frame)
+    parts_of(agent).connection.receivers[b"stranger"] = Ear()
+    parts_of(agent).connection.dispatcher.receive(b"stranger", OPERATOR, frame)
     (answer,) = map(decode_from_agent, said)
     return answer
 

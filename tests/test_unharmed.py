@@ -25,7 +25,7 @@ from waiting import soon
 import looptap
 from looptap.agent.loop.guard import torch_state
 from looptap.agent.loop.thread_time import thread_usage
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 EXCEPTIONS = [
     ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, RecursionError, StopIteration,
@@ -325,7 +325,7 @@ def test_a_blocked_io_thread_neither_slows_the_loop_nor_goes_uncounted(directory
     with looptap.attach("blocked") as run:
         stream = run.stream("step", on="batch")
         release = threading.Event()
-        agent._connection.post(lambda: release.wait(60))
+        parts_of(agent).connection.post(lambda: release.wait(60))
         agent.emit("batch", step=0)
         times, (_, waits) = [], thread_usage()
         for step in range(1, 5000):

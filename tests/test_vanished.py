@@ -13,6 +13,7 @@ import pytest
 import warm
 
 import looptap
+from looptap.testing import parts_of
 
 CLIENT = """
 import sys, looptap
@@ -55,7 +56,7 @@ def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_j
         with warm.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
             assert client.stdout.readline() == "in\n"
             busy, release = threading.Event(), threading.Event()
-            agent._connection.post(lambda: (busy.set(), release.wait(60)))  # as when the loop keeps the GIL
+            parts_of(agent).connection.post(lambda: (busy.set(), release.wait(60)))  # as when the loop keeps the GIL
             assert busy.wait(60)
             client.stdin.write("go\n")
             client.stdin.flush()

@@ -39,18 +39,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from looptap.agent.agent import Agent, agent_of
+from looptap.agent.agent import Agent, agent_of, parts_of
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
-from looptap.agent.wiring import build
+from looptap.agent.wiring import Components, build
 from looptap.client.run import Run
 from looptap.client.transport.base import Receiver
 from looptap.protocol.errors import RunEnded
 from looptap.protocol.keys import OPERATOR
 
-__all__ = ["Clock", "Pair", "pair"]
+__all__ = ["Clock", "Pair", "pair", "parts_of"]
 
 _MAX_IDLE_FLUSHES = 10  # in a row in which nothing went out: the client has no room
 _OF_THE_OPEN_AGENT = ("on_stop", "may_pause", "replay", "strict")
@@ -87,9 +87,21 @@ class _AgentAndRun(NamedTuple):
 class Pair(_AgentAndRun):
     """An agent and a run attached to it; unpacks into these two."""
 
-    queues: QueueSet
-    """The queues between the loop and the client: `QueueSet.pending_bytes` waits in them."""
-    _connection: _MemoryConnection
+    _connection: MemoryConnection
+
+    @property
+    def queues(self) -> QueueSet:
+        """The queues between the loop and the client: `QueueSet.pending_bytes` waits in them."""
+        return self.parts.queues
+
+    @property
+    def parts(self) -> Components:
+        """What the agent is made of, as `parts_of` returns it: no promise from one version to the next."""
+        return parts_of(self.agent)
+
+    def attach(self) -> Run:
+        """Attach one more client."""
+        return Run(MemoryTransport(self._connection), run=self.agent.run)
 
     def deliver(self) -> int:
         """Deliver everything that waits to the client; return the number of frames. For ``manual=True``."""
@@ -109,7 +121,7 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a thread of their own, as ever:
     `wait` for what they yield.
     """
-    connection = _MemoryConnection(manual)
+    connection = MemoryConnection(manual)
     opened = {name: how.pop(name) for name in _OF_THE_OPEN_AGENT if name in how}
     opened["sigterm"] = how.get("sigterm", False)
     store = how.pop("store", None)
@@ -122,12 +134,12 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     )  # fmt: skip
     parts.sources.backlog.max_pending = parts.sources.unobserved.max_pending = 1
     agent = agent_of(parts, **opened)
-    both = Pair(agent, Run(_Transport(connection), run=agent.run))
-    both.queues, both._connection = parts.queues, connection
+    both = Pair(agent, Run(MemoryTransport(connection), run=agent.run))
+    both._connection = connection
     return both
 
 
-class _MemoryConnection:
+class MemoryConnection:
     """In place of the I/O thread: what it would do, it does at once, on the caller's thread."""
 
     link = None
@@ -216,10 +228,10 @@ class _MemoryConnection:
         self.receivers.clear()
 
 
-class _Transport:
-    """The client's end of a `_MemoryConnection`."""
+class MemoryTransport:
+    """The client's end of a `MemoryConnection`."""
 
-    def __init__(self, connection: _MemoryConnection) -> None:
+    def __init__(self, connection: MemoryConnection) -> None:
         self._connection, self._peer = connection, b""
 
     def start(self, receiver: Receiver, timeout: float) -> None:

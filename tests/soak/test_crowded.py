@@ -13,6 +13,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.loop.thread_time import thread_usage
+from looptap.testing import parts_of
 
 SLOW = 0.005
 
@@ -52,7 +53,7 @@ def test_that_others_have_the_cpu_is_no_query_s_fault(directory, crowded, query,
         agent.expose(few=taking(9e-6), many=taking(SLOW), slow=lambda: time.sleep(SLOW))
         watch = [sys.executable, "-m", "looptap.cli", "watch", "budget", query]
         with subprocess.Popen(watch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
-            batch = agent._taps.open("batch")
+            batch = parts_of(agent).sources.open("batch")
             soon(lambda: batch.queries, 60.0)
             step, seen, until = 0, False, time.monotonic() + 3
             while time.monotonic() < until and not (seen and limited):

@@ -16,6 +16,7 @@ from waiting import soon
 
 JOB = """
 import sys, threading, time, looptap
+from looptap.testing import parts_of
 agent = looptap.Agent("far", listen="tcp://10.213.57.1:5570", budget=float("inf"))
 going = threading.Event()
 def talk():
@@ -23,7 +24,7 @@ def talk():
         if line.startswith("stop"):
             going.set()
         queries = {q["name"]: q["values"] for q in agent.stats()["queries"]}
-        reached = [r for r in agent._service.guests._reached.values()]
+        reached = list(parts_of(agent).dispatcher.sessions.reached.values())
         print(looptap_json({"made": queries, "reached": reached[-1] if reached else {}}), flush=True)
 looptap_json = __import__("json").dumps
 threading.Thread(target=talk, daemon=True).start()

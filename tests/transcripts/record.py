@@ -22,7 +22,7 @@ from looptap.client.session import session
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.streams.errors import QueryError
-from looptap.testing import _Transport, pair
+from looptap.testing import MemoryTransport, pair, parts_of
 
 PLACE = Path(__file__).parent
 RUN = m.RunInfo("recorded-20260101-000000-abcdef", "recorded", "somewhere", 1, 1.0, 0, 1, (3, 11), "0.1.0")
@@ -82,7 +82,7 @@ def outcome(run, code):
         return f"{type(error).__name__}: {error}"
 
 
-class Tape(_Transport):
+class Tape(MemoryTransport):
     """A link in memory that writes down what passes."""
 
     def __init__(self, link, lines):
@@ -110,7 +110,7 @@ def happens(agent, line):
     if what == "emit":
         agent.emit(rest[0], **json.loads(rest[1]))
     elif what == "beat":
-        agent._service.on_heartbeat_timer()
+        parts_of(agent).dispatcher.on_heartbeat_timer()
     else:
         agent.close("the job is done")
 
@@ -119,7 +119,7 @@ def agent_in_memory():
     """An agent of the run that all transcripts are of."""
     agent, run = pair("recorded")
     run.close()
-    agent._service.run = agent._service.statistics.run = RUN
+    parts_of(agent).dispatcher.run = parts_of(agent).dispatcher.statistics.run = RUN
     return agent
 
 
@@ -127,7 +127,7 @@ def record():
     """The lines of the transcript, and what the client made of it."""
     session.named_process = lambda: "somebody@somewhere, pid 1"
     agent, lines = agent_in_memory(), []
-    run = Run(Tape(agent._connection, lines), run=RUN)
+    run = Run(Tape(parts_of(agent).connection, lines), run=RUN)
 
     def happen(line):
         lines.append("! " + line)
