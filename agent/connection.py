@@ -82,22 +82,22 @@ class Replaceable(Protocol):
         """End the run, whose place is taken; False if it had ended already."""
 
 
-_found: dict[Place, Replaceable] = {}
+agents_by_place: dict[Place, Replaceable] = {}
 """The agents of this process that can be found."""
 
 
 def take_place(agent: Replaceable, place: Place) -> Replaceable | None:
     """Make ``agent`` the one of this process that is found at ``place``; return the one before it."""
-    older = _found.get(place)
-    _found[place] = agent
+    older = agents_by_place.get(place)
+    agents_by_place[place] = agent
     return older
 
 
 def give_up_place(agent: object) -> None:
     """Make ``agent`` not found any more."""
-    for place, there in list(_found.items()):
+    for place, there in list(agents_by_place.items()):
         if there is agent:
-            _found.pop(place, None)
+            agents_by_place.pop(place, None)
 
 
 class ServerConnection:

@@ -344,7 +344,7 @@ _emitters: dict[type, _Emitter] = {
 def _check(raw: bytes | memoryview | msgspec.Raw) -> None:
     """Raise ValueError for what would take too much memory."""
     if len(raw) > footprint.SMALL_BYTES:
-        footprint.check(memoryview(raw), frozenset(_containers), frozenset({_SET, _FROZENSET}))
+        footprint.check(memoryview(raw), frozenset(CONTAINERS), frozenset({_SET, _FROZENSET}))
 
 
 def _text(data: memoryview) -> str:
@@ -374,14 +374,14 @@ _leaves: dict[int, Callable[[memoryview], Any]] = {
     _TIME: lambda data: datetime.time.fromisoformat(_text(data)),
     _TIMEDELTA: lambda data: datetime.timedelta(*struct.unpack("<iii", data)),
 }
-_containers: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}
+CONTAINERS: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}
 
 
 def _decoder(depth: int) -> _Decode:
     """Return the decoder for ``depth`` nested extensions: depth needs no state."""
 
     def extension(code: int, data: memoryview) -> Any:
-        container = _containers.get(code)
+        container = CONTAINERS.get(code)
         if container is not None:
             if depth >= MAX_DEPTH:
                 raise ValueError(f"nested more than {MAX_DEPTH} deep")

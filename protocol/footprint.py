@@ -77,14 +77,14 @@ def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[i
     size = len(raw)
     bound = FREE_BYTES + BYTES_PER_BYTE * size
     try:
-        cost = _cost(bytes(raw), bound, containers, sets)
+        cost = cost_of(bytes(raw), bound, containers, sets)
     except (IndexError, KeyError, struct.error):  # cut off, or a byte that begins nothing
         return
     if cost > bound:
         raise ValueError(f"{size:,} bytes that would take more than {bound:,} of memory")
 
 
-def _cost(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
+def cost_of(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
     """Estimate the memory of ``raw`` once decoded, counting up to ``bound``."""
     at, end, cost = 0, len(raw), 0
     while at < end and cost <= bound:

@@ -111,7 +111,7 @@ class Ranks:
         self.values = [{"a": 0}, {"a": 0}]
         for agent, values in zip(self.agents, self.values, strict=True):
             agent.control("a", lambda values=values: values["a"], lambda x, values=values: values.update(a=x), type=int)
-            parts_of(agent).dispatcher.commands.agreement._ballots._connected = self.connected
+            parts_of(agent).dispatcher.commands.agreement.ballots.connected = self.connected
 
     def connected(self):
         if self.broken is not None:
@@ -198,7 +198,7 @@ def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
     assert both.values == [{"a": 0}, {"a": 0}]
     for run in both.runs:
         run.session.transport.send(m_leave())
-    assert [len(parts_of(agent).dispatcher.commands.agreement._prepared) for agent in both.agents] == [0, 0]
+    assert [len(parts_of(agent).dispatcher.commands.agreement.prepared) for agent in both.agents] == [0, 0]
 
 
 def m_leave():
@@ -230,7 +230,7 @@ def test_where_the_store_fails_after_the_count_it_is_in_doubt_and_said_so(both):
             both.store.add(key, amount)
             raise RuntimeError("Connection reset by peer")
 
-    failing[1]._ballots._connected = Cut
+    failing[1].ballots.connected = Cut
     outcomes = both.agree("x", 2)
     both.emit(1, 1)
     with pytest.raises(InDoubt, match=r"in doubt.*Connection reset.*not done on this rank"):
@@ -258,7 +258,7 @@ def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypat
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
-    parts_of(both.agents[0]).dispatcher.commands.agreement._ballots._connected = lambda: free.wait(60) and both.store
+    parts_of(both.agents[0]).dispatcher.commands.agreement.ballots.connected = lambda: free.wait(60) and both.store
     (outcome,) = both.agree("x", 2, (0,))
     both.emit(1, 1)
     with pytest.raises(InDoubt, match="has not answered"):
@@ -280,7 +280,7 @@ def test_two_commands_for_one_event_are_done_in_one_order(both):
 
 def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
     monkeypatch.setattr("looptap.agent.control.process_group._DECISION_LIFETIME_SECONDS", 0.0)
-    del parts_of(both.agents[0]).dispatcher.commands.agreement._ballots._connected  # the real one
+    del parts_of(both.agents[0]).dispatcher.commands.agreement.ballots.connected  # the real one
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: both.store)
     for count in range(1, 6):
         both.emit(0 if count > 1 else 1, 0 if count > 1 else 1)

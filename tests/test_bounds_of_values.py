@@ -140,7 +140,7 @@ def weight(value):
 @given(nested)
 def test_what_is_counted_is_no_less_than_what_python_counts(value):
     raw = pack([value])
-    counted = footprint._cost(raw, 1 << 60, frozenset(codec._containers), frozenset())
+    counted = footprint.cost_of(raw, 1 << 60, frozenset(codec.CONTAINERS), frozenset())
     assert counted + 100 >= 0.9 * weight(unpack(raw))  # a list that grew takes more than one that was decoded
 
 
@@ -148,7 +148,7 @@ def test_what_is_counted_is_no_less_than_what_python_counts(value):
 @given(st.binary(max_size=200))
 def test_counting_raises_nothing_else_for_any_bytes(raw):
     with contextlib.suppress(ValueError):
-        footprint.check(raw, frozenset(codec._containers), frozenset())
+        footprint.check(raw, frozenset(codec.CONTAINERS), frozenset())
 
 
 LIST, NUMBER, TEXT, LEAF = 72, 44, 72, 1212
@@ -175,7 +175,7 @@ COSTS = [
 @pytest.mark.parametrize(("raw", "cost"), COSTS)
 def test_each_kind_of_object_is_counted_and_passed_over_exactly(raw, cost, before):
     """What follows would be counted otherwise, were one byte too many or too few taken for a part of it."""
-    counted = footprint._cost(before + raw + b"\x90", 1 << 60, frozenset({1, 2, 3}), frozenset({2, 3}))
+    counted = footprint.cost_of(before + raw + b"\x90", 1 << 60, frozenset({1, 2, 3}), frozenset({2, 3}))
     assert counted == cost + LIST + LIST * len(before)
 
 

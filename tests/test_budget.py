@@ -279,12 +279,12 @@ def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_th
     (served,) = parts_of(agent).dispatcher.exporter.streams
     query = served.query
     assert query.suspended
-    first, values = query._pause, total.arrived
-    query._retry = time.monotonic()  # as if the time had passed: the load is still there
+    first, values = query.pause_seconds, total.arrived
+    query.retry_at = time.monotonic()  # as if the time had passed: the load is still there
     loop(agent, 0.05)
     assert query.suspended
-    assert query._pause == 2 * first
-    query._retry, costs[0] = time.monotonic(), 0
+    assert query.pause_seconds == 2 * first
+    query.retry_at, costs[0] = time.monotonic(), 0
     loop(agent, 0.4)
     assert not query.suspended, query.limitation()
     parts_of(agent).dispatcher.on_heartbeat_timer()
@@ -334,13 +334,14 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the schedule of another thread")
 def test_the_time_that_the_io_thread_has_is_not_a_query_s_cost():
-    meter = CostMeter(OverheadBudget(0.03))
+    budget = OverheadBudget(0.03)
+    meter = CostMeter(budget)
     for _ in range(20):  # more waits than are excused
         meter.own.of(1e-3, 1e-5, 1)
     assert meter.own.of(1e-3, 1e-5, 1) == pytest.approx(1e-3)
     assert meter.own.of(1e-3, 1e-5, 1, others=0.9e-3) == pytest.approx(0.1e-3)
     assert meter.own.of(1e-3, 1e-5, 1, others=2e-3) == pytest.approx(1e-5)
-    schedule, known, over = meter._budget.io_schedule, threading.Event(), threading.Event()
+    schedule, known, over = budget.io_schedule, threading.Event(), threading.Event()
 
     def io():
         schedule.is_this_thread()

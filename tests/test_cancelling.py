@@ -95,7 +95,7 @@ def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
         run.trigger("evaluate")
     assert run.cancel(id).outcome == "cancelled"
     waiting(run.trigger, "evaluate", on="never")
-    assert len(parts_of(agent).dispatcher.commands.commands._by_id) <= 1001
+    assert parts_of(agent).dispatcher.commands.commands.remembered <= 1001
 
 
 def test_what_has_begun_is_not_called_off(directory):
@@ -162,10 +162,12 @@ def idle(directory):
 
 
 def interrupt(agent):
-    """Press Ctrl-C once a command waits."""
+    """Press Ctrl-C once one more command waits."""
+    commands = parts_of(agent).dispatcher.commands.commands
+    before = len(commands.records)
 
     def press():
-        soon(lambda: parts_of(agent).dispatcher.commands.commands.records)
+        soon(lambda: len(commands.records) > before)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -210,7 +212,6 @@ def test_the_shell_calls_off_what_it_has_asked_for(idle, capsys):
     idle.emit("batch")
     assert here("cancel", "idle", id)[::2] == (1, "looptap: Too late to call it off: call 1: 1, at batch 1\n")
     assert here("cancel", "idle", "none")[0] == 1
-    parts_of(idle).dispatcher.commands.commands._listed.clear()
     thread = interrupt(idle)
     code, _, err = here("set", "idle", "a", "3")
     thread.join()

@@ -180,7 +180,7 @@ def test_several_runs_of_a_name_are_listed_by_id(start):
     ids = []
     for _ in range(2):
         ids.append(start("digits").id)
-        opening._found.clear()  # as if it was of another process
+        opening.agents_by_place.clear()  # as if it was of another process
     with pytest.raises(SeveralRuns, match="2 runs match 'digits'") as caught:
         attach("digits")
     assert all(id in str(caught.value) for id in ids)

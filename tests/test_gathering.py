@@ -157,7 +157,7 @@ def test_every_value_is_given_out_once_in_order_or_counted_as_late(steps, over):
     assert not parts & late
     assert len(late) == sum(assembly.late.values())
     assert all(sorted([*whole.parts, *whole.missing]) == [0, 1, 2] for whole in out)
-    assert assembly._bytes == 0
+    assert assembly.pending_bytes == 0
 
 
 def test_rows_are_combined_field_by_field_and_a_nan_of_one_rank_is_seen():

@@ -451,14 +451,11 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
 
 def test_a_message_that_breaks_the_brain_is_counted_and_the_others_are_served(directory, monkeypatch):
     with looptap.Agent("fragile") as agent, looptap.attach("fragile") as run:
-        handle = parts_of(agent).dispatcher._handle
 
-        def fragile(client, message):
-            if isinstance(message, m.GetStats):
-                raise MemoryError("a fault")
-            handle(client, message)
+        def fragile():
+            raise MemoryError("a fault")
 
-        monkeypatch.setattr(parts_of(agent).dispatcher, "_handle", fragile)
+        monkeypatch.setattr(parts_of(agent).dispatcher.statistics, "stats", fragile)
         for _ in range(10):
             with contextlib.suppress(LinkError):
                 run.stats(timeout=0.01)

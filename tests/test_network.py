@@ -237,7 +237,7 @@ def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_
             proxy.shut = True
             proxy.cut()
             soon(lambda: run.state == "lost" and not guests.clients)
-            (reached,) = guests._reached.values()
+            (reached,) = guests.reached.values()
             last = reached[window.attach.stream]
             assert job.agent.stats()["queries"] == []  # nobody pays for who is not there
             proxy.shut = False
@@ -352,7 +352,7 @@ def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
         assert memory.numbered(n) == [1]
         memory.vanish(b"%d" % n)
     assert memory.agent.stats()["clients"] == []
-    assert len(parts_of(memory.agent).dispatcher.sessions._reached) == 64
+    assert len(parts_of(memory.agent).dispatcher.sessions.reached) == 64
     for n, number in ((0, 1), (64, 2), (1, 2)):
         peer = b"again %d" % n
         memory.attach(peer, f"client {n}")

@@ -96,7 +96,7 @@ def test_other_ranks_other_names_and_other_directories_stay(directory, monkeypat
     assert not any("inert" in repr(agent) for agent in (first, *others))
     for agent in (first, *others):
         agent.close()
-    assert not opening._found
+    assert not opening.agents_by_place
 
 
 def test_a_fixed_port_passes_on_to_the_newer_agent(directory):
@@ -196,7 +196,7 @@ def test_what_this_machine_does_not_allow_is_a_warning_and_the_job_goes_on(why, 
     soon(lambda: threads() == [], detail=threads)
     soon(lambda: descriptors() <= before, detail=descriptors)
     assert {path.name for path in set(directory.iterdir()) - there} <= {"x"}
-    assert not opening._found
+    assert not opening.agents_by_place
     with Agent("job", strict=True), looptap.attach("job") as run:  # nothing of it is in the way
         assert run.state == "live"
 
@@ -290,11 +290,11 @@ def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(
         made.clear()
         reached, pressed = interrupted(make_and_close, at)
         assert type(pressed) is KeyboardInterrupt or reached < at, at
-        for agent in (*made, *opening._found.values()):  # as at the exit, or for the next one of the name
+        for agent in (*made, *opening.agents_by_place.values()):  # as at the exit, or for the next one of the name
             agent.close()
         # What was begun on another thread may be seen only now, and is undone.
         soon(
             lambda: not (threads() or listing(directory) or list(directory.glob("*.sock"))), 60.0,
             detail=lambda at=at: f"{at}: {threads()}",
         )  # fmt: skip
-        assert not opening._found, at
+        assert not opening.agents_by_place, at

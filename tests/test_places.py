@@ -80,7 +80,7 @@ def test_a_file_system_that_takes_no_socket_is_told_with_the_way_out(caplog):
 
 
 def test_sockets_of_other_machines_that_look_deserted_here_are_not_swept(place):
-    ours, theirs = place / f"{endpoints._mark()}-dead.sock", place / "ffffff-alive.sock"
+    ours, theirs = place / f"{endpoints.socket_mark()}-dead.sock", place / "ffffff-alive.sock"
     for path in (ours, theirs):
         with socket.socket(socket.AF_UNIX) as deserted:
             deserted.bind(str(path))

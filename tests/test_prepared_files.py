@@ -450,17 +450,17 @@ def test_commands_are_not_saved_through_a_link(tmp_path, monkeypatch):
 
 def event_file(folder, *events):
     path = folder / "events.out.tfevents.1"
-    path.write_bytes(b"".join(map(tensorboard_events._record, events)))
+    path.write_bytes(b"".join(map(tensorboard_events.framed, events)))
     return path
 
 
 def event(step=1, wall=1.0, tag=b"loss"):
-    point = tensorboard_events._bytes(1, tag) + b"\x15" + struct.pack("<f", 0.5)
+    point = tensorboard_events.bytes_field(1, tag) + b"\x15" + struct.pack("<f", 0.5)
     return (
-        tensorboard_events._double(1, wall)
+        tensorboard_events.double_field(1, wall)
         + b"\x10"
         + step
-        + tensorboard_events._bytes(5, tensorboard_events._bytes(1, point))
+        + tensorboard_events.bytes_field(5, tensorboard_events.bytes_field(1, point))
     )
 
 

@@ -139,13 +139,13 @@ def test_a_fast_loop_is_counted_exactly_though_not_each_batch_is_looked_at():
         for step, _ in enumerate(progress.train([[0] * 4] * 199 + [[0] * 3])):
             assert progress.steps == before + step
             clock.now += 0.001
-        assert progress._ledger.counts[TRAIN] == progress.steps // 200 * (199 * 4 + 3)
+        assert progress.ledger.counts[TRAIN] == progress.steps // 200 * (199 * 4 + 3)
     assert len(looks) < 600 / 2
     for _ in range(2):  # in the first it turns out that sizes differ
-        before = progress._ledger.counts[TRAIN]
+        before = progress.ledger.counts[TRAIN]
         for _ in progress.train([[0] * 4, [0] * 2] * 100):
             clock.now += 0.001
-    assert progress._ledger.counts[TRAIN] - before == 600
+    assert progress.ledger.counts[TRAIN] - before == 600
 
 
 def test_a_loader_that_becomes_longer_has_more_to_do():
@@ -304,7 +304,7 @@ def test_between_two_forecasts_the_time_goes_on():
     progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
     trained(progress, clock, 10, error=lambda epoch: 0.3 + 0.5 / (epoch + 1))
     before = progress.remaining.median
-    progress._estimator.took = 1.0  # so the next is made after 500 s
+    progress.estimator.took = 1.0  # so the next is made after 500 s
     trained(progress, clock, 4, error=lambda epoch: 0.3 + 0.5 / (epoch + 11))
     stop = progress.stop_at[0]
     assert progress.remaining.median == pytest.approx(before - 4 * 12, rel=0.01)
@@ -357,7 +357,7 @@ def test_a_run_with_inserted_validations_ends_bit_identical(workers, monkeypatch
 
         inserting = Inserting(evaluate, model, check, processors=1) if insert else None
         if inserting is not None:
-            inserting._cost = 300.0  # so that there are some in a run as short as this
+            inserting.cost = 300.0  # so that there are some in a run as short as this
         progress = Progress(fit, epochs=3, validation=check, rule=Patience(5), insert=inserting)
         for _ in range(3):
             for a, b in progress.train(fit):
@@ -371,7 +371,7 @@ def test_a_run_with_inserted_validations_ends_bit_identical(workers, monkeypatch
     bare, _ = job(False)
     with_them, progress = job(True)
     assert bare == with_them
-    inserted = [x for x, _, _ in progress._estimator.seen if x != int(x)]
+    inserted = [x for x, _, _ in progress.estimator.seen if x != int(x)]
     assert inserted, "none was inserted"
 
 
@@ -388,7 +388,7 @@ def test_inserted_validations_that_fail_or_cost_too_much_are_switched_off():
     data = TensorDataset(torch.zeros(4000, 2))
     model = torch.nn.Linear(2, 2)
     inserting = Inserting(lambda loader: 1 / 0, model, DataLoader(data, 50), processors=1)
-    inserting._cost = 1.0
+    inserting.cost = 1.0
     progress = Progress(DataLoader(data, 40), epochs=2, validation=4000, rule=Patience(3), insert=inserting)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         for _ in progress.train():

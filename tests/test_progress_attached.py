@@ -106,7 +106,7 @@ def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
             with pytest.raises(looptap.CommandPending):
                 run.pause(0.4, timeout=0)
         agent.emit("batch", step=step)
-    ledger, whole = progress._ledger, time.monotonic() - begun
+    ledger, whole = progress.ledger, time.monotonic() - begun
     assert ledger.suspended >= 0.4
     assert sum(ledger.seconds) + ledger.suspended <= whole
     assert progress.elapsed <= whole - 0.39
@@ -149,8 +149,8 @@ def test_two_agents_in_one_process_tell_each_its_own_progress_of_commands_and_pa
     for progress, its_clock in ((mine, clock), (theirs, other_clock)):
         its_clock.now += 1.0  # of which the pause was a part
         trained(progress, its_clock, 1)
-    assert mine._ledger.suspended == pytest.approx(heard.pauses[0])
-    assert theirs._ledger.suspended == 0
+    assert mine.ledger.suspended == pytest.approx(heard.pauses[0])
+    assert theirs.ledger.suspended == 0
     wider = [progress.remaining.high - progress.remaining.low for progress in (mine, theirs)]
     assert wider[0] > spreads[0]
     assert wider[1] <= spreads[1]
@@ -179,7 +179,7 @@ def test_a_long_pause_leaves_the_speed_as_it_was():
     progress.on_pause(3600.0)
     for _ in progress.train(range(1)):
         clock.now += 1.0
-    assert progress._ledger.rate(TRAIN, 60.0) == pytest.approx(4, rel=0.1)
+    assert progress.ledger.rate(TRAIN, 60.0) == pytest.approx(4, rel=0.1)
     assert progress.elapsed == 20 * 12 + 1
 
 
@@ -334,7 +334,7 @@ RANK = """
 
         inserting = Inserting(evaluate, model, check, processors=1, accumulate=2) if insert else None
         if insert:
-            inserting._cost = 800.0
+            inserting.cost = 800.0
         progress = Progress(fit, epochs=3, validation=check, rule=Patience(5), insert=inserting)
         losses = []
         for epoch in range(3):
@@ -347,7 +347,7 @@ RANK = """
                     steps.zero_grad()
                 losses.append(loss.item())
             progress.validated(evaluate(check))
-        places = [x for x, _, _ in progress._estimator.seen if x != int(x)]
+        places = [x for x, _, _ in progress.estimator.seen if x != int(x)]
         return losses, places, progress.note
 
     bare, with_them = train(False), train(True)
@@ -417,4 +417,4 @@ def test_validations_within_an_epoch_and_accumulated_gradients_are_counted_as_th
     left = 240 - 72
     assert progress.remaining.median == pytest.approx(left + left / 8 * 2, rel=0.03)
     assert progress.stop_at[0] == pytest.approx(30, abs=1)
-    assert progress._ledger.seconds[VALIDATION] == 18.0
+    assert progress.ledger.seconds[VALIDATION] == 18.0

@@ -359,7 +359,7 @@ def test_a_recorder_that_never_fires_sends_nothing_and_holds_a_bounded_number(jo
         batches(agent, 20, x=np.zeros(100))
     assert box.values == []
     (served,) = parts_of(agent).dispatcher.exporter.streams
-    assert len(served.query.recorder._held) == 5
+    assert len(served.query.recorder.held) == 5
 
 
 # ---------------------------------------------------------------- real torch objects: TensorWatch's notebook queries

@@ -142,7 +142,7 @@ METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Rol
 def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, dial, forged):
     agent, run = job
     assert {type(request) for request in REQUESTS} == set(ALLOWED)
-    operator = parts_of(agent).connection.link._keys.client.public
+    (operator,) = (client.key.encode() for client in parts_of(agent).dispatcher.clients.values())
     options = {name: value % operator for name, value in forged.items()}
     viewer = dial(run.share().path, identity=b"operator", **options)
     for request in REQUESTS:
@@ -626,7 +626,7 @@ def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
         assert run.shares[-1].who == ["[2Jviewer"]
         viewer.send(encode(m.Leave()))
         soon(lambda: len(parts_of(agent).dispatcher.clients) == 1)
-    assert parts_of(agent).dispatcher.sessions._reached == {}
+    assert parts_of(agent).dispatcher.sessions.reached == {}
 
 
 def test_another_viewer_cannot_take_over_streams_by_a_token(job, dial):

@@ -271,7 +271,7 @@ def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_numbe
             ring.put(ring.number + 1, 0.0, ring.number + 1, 64)
 
     reader, seen = Cursor(ring), []
-    ring._slots = Raced(ring._slots, write)
+    ring.slots = Raced(ring.slots, write)
     for _ in range(5):  # one that was overtaken by all that there was comes back with nothing
         if (columns := reader.peek(10, 1 << 20)) is not None:
             assert columns.numbers == columns.values == tuple(range(columns.numbers[0], columns.numbers[-1] + 1))
@@ -289,7 +289,7 @@ def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at
     for number in range(1, 11):
         ring.put(number, 0.0, number, 64)
     reader = Cursor(ring)
-    ring._slots = Raced(ring._slots, lambda: [ring.put(n, 0.0, n, 64) for n in range(11, 11 + more)])
+    ring.slots = Raced(ring.slots, lambda: [ring.put(n, 0.0, n, 64) for n in range(11, 11 + more)])
     assert reader.peek(3, 1 << 20).numbers == tuple(range(more + 1, min(more + 4, 11)))
     assert reader.dropped == more
 

@@ -30,6 +30,11 @@ class CommandLog:
         """What is on record, in the order in which the commands came."""
         return [command.record for command in list(self._listed)]
 
+    @property
+    def remembered(self) -> int:
+        """How many commands are remembered by their ids, so that none of them runs twice."""
+        return len(self._by_id)
+
     def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
         """Return True for a known id, and send its outcome to ``asker``.
 

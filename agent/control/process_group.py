@@ -119,7 +119,7 @@ class Ballots:
                 return
             self.since = time.monotonic()
             try:
-                store = self._connected()
+                store = self.connected()
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
                 answer.give(None, NotAgreed(f"the store of the process group cannot be reached ({why:.300})."))
@@ -131,7 +131,8 @@ class Ballots:
                     self._of = None  # the next one comes over a new connection
             self.since = None
 
-    def _connected(self) -> Any:
+    def connected(self) -> Any:
+        """Return the store of the default group, over a connection of this thread."""
         # torch.distributed has no public name for the store of the default group.
         found = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
         if self._of != id(found):

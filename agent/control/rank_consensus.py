@@ -60,8 +60,8 @@ class RankConsensus:
 
     def __init__(self, commands: CommandLog, queries: QueryRegistry, taps: EventSources, patience: float) -> None:
         self._commands, self._queries, self._taps, self._patience = commands, queries, taps, patience
-        self._ballots = Ballots()
-        self._prepared: dict[str, Prepared] = {}
+        self.ballots = Ballots()
+        self.prepared: dict[str, Prepared] = {}
         self._due: dict[str, EventSchedule] = {}
 
     def prepare(self, command: LoopCommand, asker: Requester) -> Preparation:
@@ -78,14 +78,14 @@ class RankConsensus:
             )
         if record.agreed > world.size:
             raise ControlError(f"{record.agreed} ranks are to agree, and the process group has {world.size}.")
-        since = self._ballots.since
+        since = self.ballots.since
         if since is not None and monotonic() - since > self._patience + STORE_GRACE_SECONDS:
             raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
         self._expire()
-        if len(self._prepared) + sum(len(due.pending) for due in self._due.values()) >= MAX_PREPARED_COMMANDS:
+        if len(self.prepared) + sum(len(due.pending) for due in self._due.values()) >= MAX_PREPARED_COMMANDS:
             raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands wait for the agreement of the ranks, the bound.")
-        self._ballots.connect(self._patience)
-        self._prepared[record.id] = Prepared(command, asker.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
+        self.ballots.connect(self._patience)
+        self.prepared[record.id] = Prepared(command, asker.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
         return self._position(record.on)
 
     def agree(self, message: m.Agree, asker: Requester) -> Preparation | None:
@@ -96,21 +96,21 @@ class RankConsensus:
         Raises ControlError.
         """
         self._expire()
-        prepared = self._prepared.get(message.id)
+        prepared = self.prepared.get(message.id)
         if prepared is None:
             if message.number > 0 and self._commands.known(message.id, asker):
                 return None
             if message.number > 0:
-                self._ballots.refuse(_key(message.id, message.number))
+                self.ballots.refuse(_key(message.id, message.number))
             raise NotAgreed(
                 f"this command is not prepared, or no longer: it is forgotten after {PREPARED_LIFETIME_SECONDS:g} s."
             )
         command, on = prepared.command, prepared.command.record.on
         if message.number <= 0:
             if message.number < 0:
-                del self._prepared[message.id]
+                del self.prepared[message.id]
             return self._position(on)
-        del self._prepared[message.id]
+        del self.prepared[message.id]
         command.vote = VoteAtEvent(self, on, message.number)
         due = self._due.setdefault(on, EventSchedule(self._queries, on))
         due.add(message.number, message.id, self._commands.accept(command))
@@ -123,36 +123,36 @@ class RankConsensus:
 
     def forget(self, peer: bytes) -> None:
         """Forget a client and the commands that it has prepared."""
-        for id, one in list(self._prepared.items()):
+        for id, one in list(self.prepared.items()):
             if one.peer == peer:
-                del self._prepared[id]
+                del self.prepared[id]
 
     def call_off(self, id: str, error: LooptapError) -> bool:
         """Cancel a command that is prepared or waits; False if it has begun.
 
         That settles it for all ranks: it is done where all count themselves in, and this one will not.
         """
-        prepared = self._prepared.pop(id, None)
+        prepared = self.prepared.pop(id, None)
         if prepared is not None:
             self._commands.refuse(prepared.command, error)
             return True
         for due in self._due.values():
             if number := due.drop(id):
-                self._ballots.refuse(_key(id, number), OFF)  # ends the wait for this rank
-                self._ballots.forget_later(_key(id, number))
+                self.ballots.refuse(_key(id, number), OFF)  # ends the wait for this rank
+                self.ballots.forget_later(_key(id, number))
                 self._commands.give_up(id, error)
                 return True
         return False
 
     def close(self) -> None:
         """Let go of all."""
-        self._prepared.clear()
-        self._ballots.close()
+        self.prepared.clear()
+        self.ballots.close()
 
     def _expire(self) -> None:
         now = monotonic()
-        for id in [id for id, one in self._prepared.items() if one.until < now]:
-            del self._prepared[id]
+        for id in [id for id, one in self.prepared.items() if one.until < now]:
+            del self.prepared[id]
 
     def _position(self, on: str) -> Preparation:
         return Preparation(on=on, number=self._taps.counts().get(on, 0))
@@ -170,13 +170,13 @@ class RankConsensus:
         try:
             decision = self._decision(key, ranks)
         except KeyboardInterrupt as pressed:
-            self._ballots.refuse(key)
+            self.ballots.refuse(key)
             pressed.add_note("The ranks were about to agree on it: if they have, the others do it.")
             raise
         finally:
             waited = monotonic() - began
             command.note(waited=waited)
-            self._ballots.forget_later(key)
+            self.ballots.forget_later(key)
             self._taps.exclude_pause(waited)
         if decision == OFF:
             raise CommandCancelled("this command was called off on another rank: nothing is done.")
@@ -189,15 +189,15 @@ class RankConsensus:
 
     def _passed(self, key: str, on: str, number: int) -> EventPassed:
         """Refuse a command for all ranks, since this one has passed its event."""
-        self._ballots.refuse(key)
-        self._ballots.forget_later(key)
+        self.ballots.refuse(key)
+        self.ballots.forget_later(key)
         return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
 
     def _decision(self, key: str, size: int) -> str:
         """Wait for what the ranks decide. Raises InDoubt if the store does not answer."""
         world = group()
         patience = self._patience if world is None else min(self._patience, world.timeout / 10)
-        answer = self._ballots.vote(key, size, patience)
+        answer = self.ballots.vote(key, size, patience)
         deadline = monotonic() + patience + STORE_GRACE_SECONDS
         while True:
             try:

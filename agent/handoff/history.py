@@ -57,11 +57,11 @@ class History:
 class HistoryBuffer:
     """The newest values of one stream. `unobserved` without a reader: then the I/O thread is not woken."""
 
-    __slots__ = ("_history", "_made", "_slots", "capacity", "first", "held", "number", "readers")
+    __slots__ = ("_history", "_made", "capacity", "first", "held", "number", "readers", "slots")
 
     def __init__(self, history: History, capacity: int, after: int) -> None:
         self._history, self.capacity = history, capacity
-        self._slots: list[Item | None] = [None] * capacity
+        self.slots: list[Item | None] = [None] * capacity
         self._made = after  # values so far; `number` follows once the value is in its place
         self.number = after
         """The number of the newest value."""
@@ -86,9 +86,9 @@ class HistoryBuffer:
             place, growth = number % capacity, size + ITEM_OVERHEAD_BYTES
             if number - self.first >= capacity:
                 self.first += 1
-                if (old := self._slots[place]) is not None:
+                if (old := self.slots[place]) is not None:
                     growth -= old[4] + ITEM_OVERHEAD_BYTES
-            self._slots[place] = (number, event, time, value, size)
+            self.slots[place] = (number, event, time, value, size)
             self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
             self.held += growth
             history.held_bytes += growth
@@ -101,7 +101,7 @@ class HistoryBuffer:
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
     ) -> None:
         """Append the next values, in place of the oldest ones. Loop thread."""
-        count, history, slots = len(values), self._history, self._slots
+        count, history, slots = len(values), self._history, self.slots
         if count > self.capacity:
             for one in zip(events, times, values, sizes, strict=True):
                 self.put(*one)
@@ -134,7 +134,7 @@ class HistoryBuffer:
                 self._made = number = self._made + 1
                 if number - self.first >= self.capacity:
                     self.forget()
-                self._slots[number % self.capacity] = None
+                self.slots[number % self.capacity] = None
                 self.number = number
         if self.readers:
             self._wake_readers(self.number)
@@ -155,7 +155,7 @@ class HistoryBuffer:
     def forget(self) -> None:
         """Discard the oldest value, under the lock of the history."""
         place = self.first % self.capacity
-        item, self._slots[place] = self._slots[place], None
+        item, self.slots[place] = self.slots[place], None
         self.first += 1
         if item is not None:
             size = item[4] + ITEM_OVERHEAD_BYTES
@@ -171,7 +171,7 @@ class HistoryBuffer:
         if last < first:
             return []
         start, end = first % self.capacity, last % self.capacity + 1
-        found = self._slots[start:end] if start < end else self._slots[start:] + self._slots[:end]
+        found = self.slots[start:end] if start < end else self.slots[start:] + self.slots[:end]
         # Meanwhile the oldest of them may have been given up, and newer ones be in their place.
         return [item for item in found if item is not None and first <= item[0] <= last]
 

@@ -25,21 +25,21 @@ class Authenticator:
 
     def __init__(self) -> None:
         self._roles: dict[bytes, tuple[str, float]] = {}  # with the monotonic time until which each holds
-        self._socket: zmq.Socket[bytes] | None = None
+        self.socket: zmq.Socket[bytes] | None = None
         self.admitted = self.refused = 0
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Listen for handshakes of ``context`` and return the socket to poll; before anything is bound."""
-        self._socket = context.socket(zmq.REP)
-        self._socket.linger = 0
-        self._socket.bind(ENDPOINT)
-        return self._socket
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind(ENDPOINT)
+        return self.socket
 
     def close(self) -> None:
         """Stop answering: from now on every handshake is refused."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
 
     def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
         """Admit the holder of the secret half of ``public_key`` (Z85) as ``role``. Any thread.
@@ -62,12 +62,12 @@ class Authenticator:
 
     def answer(self) -> None:
         """Answer a bounded number of pending handshakes. Never raises."""
-        if self._socket is None:
+        if self.socket is None:
             return
         for _ in range(_MAX_REQUESTS_PER_TURN):
             try:
-                request = self._socket.recv_multipart(zmq.NOBLOCK)
-                self._socket.send_multipart(self._reply(request), zmq.NOBLOCK)
+                request = self.socket.recv_multipart(zmq.NOBLOCK)
+                self.socket.send_multipart(self._reply(request), zmq.NOBLOCK)
             except zmq.ZMQError:  # nothing waits, or who asked has gone
                 return
 

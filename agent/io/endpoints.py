@@ -107,7 +107,7 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
     _sweep(directory)
     for _ in range(_MAX_BIND_ATTEMPTS):
         try:
-            return _bind_path(server, directory.absolute() / f"{_mark()}-{secrets.token_hex(4)}.sock")
+            return _bind_path(server, directory.absolute() / f"{socket_mark()}-{secrets.token_hex(4)}.sock")
         except EndpointBusy:
             continue
     raise EndpointBusy(f"No free name for a socket was found in {directory} in {_MAX_BIND_ATTEMPTS} attempts.")
@@ -115,14 +115,14 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
 
 def _sweep(directory: Path) -> None:
     """Remove the sockets that killed agents left behind: older than a minute, of this machine, without a listener."""
-    for path in directory.glob(f"{_mark()}-*.sock"):
+    for path in directory.glob(f"{socket_mark()}-*.sock"):
         with contextlib.suppress(OSError):
             about = path.lstat()
             if stat.S_ISSOCK(about.st_mode) and about.st_mtime < time.time() - 60 and _is_deserted(path):
                 path.unlink()
 
 
-def _mark() -> str:
+def socket_mark() -> str:
     """Return the prefix of this machine's socket names.
 
     In a shared directory the sockets of other machines look deserted from here.
@@ -134,7 +134,7 @@ def place_for_sockets(wanted: Path) -> Path:
     """``wanted``, if a socket can be made in it and only its owner can look into it; else the private directory."""
     if sys.platform == "win32" or wanted.stat().st_mode & 0o077:
         return private_dir()
-    path = wanted.absolute() / f"{_mark()}-{secrets.token_hex(4)}.sock"
+    path = wanted.absolute() / f"{socket_mark()}-{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
         return private_dir()
     try:

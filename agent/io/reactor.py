@@ -113,7 +113,7 @@ class Reactor:
         elif self._sockets is not self._server.sockets:
             self._watch()
         listens = self._due is None or self._wake_reasons is WakeReason.RETRY
-        ready = dict((self._cold if listens else self._busy_polling).poll(self._poll_timeout()))
+        ready = dict((self._cold if listens else self._busy_polling).poll(self.poll_timeout()))
         if self._authenticator in ready:
             self._server.authenticator.answer()
         for gate in self._sockets:
@@ -143,7 +143,7 @@ class Reactor:
         """Check everything again after a fault: pending work sends no second wakeup."""
         self._due, self._wake_reasons = time.monotonic(), WakeReason.RUNG
 
-    def _poll_timeout(self) -> int:
+    def poll_timeout(self) -> int:
         """Return the milliseconds to sleep, rounded up so as not to wake twice."""
         times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
         return max(0, int((min([*times, self._server.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))

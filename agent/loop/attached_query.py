@@ -93,7 +93,7 @@ class AttachedQuery(QueryStatus):
                 if self.state != "live":
                     return
                 if self.suspended:
-                    if now < self._retry:
+                    if now < self.retry_at:
                         self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
                         return
                     self._try_again(now)

@@ -39,7 +39,8 @@ class QueryStatus:
         self.withheld = 0
         """Events that the budget has kept from it."""
         self._empty = 0  # events that gave no value: filtered out, or throttled
-        self._pause = self._retry = self._resumed = 0.0  # seconds of the newest suspension, when it ends, when it ended
+        self.pause_seconds = self.retry_at = 0.0  # of the newest suspension, and when it ends
+        self._resumed = 0.0  # when it ended
         self.overdue = 0.0
         """Seconds that its present evaluation has taken, once they are many."""
         self._in_a_row = 0
@@ -47,9 +48,9 @@ class QueryStatus:
 
     def _suspend(self, now: float) -> None:
         """Suspend a reducing query for a while, longer if the last suspension has just ended."""
-        again = self._pause and now - self._resumed < self._pause
-        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
-        self._retry = now + self._pause
+        again = self.pause_seconds and now - self._resumed < self.pause_seconds
+        self.pause_seconds = min(2 * self.pause_seconds, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
+        self.retry_at = now + self.pause_seconds
         self.suspended = True
         self.meter.forget()  # its share is free for others meanwhile
         self._notify()
@@ -94,7 +95,7 @@ class QueryStatus:
         if verdict is None or not (self.suspended or meter.limited):
             return ""
         if self.suspended:
-            left = max(0.0, self._retry - monotonic())
+            left = max(0.0, self.retry_at - monotonic())
             return (
                 f"suspended: it takes more than {percent(verdict.allowed)} of the loop's time: {verdict}; it is tried "
                 f"again in {left:.0f} s; budget= or stream.grant() gives it more"

@@ -30,7 +30,7 @@ class SessionTable:
         self.clients: dict[bytes, ClientSession] = {}
         self.operators = 0
         """How many of them are no viewers."""
-        self._reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
+        self.reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:
         """Open a session, or resume one with its streams. Raises LimitReached."""
@@ -97,17 +97,17 @@ class SessionTable:
         self.operators -= not client.viewer
         streams = list(client.streams.values())
         if client.token and streams and not client.viewer:
-            reached = self._reached.pop(client.token, {})
-            self._reached[client.token] = reached | {stream.number: stream.last for stream in streams}
-            if len(self._reached) > _MAX_EXPIRED_SESSIONS:
-                del self._reached[next(iter(self._reached))]
+            reached = self.reached.pop(client.token, {})
+            self.reached[client.token] = reached | {stream.number: stream.last for stream in streams}
+            if len(self.reached) > _MAX_EXPIRED_SESSIONS:
+                del self.reached[next(iter(self.reached))]
         return streams
 
     def base(self, client: ClientSession, attach: m.Attach) -> int:
         """Return the number after which a new stream counts. Raises LimitReached."""
         if not 0 <= attach.above <= _MAX_VALUE_NUMBER:
             raise LimitReached(f"above={attach.above}: no stream has reached that number.")
-        return max(attach.above, self._reached.get(client.token, {}).get(attach.stream, 0))
+        return max(attach.above, self.reached.get(client.token, {}).get(attach.stream, 0))
 
     def stats(self) -> list[ClientStats]:
         """Return for each client its name, role, streams, bytes sent and link state."""

@@ -127,7 +127,7 @@ def _job(workers: dict[str, object], seed: int) -> tuple[int, float, list[float]
 
 def _ahead(progress: Progress) -> tuple[float, float]:
     """Where a run is, and where it is taken to stop, in validations."""
-    plan, found = progress._estimator.plan, progress.estimate()
+    plan, found = progress.estimator.plan, progress.estimate()
     return plan.done + plan.since / plan.point, found.stop if found else float(_LAST)
 
 

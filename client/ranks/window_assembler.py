@@ -59,7 +59,7 @@ class WindowAssembler:
         self._begun = -1  # the newest run of which something was given out
         self._reached: dict[int, tuple[int, int, int]] = dict.fromkeys(self.ranks, (0, -1, 0))
         self._given = (0, -1, 0)
-        self._bytes = 0
+        self.pending_bytes = 0
 
     def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, RankContribution]]:
         """Take in what has come of a rank at the time ``now``; what is too late comes back, with its number."""
@@ -85,7 +85,7 @@ class WindowAssembler:
                 self._since[key] = now
                 heapq.heappush(self._order, key)
             parts[rank] = part
-            self._bytes += size
+            self.pending_bytes += size
         self._reached[rank] = run, last, times
         return late
 
@@ -101,13 +101,13 @@ class WindowAssembler:
         """Return what is complete or has waited long enough, in order of numbers."""
         while self._order:
             key = self._order[0]
-            crowded = len(self._order) > MAX_PENDING_WINDOWS or self._bytes > MAX_PENDING_BYTES
+            crowded = len(self._order) > MAX_PENDING_WINDOWS or self.pending_bytes > MAX_PENDING_BYTES
             if not crowded and self._since[key] + self.patience > now and self._awaited(key):
                 return
             heapq.heappop(self._order)
             parts = self._parts.pop(key)
             del self._since[key]
-            self._bytes -= sum(part.nbytes for part in parts.values())
+            self.pending_bytes -= sum(part.nbytes for part in parts.values())
             self._given = key
             missing = tuple(rank for rank in self.ranks if rank not in parts) if len(parts) < len(self.ranks) else ()
             if self.together and self._begun < key[0]:

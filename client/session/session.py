@@ -224,9 +224,10 @@ class Session:
         if type(message) in (m.Values, m.Bundle):
             self._got += len(frame)
             if self._got - self._acknowledged >= _ACKNOWLEDGE_EVERY_BYTES:
-                self._confirm()
+                self.confirm()
 
-    def _confirm(self) -> None:
+    def confirm(self) -> None:
+        """Tell the agent how many bytes of values were taken in."""
         self._acknowledged = self._got
         self.transport.send(encode(m.Got(self._got)))
 
@@ -259,7 +260,7 @@ class Session:
             if (living := stream()) is not None:
                 self._attach_again(living)
         if message.confirm:
-            self._confirm()
+            self.confirm()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:

@@ -55,12 +55,13 @@ def masked_crc(data: bytes) -> int:
 
 def write(file: IO[bytes], wall: float, scalars: Iterable[ScalarPoint]) -> int:
     """Write an event file with its header, which bears the time ``wall``; returns how many points it has."""
-    file.write(_record(_double(1, wall) + _bytes(3, b"brain.Event:2")))
+    file.write(framed(double_field(1, wall) + bytes_field(3, b"brain.Event:2")))
     count = 0
     for scalar in scalars:
-        value = _bytes(1, scalar.tag.encode("utf-8", "replace")) + b"\x15" + struct.pack("<f", _single(scalar.value))
+        tag = bytes_field(1, scalar.tag.encode("utf-8", "replace"))
+        value = tag + b"\x15" + struct.pack("<f", _single(scalar.value))
         step = b"\x10" + _varint(scalar.step & 0xFFFFFFFFFFFFFFFF)
-        file.write(_record(_double(1, scalar.wall) + step + _bytes(5, _bytes(1, value))))
+        file.write(framed(double_field(1, scalar.wall) + step + bytes_field(5, bytes_field(1, value))))
         count += 1
     return count
 
@@ -73,16 +74,19 @@ def _single(value: float) -> float:
     return value
 
 
-def _record(data: bytes) -> bytes:
+def framed(data: bytes) -> bytes:
+    """Return a record of the file: the data between its length and the checksums."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
-def _double(field: int, value: float) -> bytes:
+def double_field(field: int, value: float) -> bytes:
+    """Return a field of protobuf that is a number."""
     return bytes((field << 3 | _FIXED64,)) + struct.pack("<d", value)
 
 
-def _bytes(field: int, data: bytes) -> bytes:
+def bytes_field(field: int, data: bytes) -> bytes:
+    """Return a field of protobuf that is bytes, text or a message."""
     return bytes((field << 3 | _BYTES,)) + _varint(len(data)) + data
 
 

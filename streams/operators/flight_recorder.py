@@ -34,7 +34,7 @@ class FlightRecorder(Generic[Record]):
             )
         self.condition, self.after, self.max_bytes = condition, after, max_bytes
         self._before = before
-        self._held: deque[tuple[Record, int]] = deque()
+        self.held: deque[tuple[Record, int]] = deque()
         self._bytes = 0
         self._left = 0
         self._was_true = False
@@ -54,8 +54,8 @@ class FlightRecorder(Generic[Record]):
             raise
         fired, self._was_true = true and not self._was_true, true
         if fired:
-            released = [(False, r) for r, _ in self._held] + [(True, record)]
-            self._held.clear()
+            released = [(False, r) for r, _ in self.held] + [(True, record)]
+            self.held.clear()
             self._bytes, self._left = 0, self.after
             return released
         if self._left:
@@ -65,7 +65,7 @@ class FlightRecorder(Generic[Record]):
         return []
 
     def _hold(self, record: Record, size: int) -> None:
-        self._held.append((record, size))
+        self.held.append((record, size))
         self._bytes += size
-        while len(self._held) > self._before or self._bytes > self.max_bytes:
-            self._bytes -= self._held.popleft()[1]
+        while len(self.held) > self._before or self._bytes > self.max_bytes:
+            self._bytes -= self.held.popleft()[1]

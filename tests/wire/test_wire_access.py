@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -182,7 +183,7 @@ def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
     wire.open()
     rng = random.Random(3)
     good = [b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
-    with wire.link._context.socket(zmq.DEALER) as asker:
+    with wire.link.sockets[0].router.context.socket(zmq.DEALER) as asker:
         asker.rcvtimeo, asker.linger = 60_000, 0
         asker.connect(authenticator.ENDPOINT)
         for _ in range(1000):
@@ -209,6 +210,72 @@ def test_each_handshake_is_counted_once():
             asker.recv_multipart()
             assert (doorman.admitted, doorman.refused) == (admitted, refused)
             doorman.admit(keys.public, "operator")
+
+
+@pytest.fixture
+def doorman():
+    """An authenticator, and a function that returns its answer to the frames of a question."""
+    found = authenticator.Authenticator()
+    with zmq.Context() as context, found.open(context), context.socket(zmq.REQ) as asker:
+        asker.rcvtimeo, asker.linger = 60_000, 0
+        asker.connect(authenticator.ENDPOINT)
+
+        def ask(*frames):
+            asker.send_multipart(frames)
+            found.answer()
+            return asker.recv_multipart()
+
+        found.ask = ask
+        yield found
+        found.close()
+
+
+def test_a_handshake_is_answered_as_rfc_27_says_with_the_key_as_user_id(doorman):
+    keys, until = KeyPair.fresh(), time.monotonic() + 1000.0
+    key = zmq.utils.z85.decode(keys.public)
+    question = [b"1.0", b"77", authenticator.DOMAIN, b"", b"", b"CURVE", key]
+    refused = [b"1.0", b"77", b"400", b"this key is not admitted", b"", b""]
+    admitted = [b"1.0", b"77", b"200", b"OK", keys.public, b""]
+    assert doorman.ask(*question) == refused
+    for end, answer in ((until, admitted), (time.monotonic(), refused), (until, admitted)):
+        doorman.admit(keys.public, "viewer", end)
+        assert doorman.ask(*question) == answer
+        assert doorman.role(keys.public.decode()) == ("viewer" if answer == admitted else None)
+    for place, wrong in ((0, b"1.1"), (2, b"elsewhere"), (5, b"PLAIN"), (6, key[:-1]), (6, key + b"k")):
+        assert doorman.ask(*[wrong if n == place else frame for n, frame in enumerate(question)])[2] == b"400"
+    assert doorman.ask(*question[:-1])[2] == b"400"
+    assert doorman.ask(*question, b"more") == refused
+    assert doorman.ask(b"1.0") == [b"1.0", b"", *refused[2:]]
+    assert doorman.ask(*question) == admitted
+    doorman.revoke(keys.public)
+    assert doorman.ask(*question) == refused
+    assert doorman.role(keys.public.decode()) is None
+    doorman.revoke(keys.public)  # for the second time
+    assert doorman.role("no key of ours \udcff") is None
+
+
+def test_a_doorman_that_has_closed_answers_nobody_and_can_be_closed_again():
+    doorman = authenticator.Authenticator()
+    with zmq.Context() as context:
+        door = doorman.open(context)
+        doorman.answer()  # nobody asks
+        doorman.close()
+        assert door.closed
+        doorman.answer()
+        doorman.close()
+
+
+def test_several_handshakes_that_wait_are_answered_at_once():
+    doorman = authenticator.Authenticator()
+    question = [b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
+    with zmq.Context() as context, doorman.open(context), contextlib.ExitStack() as held:
+        askers = [held.enter_context(context.socket(zmq.REQ)) for _ in range(5)]
+        for asker in askers:
+            asker.rcvtimeo, asker.linger = 60_000, 0
+            asker.connect(authenticator.ENDPOINT)
+            asker.send_multipart(question)
+        doorman.answer()
+        assert [asker.recv_multipart()[2] for asker in askers] == [b"400"] * 5
 
 
 # ---------------------------------------------------------------- roles

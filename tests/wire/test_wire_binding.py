@@ -123,7 +123,8 @@ def test_stopping_removes_the_socket_but_not_what_took_its_name(wire):
 
 
 def test_sockets_of_killed_agents_are_removed_after_a_while_and_living_ones_stay(wire):
-    living, dead, fresh = (wire.directory / f"{endpoints._mark()}-{name}.sock" for name in ("living", "dead", "fresh"))
+    mark = endpoints.socket_mark()
+    living, dead, fresh = (wire.directory / f"{mark}-{name}.sock" for name in ("living", "dead", "fresh"))
     listener = occupy(living, "living socket")
     occupy(dead, "deserted socket")
     occupy(fresh, "deserted socket")

@@ -64,8 +64,10 @@ def test_when_no_more_values_come_the_thread_sleeps_on(wire):
         wire.link.wake()
         client.recv()
 
+    (io,) = (thread for thread in threading.enumerate() if thread.name == "looptap-io")
+
     def wake_ups() -> str:
-        status = Path(f"/proc/self/task/{wire.link._thread.native_id}/status").read_text()
+        status = Path(f"/proc/self/task/{io.native_id}/status").read_text()
         return next(line for line in status.splitlines() if line.startswith("voluntary"))
 
     def is_asleep() -> bool:
@@ -88,11 +90,11 @@ def test_what_does_not_fit_one_flush_follows_at_once(wire):
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = reactor.Reactor(wire.link, wire.brain, wire.link.authenticator._socket)
-    assert idle._poll_timeout() <= 21
+    idle = reactor.Reactor(wire.link, wire.brain, wire.link.authenticator.socket)
+    assert idle.poll_timeout() <= 21
     soon(lambda: wire.brain.beats >= 3)
     attach(wire)
-    assert idle._poll_timeout() <= 21
+    assert idle.poll_timeout() <= 21
     soon(lambda: wire.brain.beats >= 6)
 
 

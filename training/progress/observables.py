@@ -20,7 +20,9 @@ class ProgressObservables(Noted, LoopObserver):
     """The part of a `Progress` that clients read, and that learns of their commands and pauses."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
-        self._ledger, self._insert, self._watch = ledger, insert, SpeedWatch()
+        self.ledger = ledger
+        """Where the time of the training goes."""
+        self._insert, self._watch = insert, SpeedWatch()
         self.note = ""
         """Why there is no forecast, if there is a reason; empty otherwise."""
         self.epoch = 0
@@ -37,7 +39,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     def on_pause(self, seconds: float) -> None:
         """Leave ``seconds`` out of all speeds: the loop was paused. The agent that exposes this calls it."""
-        self._ledger.pause(seconds)
+        self.ledger.pause(seconds)
 
     def estimate(self) -> Estimate | None:
         """Return what is known now; None while the length of an epoch or the speed is unknown."""
@@ -70,7 +72,7 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def elapsed(self) -> float:
         """Seconds since the start, with those of earlier processes of a resumed run, without those of pauses."""
-        return self._before + self._ledger.elapsed() - self._ledger.suspended
+        return self._before + self.ledger.elapsed() - self.ledger.suspended
 
     @property
     def stop_at(self) -> tuple[float, float, float] | None:
@@ -82,7 +84,7 @@ class ProgressObservables(Noted, LoopObserver):
     def train_speed(self) -> float | None:
         """Instances trained a second, None before the first."""
         found = self.estimate()
-        return self._ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
+        return self.ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
 
     @property
     def validation_speed(self) -> float | None:
@@ -119,7 +121,7 @@ class ProgressObservables(Noted, LoopObserver):
     def overhead(self) -> float:
         """The share of the time since the start that went into estimates and inserted validations."""
         inserted = 0.0 if self._insert is None else self._insert.seconds
-        return (self._spent + inserted) / max(self._ledger.elapsed(), 1e-9)
+        return (self._spent + inserted) / max(self.ledger.elapsed(), 1e-9)
 
     def __repr__(self) -> str:
         rest = self.remaining

@@ -128,10 +128,10 @@ class Progress(ProgressObservables):
         self._exact = size is not None or budget is not None or insert is not None or not self._together
         self._chunk, self._mark = 1, (0.0, 0)  # steps until the next look; when and after how many was the last
         super().__init__(Ledger(clock), insert)
-        self._began = self._ledger.now
+        self._began = self.ledger.now
         plan = TrainingPlan(1.0, 0.0, self._validation)
-        self._estimator = Estimator(
-            plan, self._rule, self._ledger, forecast=forecast, speed=speed, metric=self.metric,
+        self.estimator = Estimator(
+            plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
             seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
             skip=self._sizes.prefetched or 1,
         )  # fmt: skip
@@ -174,12 +174,12 @@ class Progress(ProgressObservables):
 
     def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of one validation and count them; the time after it belongs to training again."""
-        sizes, before = Sizes(loader, None), self._ledger.current
+        sizes, before = Sizes(loader, None), self.ledger.current
         self._phase(VALIDATION)
         try:
             for batch in loader:
                 yield batch
-                self._estimator.count(VALIDATION, sizes.of(batch))
+                self.estimator.count(VALIDATION, sizes.of(batch))
                 self._update()
         finally:
             self._phase(before)
@@ -223,7 +223,7 @@ class Progress(ProgressObservables):
     def _turned(self) -> None:
         """Expect another speed if a command or the loader has changed it."""
         if (change := self._watch.changed(self._loader)) is not None:
-            self._ledger.turned(*change)
+            self.ledger.turned(*change)
 
     def validated(self, value: float) -> bool:
         """Record that a validation yielded ``value``; True if the rule stops training here."""
@@ -231,14 +231,14 @@ class Progress(ProgressObservables):
         self._flush()
         if not math.isfinite(number):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
-        plan = self._estimator.plan
+        plan = self.estimator.plan
         plan.validation = self._validation = plan.checked_at_point() or self._validation
-        self._estimator.observed(number)
+        self.estimator.observed(number)
         if self._insert is not None:
             self._insert.next_point()
             if self._insert.reason:
                 plan.ahead = []
-        compared = self.metric.compared(np.array(self._estimator.values)).tolist()
+        compared = self.metric.compared(np.array(self.estimator.values)).tolist()
         return self.rule.stops(compared) == len(compared)
 
     def finished(self) -> None:
@@ -268,7 +268,7 @@ class Progress(ProgressObservables):
         forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or the length
         of the loader is seen at once.
         """
-        age, asked = self._ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
+        age, asked = self.ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
         if asked != self._asked or age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS):
             begun = time.perf_counter()
             self._asked = asked
@@ -290,7 +290,7 @@ class Progress(ProgressObservables):
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
             "length": self._length, "size": self._sizes.mean, "validation": self._validation,
-            **self._estimator.state_dict(),
+            **self.estimator.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -302,7 +302,7 @@ class Progress(ProgressObservables):
         self._sizes.known(state["size"])
         self._size = self._sizes.mean
         self._validation = self._validation or state["validation"]
-        self._estimator.load_state_dict(state)
+        self.estimator.load_state_dict(state)
         self._asked = None
 
     # ------------------------------------------------------------ inside
@@ -321,12 +321,12 @@ class Progress(ProgressObservables):
             instances, self._pending = self._pending, 0.0
             self._sizes.seen(instances, self.steps - self._counted)
             self._counted = self.steps
-            self._estimator.count(TRAIN, instances)
-        self._due = self._ledger.now + self._together
+            self.estimator.count(TRAIN, instances)
+        self._due = self.ledger.now + self._together
 
     def _phase(self, phase: int) -> None:
         self._flush()
-        self._estimator.phase(phase)
+        self.estimator.phase(phase)
 
     def _left(self) -> float | None:
         """Return instances that are left to train if nothing stops the run; None while that is unknown."""
@@ -338,20 +338,20 @@ class Progress(ProgressObservables):
         if self._most is not None:
             bounds.append((self._most - self.steps) * size)
         if self._budget is not None:
-            bounds.append(self._budget - self._ledger.counts[TRAIN])
+            bounds.append(self._budget - self.ledger.counts[TRAIN])
         return max(0.0, min(bounds)) if bounds else math.inf
 
     def _refresh(self) -> None:
-        estimator, plan = self._estimator, self._estimator.plan
+        estimator, plan = self.estimator, self.estimator.plan
         self._flush()
         self._turned()
-        self._looked = self._ledger.elapsed()
+        self._looked = self.ledger.elapsed()
         left = self._left()
         batches = self._every_batches or self._length
         if left is None or self._over:
             self._estimate = None
             return
-        whole = left if math.isfinite(left) else self._ledger.counts[TRAIN] + 1.0
+        whole = left if math.isfinite(left) else self.ledger.counts[TRAIN] + 1.0
         point, rule = (batches * self._sizes.mean if batches else max(whole, 1.0)), self.rule
         plan.left = whole
         if (point, plan.last, rule) != (plan.point, getattr(self, "_last", None), estimator.rule):
@@ -373,9 +373,9 @@ class Progress(ProgressObservables):
         self._estimate = found
 
     def _update(self, now: bool = False) -> None:
-        if self._on_update is None or not (now or self._ledger.now - self._updated >= self._every):
+        if self._on_update is None or not (now or self.ledger.now - self._updated >= self._every):
             return
-        self._updated = self._ledger.now
+        self._updated = self.ledger.now
         try:
             self._on_update(self)
         except Exception as error:  # the loop has nothing to do with who wants to know how it goes
@@ -387,9 +387,9 @@ class Progress(ProgressObservables):
         found = insert.run()
         if found is not None:
             value, spread, instances = found
-            self._estimator.count(VALIDATION, instances)
-            x = self._estimator.plan.done + insert.place
-            self._estimator.observed(value, x=x, variance=insert.variance(value, spread, self.metric))
+            self.estimator.count(VALIDATION, instances)
+            x = self.estimator.plan.done + insert.place
+            self.estimator.observed(value, x=x, variance=insert.variance(value, spread, self.metric))
         if insert.reason:
             self._say(insert.reason)
         self._phase(TRAIN)

@@ -58,7 +58,8 @@ class Inserting:
         counts(accumulate=accumulate, processors=processors)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate = accumulate
-        self._cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)
+        self.cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)
+        """C of METHODS 1.2: what they cost, in instances."""
         self._rng = np.random.default_rng(seed_of(seed))
         self.first, self.subset = 0, 0
         self.seconds = 0.0
@@ -79,7 +80,7 @@ class Inserting:
             )
         self._batches = batches
         size = float(getattr(self._loader, "batch_size", None) or 1)
-        self.first, self.subset = insertion(batches * batch, batch, validation or self._whole, size, self._cost)
+        self.first, self.subset = insertion(batches * batch, batch, validation or self._whole, size, self.cost)
         self._plan()
 
     @property
