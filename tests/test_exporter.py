@@ -1,0 +1,599 @@
+"""The exporter: who is sent what and when, in frames of which size, and what a client without room costs the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import looptap
+from looptap.agent.io.server_socket import SendResult
+from looptap.agent.server import exporter as exporter_module
+from looptap.agent.server import subscription as subscription_module
+from looptap.agent.server.exporter import LARGE_VALUE_BYTES, MAX_BATCH_VALUES, MAX_IN_FLIGHT_BYTES, TYPICAL_BATCH_VALUES
+from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS
+from looptap.protocol import messages as m
+from looptap.protocol.codec import decode_from_agent, encode, unpack_values
+from looptap.protocol.keys import OPERATOR, VIEWER
+from looptap.streams.flags import REPEATED
+from looptap.testing import Clock, pair
+
+A, B = b"a", b"b"
+
+
+class Wire:
+    """An agent in memory whose peers have room or not, as the test says; nothing goes out but by a flush."""
+
+    def __init__(self, **how):
+        self.job = pair(manual=True, **how)
+        self.job.run.close()
+        self.agent, self.parts = self.job.agent, self.job.parts
+        self.dispatcher, self.exporter = self.parts.dispatcher, self.parts.dispatcher.exporter
+        self.full, self.gone, self.tries, self.frames = set(), set(), Counter(), []
+        self.dispatcher.send = self.send
+
+    def send(self, peer, frame):
+        self.tries[peer] += 1
+        if peer in self.gone:
+            return SendResult.GONE
+        if peer in self.full:
+            return SendResult.FULL
+        self.frames.append((peer, frame))
+        return SendResult.OK
+
+    def tell(self, peer, message, role=OPERATOR):
+        self.dispatcher.receive(peer, role, encode(message))
+
+    def client(self, peer, role=OPERATOR, **more):
+        self.tell(peer, m.Hello(m.VERSION, peer.decode(), **more), role)
+        return self.dispatcher.clients[peer]
+
+    def attach(self, peer, number=1, code="step", **more):
+        self.tell(peer, m.Attach(number, number, m.Code(code), "batch", **more))
+
+    def emit(self, *steps, **more):
+        for step in steps:
+            self.agent.emit("batch", step=step, **more)
+
+    def deliver(self):
+        """Flush until nothing more goes out; whether something waits for a client then."""
+        while True:
+            before, more = len(self.frames), self.dispatcher.flush()
+            if len(self.frames) == before:
+                return more
+
+    def said(self, *kinds, to=None):
+        """The messages that went out, those in bundles one by one."""
+        found = []
+        for peer, frame in self.frames:
+            message = decode_from_agent(frame)
+            parts = message.messages if isinstance(message, m.Bundle) else [frame]
+            found += [decode_from_agent(bytes(one)) for one in parts if to in (None, peer)]
+        return [one for one in found if isinstance(one, kinds or m.FromAgent)]
+
+    def values(self, peer, number=1):
+        """What a peer has got of one of its streams, which is numbered without a gap."""
+        found, after = [], 0
+        for message in self.said(m.Values, to=peer):
+            if message.stream == number:
+                assert not found or message.first == after + 1
+                found += unpack_values(message.form, message.values)
+                after = message.first + len(message.events) // 8 - 1
+        return found
+
+    def counts(self):
+        """How many values each frame has."""
+        return [[len(one.events) // 8 for one in Wire.unpacked(frame)] for _, frame in self.frames]
+
+    @staticmethod
+    def unpacked(frame):
+        message = decode_from_agent(frame)
+        return (
+            [decode_from_agent(bytes(one)) for one in message.messages] if isinstance(message, m.Bundle) else [message]
+        )
+
+
+@pytest.fixture
+def wire():
+    with_two = Wire()
+    yield with_two
+    with_two.agent.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the exporter, which stands still."""
+    import time
+
+    class Stopped(Clock):
+        def monotonic(self):
+            return self.now
+
+        def __getattr__(self, name):
+            return getattr(time, name)
+
+    found = Stopped()
+    for module in (exporter_module, subscription_module):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def ready(wire, *peers, **more):
+    """Clients with a stream each that know of it."""
+    clients = [wire.client(peer) for peer in peers]
+    for peer in peers:
+        wire.attach(peer, **more)
+    wire.deliver()
+    wire.frames.clear()
+    return clients
+
+
+# ---------------------------------------------------------------- the window
+
+
+def test_what_a_client_has_not_confirmed_is_bounded_and_the_rest_follows_in_order():
+    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))  # the least that a client gets
+    (client,) = ready(wire, A, code="text")
+    texts = [f"{step:04}" * 10_000 for step in range(60)]
+    for text in texts:
+        wire.emit(0, text=text)
+    assert wire.deliver() is True  # more waits for the client
+    unread = sum(len(frame) for _, frame in wire.frames)
+    largest = max(len(frame) for _, frame in wire.frames)
+    assert MAX_IN_FLIGHT_BYTES <= unread < MAX_IN_FLIGHT_BYTES + largest
+    assert client.sent_bytes == unread
+    assert not wire.dispatcher.confirmed()
+    sent = len(wire.frames)
+    wire.tell(A, m.Got(unread - MAX_IN_FLIGHT_BYTES))
+    assert len(wire.frames) == sent
+    wire.tell(A, m.Got(unread - MAX_IN_FLIGHT_BYTES + 1))
+    assert len(wire.frames) == sent + 1
+    while wire.deliver():
+        wire.tell(A, m.Got(client.sent_bytes))
+    assert wire.values(A) == texts
+    assert client.sent_bytes == sum(len(frame) for _, frame in wire.frames)
+    wire.tell(A, m.Got(client.sent_bytes))
+    assert wire.dispatcher.confirmed()
+    wire.agent.close()
+
+
+def test_operators_share_what_may_be_in_flight_and_viewers_take_nothing_of_it():
+    wire = Wire(limits=looptap.Limits(in_flight_bytes=8 << 20))
+    one = wire.client(A)
+    assert wire.exporter.window()(one) == 8 << 20
+    viewers = [wire.client(b"viewer %d" % n, VIEWER) for n in range(3)]
+    assert [wire.exporter.window()(client) for client in (one, *viewers)] == [8 << 20, *[MAX_IN_FLIGHT_BYTES] * 3]
+    wire.client(B)
+    assert [wire.exporter.window()(client) for client in (one, *viewers)] == [4 << 20, *[MAX_IN_FLIGHT_BYTES] * 3]
+    for n in range(14):
+        wire.client(b"operator %d" % n)
+    assert wire.exporter.window()(one) == MAX_IN_FLIGHT_BYTES
+    for n in range(14):
+        wire.tell(b"operator %d" % n, m.Leave())
+    wire.tell(B, m.Leave())
+    assert wire.exporter.window()(one) == 8 << 20
+    wire.agent.close()
+
+
+def test_at_the_end_of_the_run_all_is_sent_and_then_how_each_stream_ended():
+    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))
+    ready(wire, A, B, code="text")
+    texts = [f"{step:04}" * 10_000 for step in range(60)]
+    for text in texts:
+        wire.emit(0, text=text)
+    assert wire.deliver() is True
+    wire.agent.close("the job is done")
+    for peer in (A, B):
+        assert wire.values(peer) == texts
+        *_, status, goodbye = wire.said(to=peer)
+        assert (status.state, status.reason, goodbye) == ("ended", "the job is done", m.Goodbye("the job is done"))
+    assert wire.exporter.streams == {}
+
+
+# ---------------------------------------------------------------- clients beside each other
+
+
+@pytest.mark.parametrize("how", ["silent", "full", "gone"])
+def test_a_client_that_takes_nothing_in_holds_no_other_up(how):
+    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))
+    wire.client(A, token="back soon")
+    wire.attach(A, code="text")
+    (reader,) = ready(wire, B, code="text")
+    if how != "silent":
+        {"full": wire.full, "gone": wire.gone}[how].add(A)
+    texts = [f"{step:04}" * 10_000 for step in range(60)]
+    for text in texts:
+        wire.emit(0, text=text)
+        wire.deliver()
+        wire.tell(B, m.Got(reader.sent_bytes))
+        assert wire.values(B)[-1] == text
+    assert wire.values(B) == texts
+    assert len(wire.values(A)) < 40
+    assert wire.dispatcher.flush() is (how != "gone")  # who is gone is not waited for
+    assert wire.dispatcher.is_idle()
+    wire.emit(0, text="more")
+    assert not wire.dispatcher.is_idle()
+    wire.agent.close()
+
+
+def test_clients_take_turns_and_a_flush_says_whether_more_can_be_sent(wire):
+    ready(wire, A, B)
+    assert wire.dispatcher.flush() is False
+    wire.emit(*range(2_000))
+    said = [wire.dispatcher.flush() for _ in range(8)]
+    assert [peer for peer, _ in wire.frames] in ([A, B] * 4, [B, A] * 4)
+    assert said == [True] * 7 + [False]
+    assert wire.dispatcher.flush() is False
+    assert wire.values(A) == wire.values(B) == list(range(2_000))
+
+
+def test_a_client_that_leaves_in_between_is_sent_nothing_more(wire):
+    ready(wire, A, B)
+    wire.emit(*range(2_000))
+    wire.dispatcher.flush()
+    wire.tell(A, m.Leave())
+    assert wire.deliver() is False
+    assert Counter(peer for peer, _ in wire.frames)[A] <= 1
+    assert wire.values(B) == list(range(2_000))
+    assert [stream.client.peer for stream in wire.exporter.streams] == [B]
+    assert len(wire.parts.sources.by_name["batch"].queries) == 1
+
+
+def test_who_is_back_over_another_link_gets_what_waited(wire):
+    wire.client(A, token="mine")
+    wire.attach(A)
+    wire.deliver()
+    wire.gone.add(A)
+    wire.emit(1)
+    wire.deliver()
+    wire.emit(2, 3)
+    tries = wire.tries[A]
+    assert wire.deliver() is False
+    assert wire.tries[A] == tries
+    wire.client(B, token="mine", streams=(1,))
+    assert wire.deliver() is False
+    assert wire.values(B) == [1, 2, 3]
+
+
+def test_who_is_gone_for_good_leaves_nothing_behind(wire):
+    ready(wire, A)
+    wire.gone.add(A)
+    wire.emit(1)
+    wire.deliver()
+    assert (wire.exporter.streams, wire.dispatcher.clients) == ({}, {})
+    assert wire.parts.sources.by_name["batch"].queries == ()
+    assert wire.parts.queues.free_bytes() == wire.parts.queues.limit
+
+
+# ---------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize(
+    ("many", "frames"),
+    [
+        (1, [1]), (TYPICAL_BATCH_VALUES, [512]), (2_000, [512, 512, 512, 464]),
+        (10_000, [2500, 1875, 1406, 1054, 791, 593]), (80_000, [MAX_BATCH_VALUES]),
+    ],
+)  # fmt: skip
+def test_a_message_holds_512_values_or_a_quarter_of_what_waits(wire, many, frames):
+    ready(wire, A)
+    wire.emit(*range(many))
+    assert wire.deliver() is False
+    assert [count for (count,) in wire.counts()][: len(frames)] == frames
+    assert wire.values(A) == list(range(many))
+
+
+def test_a_message_of_large_values_is_bounded_in_bytes(wire):
+    ready(wire, A, code="text")
+    wire.emit(*range(40), text="x" * 20_000)
+    assert wire.deliver() is False
+    sizes = [len(frame) for _, frame in wire.frames]
+    assert max(sizes) <= LARGE_VALUE_BYTES
+    assert len(sizes) == 4
+    wire.frames.clear()
+    wire.emit(1, 2, 3, text="x" * 300_000)
+    assert wire.deliver() is False
+    assert wire.counts() == [[1], [1], [1]]
+
+
+def test_streams_with_little_share_a_frame_and_with_much_take_turns(wire):
+    wire.client(A)
+    for number in range(1, 51):
+        wire.attach(A, number)
+    assert wire.dispatcher.flush() is True
+    assert len(wire.said(m.Status)) == 16  # as much work as 512 values
+    wire.deliver()
+    assert [status.stream for status in wire.said(m.Status)] == list(range(1, 51))
+    wire.frames.clear()
+    wire.emit(0)
+    wire.deliver()
+    assert [len(one) for one in wire.counts()] == [31, 19]
+    wire.frames.clear()
+    wire.emit(*range(1, 11))
+    assert wire.deliver() is False
+    assert [len(one) for one in wire.counts()] == [20, 20, 10]
+    assert sorted(one.stream for one in wire.said(m.Values)) == list(range(1, 51))
+    wire.frames.clear()
+    wire.emit(*range(11, 1_011))
+    wire.deliver()
+    assert sorted([one.stream for one in wire.said(m.Values)][:50]) == list(range(1, 51))
+    assert all(wire.values(A, number) == list(range(11, 1_011)) for number in range(1, 51))
+
+
+def test_one_stream_with_values_is_no_bundle_and_two_are(wire):
+    ready(wire, A)
+    wire.emit(1)
+    wire.deliver()
+    wire.attach(A, 2)
+    wire.deliver()
+    wire.emit(2)
+    wire.deliver()
+    kinds = [type(decode_from_agent(frame)) for _, frame in wire.frames]
+    assert [kind for kind in kinds if kind in (m.Values, m.Bundle)] == [m.Values, m.Bundle]
+
+
+def test_large_values_of_several_streams_go_in_several_frames(wire):
+    wire.client(A)
+    for number in (1, 2, 3):
+        wire.attach(A, number, "text")
+    wire.deliver()
+    wire.frames.clear()
+    wire.emit(1, text="x" * 200_000)
+    assert wire.deliver() is False
+    assert wire.counts() == [[1, 1], [1]]  # 400 kB: no third one
+
+
+def test_values_tell_the_rank_and_bytes_are_counted(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    wire = Wire()
+    before = wire.exporter.sent_bytes
+    (client,) = ready(wire, A)
+    told = wire.exporter.sent_bytes - before
+    assert told > 0
+    assert client.sent_bytes == 0  # a client confirms values alone
+    wire.emit(*range(600))
+    wire.deliver()
+    sent = sum(len(frame) for _, frame in wire.frames)
+    assert (client.sent_bytes, wire.exporter.sent_bytes - before - told) == (sent, sent)
+    assert {one.rank for one in wire.said(m.Values)} == {3}
+    wire.agent.close()
+
+
+# ---------------------------------------------------------------- no room
+
+
+@pytest.mark.parametrize(("role", "pause"), [(OPERATOR, RETRY_DELAY_SECONDS), (VIEWER, VIEWER_RETRY_DELAY_SECONDS)])
+def test_without_room_a_client_is_tried_again_after_its_pause_and_loses_nothing(clock, role, pause):
+    wire = Wire()
+    wire.agent.stream("steps", "step", on="batch")
+    wire.client(B)
+    wire.tell(B, m.Stand(1, 0, "steps", export=True))
+    client = wire.client(A)
+    wire.tell(A, m.Read(1, 1, "steps"))
+    wire.deliver()
+    wire.tell(A, m.Beat(), role)
+    wire.full.add(A)
+    tries = wire.tries[A]
+    wire.emit(*range(5))
+    assert [wire.dispatcher.flush() for _ in range(3)] == [True] * 3
+    assert wire.tries[A] == tries + 1
+    clock.advance(pause)
+    wire.dispatcher.flush()
+    assert (wire.tries[A], client.refusals) == (tries + 2, 2)
+    wire.full.clear()
+    clock.advance(2 * pause)
+    assert wire.dispatcher.flush() is False
+    assert (wire.values(A), client.refusals) == (list(range(5)), 0)
+    wire.agent.close()
+
+
+def test_a_state_for_which_there_was_no_room_is_told_once_there_is_and_once_alone(clock, wire):
+    wire.client(A)
+    wire.attach(A, 1)
+    wire.attach(A, 2)
+    wire.full.add(A)
+    tries = wire.tries[A]
+    wire.deliver()
+    wire.deliver()
+    assert wire.tries[A] == tries + 1
+    wire.full.clear()
+    clock.advance(RETRY_DELAY_SECONDS)
+    wire.deliver()
+    assert sorted(status.stream for status in wire.said(m.Status)) == [1, 2]
+    wire.emit(1)
+    clock.advance(RETRY_DELAY_SECONDS)
+    wire.deliver()
+    assert len(wire.said(m.Status)) == 2
+    assert wire.values(A) == wire.values(A, 2) == [1]
+
+
+def test_answers_that_are_owed_come_in_their_order_and_before_values(clock, wire):
+    (client,) = ready(wire, A)
+    wire.full.add(A)
+    for request in range(10, 15):
+        wire.tell(A, m.GetClock(request))
+    assert wire.tries[A] > 0
+    wire.full.clear()
+    wire.tell(A, m.GetClock(15))  # there is room, and it waits its turn
+    wire.emit(1)
+    assert wire.said(to=A) == []
+    assert wire.dispatcher.flush() is True
+    assert wire.said(to=A) == []  # not before the pause is over
+    clock.advance(RETRY_DELAY_SECONDS)
+    assert wire.deliver() is False
+    answers = wire.said(to=A)
+    assert [one.request for one in answers[:6]] == list(range(10, 16))
+    assert [type(one) for one in answers[6:]] == [m.Values]
+    assert not client.owed
+    wire.tell(A, m.GetClock(16))
+    assert wire.said(to=A)[-1].request == 16
+
+
+def test_a_client_that_is_owed_answers_is_tried_with_one_at_a_time(clock, wire):
+    ready(wire, A)
+    wire.full.add(A)
+    for request in (10, 11, 12):
+        wire.tell(A, m.GetClock(request))
+    tries = wire.tries[A]
+    for _ in range(5):
+        assert wire.dispatcher.flush() is True
+    assert wire.tries[A] == tries
+    clock.advance(RETRY_DELAY_SECONDS)
+    wire.dispatcher.flush()
+    assert wire.tries[A] == tries + 1
+    wire.tell(A, m.Leave())
+    clock.advance(60)
+    assert wire.deliver() is False
+    assert wire.tries[A] == tries + 1
+
+
+def test_answers_that_are_owed_are_bounded_and_those_that_fit_are_kept(clock, wire):
+    (client,) = ready(wire, A)
+    wire.full.add(A)
+    big = encode(m.Done(1)) + bytes(MAX_IN_FLIGHT_BYTES // 2)
+    for _ in range(2):
+        wire.exporter.answer(client, big[: MAX_IN_FLIGHT_BYTES // 2])
+    assert sum(map(len, client.owed)) == MAX_IN_FLIGHT_BYTES
+    wire.exporter.answer(client, b"x")
+    assert len(client.owed) == 2
+
+
+def test_who_is_owed_answers_and_goes_away_is_not_waited_for(clock, wire):
+    client = wire.client(A, token="mine")
+    wire.full.add(A)
+    wire.tell(A, m.GetClock(10))
+    wire.full.clear()
+    wire.gone.add(A)
+    clock.advance(RETRY_DELAY_SECONDS)
+    assert wire.deliver() is False
+    assert client.disconnected
+    tries = wire.tries[A]
+    clock.advance(1.0)
+    assert wire.deliver() is False
+    assert wire.tries[A] == tries
+
+
+# ---------------------------------------------------------------- the end of a stream
+
+
+def test_a_stream_ends_behind_its_last_value_and_leaves_nothing_behind(wire):
+    (client,) = ready(wire, A)
+    wire.emit(*range(1_000))
+    wire.tell(A, m.Detach(2, 1))
+    wire.emit(1_000)
+    wire.deliver()
+    assert wire.values(A) == list(range(1_000))
+    assert [type(one) for one in wire.said(to=A)].count(m.Status) == 1
+    assert (wire.said(to=A)[-1].state, wire.said(to=A)[-1].reason) == ("ended", "closed by the client")
+    assert (wire.exporter.streams, client.streams, dict(client.ready)) == ({}, {}, {})
+    assert wire.parts.sources.by_name["batch"].queries == ()
+    assert wire.parts.queues.free_bytes() == wire.parts.queues.limit
+    assert wire.dispatcher.is_idle()
+    wire.attach(A, 1)  # the number is free
+    wire.deliver()
+    wire.emit(5)
+    wire.deliver()
+    assert wire.said(m.Values)[-1].first == 1
+
+
+def test_a_query_that_has_failed_is_off_its_events_and_its_client_knows(wire):
+    ready(wire, A, code="1 / 0 if step else 1")
+    wire.emit(0, *[1] * 200)
+    wire.deliver()
+    assert wire.parts.sources.by_name["batch"].queries == ()
+    assert wire.said(m.Status)[-1].state == "failed"
+    assert wire.exporter.streams == {}
+
+
+def test_a_reader_of_a_standing_stream_leaves_it_and_the_query_stays(wire):
+    wire.agent.stream("steps", "step", on="batch")
+    ring = wire.dispatcher.declared_streams.by_name["steps"].buffer
+    wire.client(A)
+    wire.tell(A, m.Read(1, 1, "steps"))
+    wire.deliver()
+    wire.emit(*range(3))
+    wire.deliver()
+    assert (wire.values(A), ring.unobserved) == ([0, 1, 2], False)
+    wire.tell(A, m.Detach(2, 1))
+    wire.deliver()
+    assert (wire.exporter.streams, ring.unobserved) == ({}, True)
+    assert len(wire.parts.sources.by_name["batch"].queries) == 1
+
+
+def test_a_stream_that_is_handed_over_goes_on_without_a_gap(wire):
+    ready(wire, A, B)
+    wire.emit(1, 2)
+    wire.tell(A, m.Stand(2, 1, "mine", export=True))
+    wire.emit(3, 4)
+    wire.deliver()
+    assert wire.values(A) == wire.values(B) == [1, 2, 3, 4]
+    wire.emit(5)
+    wire.deliver()
+    assert wire.values(A) == [1, 2, 3, 4, 5]
+    wire.tell(A, m.Detach(3, 1))
+    wire.emit(6)
+    wire.deliver()
+    assert wire.values(A) == [1, 2, 3, 4, 5]
+    assert wire.values(B)[-1] == 6
+
+
+# ---------------------------------------------------------------- heartbeats and hurry
+
+
+def test_a_heartbeat_tells_how_a_stream_is_if_anything_of_it_has_changed(wire):
+    ready(wire, A, B)
+    wire.attach(B, 2, "step", throttle=1e9)
+    wire.deliver()
+    wire.dispatcher.on_heartbeat_timer()
+    wire.deliver()
+    wire.frames.clear()
+    wire.dispatcher.on_heartbeat_timer()
+    wire.deliver()
+    assert wire.said(m.Status) == []
+    wire.emit(1, 2)
+    wire.deliver()
+    assert wire.said(m.Status) == []
+    wire.dispatcher.on_heartbeat_timer()
+    wire.deliver()
+    assert sorted((status.stream, status.last) for status in wire.said(m.Status)) == [(1, 2), (1, 2), (2, 1)]
+    wire.frames.clear()
+    wire.dispatcher.on_heartbeat_timer()
+    wire.deliver()
+    assert wire.said(m.Status) == []
+
+
+def test_a_value_of_which_nothing_was_heard_is_sent_at_the_next_heartbeat(wire):
+    ready(wire, A)
+    wire.emit(1)
+    wire.parts.queues.ready.clear()  # as when an interrupt has taken it back
+    wire.deliver()
+    assert wire.values(A) == []
+    wire.dispatcher.on_heartbeat_timer()
+    wire.deliver()
+    assert wire.values(A) == [1]
+
+
+def test_values_gather_unless_a_stream_wants_low_latency(wire):
+    wire.client(A)
+    wire.attach(A, 1)
+    assert wire.dispatcher.linger() == 0.02
+    for number in (2, 3):
+        wire.attach(A, number, latency="low")
+        assert wire.dispatcher.linger() == 0.001
+    for number, linger in ((1, 0.001), (2, 0.001), (3, 0.02)):
+        wire.tell(A, m.Detach(number, number))
+        wire.deliver()
+        assert wire.dispatcher.linger() == linger
+
+
+def test_an_event_that_was_there_before_is_marked(wire):
+    wire.emit(1, 2)
+    state = wire.agent.state_dict()
+    wire.emit(3, 4)
+    wire.agent.load_state_dict(state)
+    ready(wire, A)
+    wire.emit(3, 4, 5)
+    wire.deliver()
+    (values,) = wire.said(m.Values)
+    assert [bool(flag & REPEATED) for flag in values.flags] == [True, True, False]
