@@ -96,7 +96,7 @@ class Agent:
             self._unusual(event, observables, error)
 
     def expose(self, **observables: Any) -> None:
-        """Make objects visible at every event, by name; they are kept by reference until the agent closes.
+        """Expose objects to queries at every event, by name, until the agent closes.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
@@ -119,7 +119,7 @@ class Agent:
         max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         keep: bool = False,
     ) -> None:
-        """Declare a declared stream: the query runs from now on, and its newest ``history`` values are kept.
+        """Declare a stream: its query runs from now on, with a ``history`` of values.
 
         Clients read it by its name, the history first. With ``keep``, all values go to the file of the run as well
         (docs/store.md). The query and its arguments are those of `Run.stream`; no budget
@@ -142,7 +142,9 @@ class Agent:
                 self._parts.connection.post(partial(self._parts.dispatcher.start_keeping, name))
 
     def log(self, /, **values: Any) -> None:
-        """Append each value to the declared stream of its name, which keeps the newest 10,000. Never raises.
+        """Append each value to the declared stream of its name. Never raises.
+
+        It keeps the newest 10,000 values.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -159,7 +161,7 @@ class Agent:
             self._life.complain(error)
 
     def end_group(self, event: str) -> None:
-        """End the open group of ``event`` events: the windows that follow the host's group close. Never raises."""
+        """End the open group of ``event`` events, and its windows. Never raises."""
         try:
             sources = self._life.sources
             sources.open(event).end_group(sources.clock())
@@ -195,7 +197,7 @@ class Agent:
         self._declarations.control(name, get, set, declaration)
 
     def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
-        """Let clients ask for ``function`` to be called once in the loop, by name. Raises ControlError.
+        """Let clients call ``function`` in the loop, by name. Raises ControlError.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
@@ -203,7 +205,9 @@ class Agent:
         self._declarations.trigger(name, function, at, doc)
 
     def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
-        """Let clients ask for a checkpoint, alone or before a change; ``function`` makes it and may return its path.
+        """Let clients save a checkpoint, alone or before a change.
+
+        ``function`` saves it and may return its path.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
@@ -235,7 +239,7 @@ class Agent:
         return self._checkpoint.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state: event numbers continue from there, and controls are set back, which is on record.
+        """Resume from a state: continue its event numbers and restore its controls.
 
         To be called where the job loads its checkpoint, once what it steers is exposed. A value of an event that had
         been there before, in this process or as the file of the earlier run tells, is marked: ``again`` of its
@@ -260,7 +264,9 @@ class Agent:
         return self._parts.dispatcher.stats()
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: close open windows, send what waits, notify clients. Takes at most 2 s. Never raises.
+        """End the run: close windows, send what waits, notify clients. Never raises.
+
+        Blocks up to 2 s.
 
         Only Ctrl-C comes out of it, after everything was done.
         """
@@ -325,7 +331,7 @@ def agent_of(
     replay: str | os.PathLike[str] | None = None,
     strict: bool = False,
 ) -> Agent:
-    """Return the agent that is made of ``parts``, open to clients. Raises as `Agent` does."""
+    """Return the agent made of ``parts``, open to clients. Raises as `Agent` does."""
     agent = Agent.__new__(Agent)
     agent._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
     return agent

@@ -24,7 +24,7 @@ class AgentCheckpoint:
         self._parts, self._life = parts, life
 
     def state_dict(self) -> dict[str, Any]:
-        """Return event numbers, values of controls and the runs so far, as plain data. Never raises."""
+        """Return event numbers, controls and runs so far, as plain data. Never raises."""
         parts, sources = self._parts, self._life.sources
         history, counts = parts.dispatcher.history, sources.counts()
         return {

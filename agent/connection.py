@@ -42,16 +42,22 @@ class Connection(Protocol):
         """True from `open` until `detach` or `abandon`."""
 
     def locate(self) -> Place | None:
-        """Settle where clients will find the agent; None if they cannot. Raises LinkError where they may not."""
+        """Decide where clients find the agent; None if nowhere. Raises LinkError."""
 
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
-        """Let clients in, for ``dispatcher`` to answer. Raises what goes wrong; then nothing is left behind."""
+        """Open to clients. Raises what goes wrong, and then leaves nothing behind.
+
+        ``dispatcher`` answers them.
+        """
 
     def undo(self) -> None:
-        """Take back what `open` has done, or is about to do: Ctrl-C came into it, or right after."""
+        """Undo what `open` has done or is about to do, after Ctrl-C."""
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
-        """Hand ``frame`` over for ``peer``, and say what became of it. I/O thread only. Does not block or raise."""
+        """Send ``frame`` to ``peer``; return the result. I/O thread.
+
+        Does not block. Never raises.
+        """
 
     def wake(self) -> None:
         """Let values be sent soon. Any thread. Does not block."""
@@ -60,13 +66,16 @@ class Connection(Protocol):
         """Let values be sent at once. Any thread. Does not block."""
 
     def post(self, call: Callable[[], object]) -> None:
-        """Run ``call`` on the I/O thread; no effect unless it is open. Any thread. Does not block."""
+        """Run ``call`` on the I/O thread, if open. Any thread. Does not block."""
 
     def detach(self) -> None:
         """Refuse further work from the loop; `stop` still sends what waits."""
 
     def stop(self, timeout: float) -> None:
-        """Send what waits and say goodbye, within ``timeout`` seconds; called again, wait once more."""
+        """Send what waits and say goodbye; a second call waits again.
+
+        Blocks up to ``timeout`` seconds.
+        """
 
     def drain(self, timeout: float) -> None:
         """Send what waits and stay open, within ``timeout`` seconds."""
@@ -87,7 +96,7 @@ agents_by_place: dict[Place, Replaceable] = {}
 
 
 def take_place(agent: Replaceable, place: Place) -> Replaceable | None:
-    """Make ``agent`` the one of this process that is found at ``place``; return the one before it."""
+    """Register ``agent`` at ``place`` in this process; return the one before it."""
     older = agents_by_place.get(place)
     agents_by_place[place] = agent
     return older
@@ -123,7 +132,7 @@ class ServerConnection:
         return self._open
 
     def locate(self) -> Place:
-        """Settle where clients find it. Raises LinkError for a directory that is not private."""
+        """Decide where clients find it. Raises LinkError for an unsafe directory."""
         self._place = runtime_dir(), self._name, self._rank
         return self._place
 

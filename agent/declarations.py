@@ -57,7 +57,7 @@ class ControlDeclarations:
         self._job.on_stop, self._job.pause.bound = on_stop, may_pause
 
     def replay(self, path: str | os.PathLike[str] | None, strict: bool) -> None:
-        """Begin the replay of ``path``, or of the file that LOOPTAP_REPLAY names. Raises ControlError.
+        """Replay ``path``, or the file named by LOOPTAP_REPLAY. Raises ControlError.
 
         One that the environment names and that cannot be done is a warning, unless ``strict``.
         """

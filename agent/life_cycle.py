@@ -48,7 +48,9 @@ class LifeCycle:
     # ------------------------------------------------------------ the beginning
 
     def open(self, *, sigterm: bool = False, strict: bool = False) -> None:
-        """Let clients in; on a machine that does not allow it become inert, with a warning. ``strict`` raises that.
+        """Open the agent to clients; if the machine does not allow it, become inert.
+
+        Logs a warning, or raises with ``strict``.
 
         Ctrl-C comes out of it, and nothing is left behind.
         """
@@ -84,7 +86,9 @@ class LifeCycle:
     # ------------------------------------------------------------ the end
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: close open windows, send what waits, notify clients. Takes at most 2 s. Never raises.
+        """End the run: close windows, send what waits, notify clients. Never raises.
+
+        Blocks up to 2 s.
 
         Only Ctrl-C comes out of it, after everything was done.
         """
@@ -102,7 +106,7 @@ class LifeCycle:
         atexit.unregister(self._at_exit)
 
     def replaced(self) -> bool:
-        """Make room for a newer agent of the same name; return whether this one was still there."""
+        """Close for a newer agent of the same name; True if this one was open."""
         if os.getpid() != self._pid or not self._parts.connection.is_open:
             return False
         self.close("replaced by a newer agent of this name")
@@ -120,7 +124,7 @@ class LifeCycle:
         self._on_inert(self.sources)
 
     def _end_groups(self, taps: deque[EventSource], now: float) -> None:
-        """End all open groups; after Ctrl-C those that are left, and once more the one that it came into."""
+        """End all open groups; a second call, after Ctrl-C, ends the rest."""
         pressed = None
         while taps:
             try:
@@ -136,7 +140,10 @@ class LifeCycle:
             raise pressed
 
     def _leave(self, sources: EventSources, reason: str) -> None:
-        """Say goodbye to clients and let go of what is the host's; Ctrl-C ends the waiting for it alone."""
+        """Say goodbye to clients and release the host's objects.
+
+        Ctrl-C ends only the wait.
+        """
         self._parts.connection.detach()
         try:
             aside(lambda: self._depart(sources, reason), "looptap-close")

@@ -57,7 +57,7 @@ def build(
     sigterm: bool = False,
     strict: bool = False,
 ) -> Components:
-    """Check the arguments of an agent and make its parts, which are not open to clients yet.
+    """Check the arguments of an agent and make its parts, not yet open to clients.
 
     ``connect`` makes the connection, ``record`` the recorder; ``clock`` tells the time of events. Where the recorder
     cannot be made the agent is inert, with a warning; ``strict`` raises the error. Raises ValueError for a bad name or

@@ -63,7 +63,7 @@ def _head(git: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """Read a file of git. The folder is not trusted: a fifo in it must not stop the writer."""
+    """Read a file of git, which is not trusted: a fifo must not block."""
     return read_regular(path, _MAX_REFERENCES_BYTES).decode().strip()
 
 

@@ -12,7 +12,7 @@ from looptap.streams.errors import ControlError
 
 
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the commands to repeat, in their order. Raises ControlError for a file that holds anything else."""
+    """Return the commands to repeat, in order. Raises ControlError for a bad file."""
     if not reader.is_stored(path):
         return command_file.load(path)
     try:

@@ -128,7 +128,7 @@ class StoredRun:
             return [self._streams[row[0]] for row in rows]
 
     def stream(self, name: str) -> StoredStream | StoredCommands:
-        """Return the stream of that name, or of that query; of several, the last declared. Raises StoreError.
+        """Return a stream by name or query, of several the last. Raises StoreError.
 
         ``"commands"`` is the stream of all commands.
         """
@@ -151,7 +151,7 @@ class StoredRun:
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
 
     def _pass_on_errors(self, stream: StoredStream) -> None:
-        """Pass on to a stream what the run says of its errors, and of the events that were withheld."""
+        """Set a stream's errors and withheld events from the facts of the run."""
         errors, withheld = self.metadata.get("errors"), self.metadata.get("withheld")
         if isinstance(errors, dict):
             stream.stumbled(errors.get(str(stream.id)))
@@ -185,7 +185,7 @@ class StoredRun:
     # ------------------------------------------------------------ reading
 
     def _column(self, table: str, name: str, other: str) -> str:
-        """Return the column ``name``, or ``other`` in an older file, which does not have it."""
+        """Return the column ``name``, or ``other`` in an older file that lacks it."""
         return name if self._select("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)) else other
 
     def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

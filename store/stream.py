@@ -109,7 +109,7 @@ class StoredStream(Kept):
         return max(self.feed.errors, self._reported_errors)
 
     def stumbled(self, errors: object) -> None:
-        """Take in what the run says of the errors of the query: how many, the first, and why it was ended by them."""
+        """Note the query's errors: how many, the first, and why they ended it."""
         match errors:
             case (int(count), str(text), str(reason)):
                 self._reported_errors = count
@@ -146,7 +146,7 @@ class StoredCommands(Kept):
 
 
 def declared_of(row: tuple[Any, ...]) -> Declared:
-    """Return the stream that a row of the table declares. Raises StoreError for what cannot be read."""
+    """Return the stream that a table row declares. Raises StoreError if unreadable."""
     try:
         declared = msgspec.convert(row, Declared)
     except ValueError as error:
@@ -157,7 +157,7 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
 
 
 def command_of(row: tuple[Any, ...]) -> QueuedCommand:
-    """Return the command that a row of the table holds. Raises StoreError for what cannot be read."""
+    """Return the command of a table row. Raises StoreError if it is unreadable."""
     try:
         command = msgspec.convert(row, QueuedCommand)
     except ValueError as error:

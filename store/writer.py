@@ -110,7 +110,7 @@ class Writer:
         unit: str = "",
         first: int = 1,
     ) -> int:
-        """Declare a stream whose items are numbered from ``first``; returns the number by which `append` knows it."""
+        """Declare a stream numbered from ``first``; return its id for `append`."""
         self._notice_fork()
         with self._lock:
             self._names.append(name)
@@ -123,7 +123,7 @@ class Writer:
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
-        """Keep a batch, which must not change from now on; False if it is dropped since too much waits."""
+        """Queue a batch, which must not change any more; False if it is dropped."""
         self._notice_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
         if self._put(QueuedItems(stream, batch, nbytes)):
@@ -139,7 +139,7 @@ class Writer:
         self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
     def describe(self, **facts: Any) -> None:
-        """Keep facts of the run, such as the names that it exposes; a later one of the same name replaces it."""
+        """Store facts of the run, such as exposed names, replacing those of same names."""
         self._notice_fork()
         with self._lock:
             if self._thread is None:  # there is nothing to keep yet, and no file
@@ -149,7 +149,7 @@ class Writer:
             self._put(QueuedStatement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
 
     def _notice_fork(self) -> None:
-        """Be closed in a forked child: the thread is not there, and may have held the lock when it was last seen."""
+        """Close in a forked child, which lacks the thread and may have a held lock."""
         if os.getpid() != self._pid:
             self._pid, self._lock, self._closing = os.getpid(), threading.Lock(), threading.Event()
             self._closing.set()
@@ -186,13 +186,13 @@ class Writer:
         return {**self.counters(), "streams": streams}
 
     def stream_counters(self) -> list[tuple[str, int, int]]:
-        """For each stream its name, and how many values were kept and dropped."""
+        """Return for each stream its name, and the values kept and dropped."""
         self._notice_fork()
         with self._lock:
             return list(zip(self._names, self._kept, self._dropped, strict=True))
 
     def counters(self) -> WriterCounters:
-        """State and reason, what waits, how many values of all streams were kept and dropped."""
+        """Return state, reason, what waits, and the values kept and dropped."""
         self._notice_fork()
         with self._lock:
             return {
@@ -210,7 +210,7 @@ class Writer:
             }
 
     def close(self, timeout: float = 1.0, **facts: Any) -> bool:
-        """Write what waits and end the file; False if that took longer than ``timeout`` seconds or failed.
+        """Write what waits and end the file; False if that failed or timed out.
 
         What could not be written is counted as dropped. A writer that never had anything to keep makes no file.
         """
@@ -284,7 +284,7 @@ class Writer:
         return connection
 
     def _make(self) -> None:
-        """Make the file with its tables under another name first: what has the right name can be opened."""
+        """Create the file under another name first: its final name means readable."""
         if self.path.exists():
             raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -351,7 +351,7 @@ class Writer:
                 connection.close()
 
     def _refuse(self, jobs: list[Job], error: Exception) -> list[Job]:
-        """Find what of the jobs cannot be written, by halves; returns what is to be tried next."""
+        """Find by halves what cannot be written; return what to try next."""
         half = len(jobs) // 2
         with self._lock:
             if half:

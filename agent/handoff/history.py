@@ -29,7 +29,7 @@ class History:
         self.held_bytes = self.peak_bytes = 0
 
     def open(self, values: int, after: int = 0) -> HistoryBuffer:
-        """Return a new buffer of up to ``values`` values, fewer if they do not fit, numbered above ``after``."""
+        """Return a new buffer of at most ``values`` values, numbered above ``after``."""
         ring = HistoryBuffer(self, max(1, min(values, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
         with self.lock:
             self.buffers = (*self.buffers, ring)
@@ -43,7 +43,7 @@ class History:
             ring.held = 0
 
     def shrink(self, ring: HistoryBuffer) -> None:
-        """Discard the oldest values until ``ring`` and all buffers are within their bounds."""
+        """Discard the oldest values until all buffers are within their bounds."""
         while ring.held > self.each:
             ring.forget()
         while self.held_bytes > self.limit:
@@ -140,7 +140,7 @@ class HistoryBuffer:
             self._wake_readers(self.number)
 
     def notify(self) -> None:
-        """Wake the I/O thread, with or without readers: the state of the query has changed."""
+        """Wake the I/O thread, even without readers: the query's state has changed."""
         post = self._history.queues
         post.changed = True
         post.announce(self)
@@ -165,7 +165,7 @@ class HistoryBuffer:
     # ------------------------------------------------------------ the readers' end
 
     def read(self, after: int, count: int, upto: int) -> list[Item]:
-        """Return up to ``count`` values with numbers above ``after`` and not above ``upto``, the oldest first."""
+        """Return up to ``count`` values numbered ``after`` + 1 to ``upto``, oldest first."""
         first = max(after + 1, self.first)
         last = min(first + min(count, self.capacity) - 1, self.number, upto)
         if last < first:

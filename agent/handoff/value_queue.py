@@ -49,7 +49,10 @@ class ValueBatch(NamedTuple):
 
 
 def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
-    """Return the first of ``items`` with consecutive numbers and at most ``size`` bytes together (at least one)."""
+    """Return the first items with consecutive numbers, up to ``size`` bytes.
+
+    At least one is returned.
+    """
     columns = ValueBatch.of(items)
     if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
         return columns
@@ -198,7 +201,7 @@ class QueueSet:
             raise
 
     def collect(self) -> list[ValueSink]:
-        """Take the sinks with new values out of the set, before the I/O thread reads them. I/O thread."""
+        """Take the sinks with new values out of the set, to read them. I/O thread."""
         taken: list[ValueSink] = []
         with contextlib.suppress(KeyError):  # an interrupted producer has taken one back
             for _ in range(len(self.ready)):
@@ -295,7 +298,7 @@ class ValueQueue:
         self._queues.announce(self)
 
     def _reserve(self, size: int) -> int:
-        """Reserve bytes; return those left after a value of this size, below 0 if there is no room for it."""
+        """Reserve bytes; return those left after the value, below 0 without room."""
         left, room, post = self.values - len(self), self._room, self._queues
         free = post.free_bytes() + room
         held = self.pending_bytes()

@@ -37,7 +37,7 @@ def forget(things: object) -> None:
 
 
 def release(endpoints: tuple[str, ...]) -> None:
-    """Put /dev/null in place of this process's sockets at ``endpoints``; other processes keep theirs."""
+    """Replace this process's sockets at ``endpoints`` by /dev/null."""
     wanted = {_address(endpoint) for endpoint in endpoints}
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     timeout = socket.getdefaulttimeout()

@@ -29,7 +29,7 @@ class Authenticator:
         self.admitted = self.refused = 0
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        """Listen for handshakes of ``context`` and return the socket to poll; before anything is bound."""
+        """Listen for handshakes; return the socket to poll. Call before binding."""
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ENDPOINT)
@@ -42,7 +42,7 @@ class Authenticator:
             self.socket = None
 
     def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
-        """Admit the holder of the secret half of ``public_key`` (Z85) as ``role``. Any thread.
+        """Admit the owner of ``public_key`` (Z85) as ``role``. Any thread.
 
         The key opens nothing any more after ``until``, in monotonic seconds.
         """

@@ -114,7 +114,7 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed agents left behind: older than a minute, of this machine, without a listener."""
+    """Remove this machine's sockets over a minute old without a listener."""
     for path in directory.glob(f"{socket_mark()}-*.sock"):
         with contextlib.suppress(OSError):
             about = path.lstat()
@@ -153,7 +153,7 @@ def place_for_sockets(wanted: Path) -> Path:
 
 
 def rebind(server: zmq.Socket[bytes], bound: Bound) -> Bound:
-    """Bind ``server`` once more at its path, whose file has vanished; who is connected stays so.
+    """Bind ``server`` again at its path, whose file has vanished; clients stay.
 
     Raises OSError, EndpointError or UnsafeFile if that cannot be done.
     """
@@ -186,7 +186,7 @@ def _bind_path(server: zmq.Socket[bytes], path: Path) -> Bound:
 
 
 def _reserve(path: Path) -> None:
-    """Take the name with an empty file: libzmq puts its socket over whatever is there, without asking."""
+    """Reserve the name by an empty file, since libzmq replaces whatever is there."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:

@@ -184,7 +184,7 @@ class Reactor:
     # ------------------------------------------------------------ messages
 
     def _receive(self, gate: ServerSocket) -> None:
-        """Pass on a bounded number of messages of one frame each; who sends more frames is forgotten."""
+        """Pass on a bounded number of one-frame messages; drop peers that send more."""
         router = gate.router
         begun = time.monotonic()
         end = begun + MAX_RECEIVE_SECONDS
@@ -206,7 +206,7 @@ class Reactor:
             self._watch()
 
     def _take(self, gate: ServerSocket, frame: Any) -> None:
-        """Take the next frame of a message: the peer, the one that counts, and those that may not be."""
+        """Read the next frame of a message: the peer, the content, or an excess one."""
         gate.frames += 1
         if gate.frames == 1:
             gate.peer = gate.mark + frame.bytes

@@ -57,7 +57,7 @@ class ServerSocket:
             self.bound = rebind(self.router, self.bound)
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
-        """Hand ``frame`` over for ``peer``, by its own name, without waiting. Never raises."""
+        """Send ``frame`` to ``peer``, by its own name. Does not block. Never raises."""
         router = self.router
         if router is None:
             return SendResult.GONE
@@ -85,7 +85,7 @@ class ServerSocket:
         return sum(size for _, size in held)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the socket and its connections; pending messages have ``linger`` seconds to leave."""
+        """Close the socket; pending messages have ``linger`` seconds to leave."""
         router, self.router = self.router, None  # what listens is gone at once, linger or not
         if router is not None:
             router.close(max(0, int(linger * 1000)))

@@ -94,7 +94,10 @@ class ServerThread:
     # ------------------------------------------------------------ from any thread
 
     def start(self) -> None:
-        """Bind, and start the thread. Raises EndpointBusy or BadEndpoint; then nothing is left behind."""
+        """Bind and start the thread. Raises EndpointBusy or BadEndpoint.
+
+        On an error nothing is left behind.
+        """
         require_curve()
         self._context = zmq.Context()
         try:
@@ -110,23 +113,23 @@ class ServerThread:
             raise
 
     def wake(self) -> None:
-        """Wake the thread to flush, after a moment in which more values gather. Any thread."""
+        """Wake the thread to flush, once more values have gathered. Any thread."""
         self._ring()
 
     def post(self, call: Callable[[], object]) -> None:
-        """Run ``call`` on the I/O thread at once. Its exceptions count as faults of the link."""
+        """Run ``call`` on the I/O thread at once; its exceptions count as faults."""
         self._posted.append(call)
         self._ring_urgently()
 
     def watch_file(self, path: Path, renew: Callable[[], object]) -> None:
-        """Touch ``path`` now and then, and call ``renew`` on the I/O thread if it has vanished.
+        """Touch ``path`` at intervals; call ``renew`` (I/O thread) if it has vanished.
 
         Cleaners of temporary directories remove what is ten days old; a logout removes all of /run/user/<uid>.
         """
         self._kept += ((path, renew),)
 
     def stop(self, timeout: float = 2.0) -> bool:
-        """Flush, say goodbye, close and end the thread; whether that was done within ``timeout`` seconds."""
+        """Flush, say goodbye and end the thread; False if ``timeout`` was too short."""
         thread = self._thread
         if thread is None:
             return True
@@ -140,7 +143,7 @@ class ServerThread:
         return not thread.is_alive()
 
     def abandon(self) -> None:
-        """Become inert in a forked child: the sockets and the wakeups are the parent's, and stay untouched."""
+        """Become inert in a forked child; the parent's sockets stay untouched."""
         if self._context is None:
             return
         for gate in self.sockets:
@@ -177,7 +180,7 @@ class ServerThread:
     # ------------------------------------------------------------ from the I/O thread
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
-        """Hand ``frame`` over for ``peer`` without waiting, and say what became of it. Never raises."""
+        """Send ``frame`` to ``peer``; return the result. Does not block. Never raises."""
         mark = peer[:SOCKET_MARK_BYTES]
         for gate in self.sockets:
             if gate.mark == mark:
@@ -188,7 +191,7 @@ class ServerThread:
         return SendResult.GONE
 
     def open_viewer_socket(self, server: KeyPair, role: str, wanted: str | None) -> ServerSocket:
-        """Listen at a further endpoint, for clients of ``role``. Raises EndpointBusy or BadEndpoint."""
+        """Listen at another endpoint for ``role``. Raises EndpointBusy or BadEndpoint."""
         gate = ServerSocket(next(self._numbers), role, server, self.limits)
         self._open(gate, wanted)
         return gate
@@ -245,7 +248,7 @@ class ServerThread:
                 self._on_failure(reason)
 
     def _close(self, linger: float) -> None:
-        """Close the sockets, the authenticator last; pending messages have ``linger`` seconds to leave."""
+        """Close the sockets, the authenticator last, after ``linger`` seconds at most."""
         gates, self.sockets = self.sockets, ()
         context, self._context = self._context, None
         for gate in gates:
@@ -260,7 +263,7 @@ class ServerThread:
             self._posted.popleft()()
 
     def check_files(self, touch: bool) -> None:
-        """Make again what vanished of the files, and with ``touch`` show them to be in use."""
+        """Recreate vanished files; with ``touch`` update the times of all."""
         for path, renew in self._kept:
             try:
                 if not os.path.lexists(path):

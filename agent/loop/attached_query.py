@@ -124,7 +124,7 @@ class AttachedQuery(QueryStatus):
             raise
 
     def _harmless(self, event: Event) -> bool:
-        """Whether the query is known to leave the loop alone, with what it reads of this event."""
+        """Return True if the query is known to change nothing, given this event."""
         for pipeline in self._pipelines:
             if pipeline.sight is None or not pipeline.sight.plain(event):
                 return False
@@ -170,7 +170,7 @@ class AttachedQuery(QueryStatus):
             self.outbox.lose()
 
     def _guarded(self, event: Event, number: int, now: float) -> None:
-        """Evaluate what may do anything: what it changes of the loop is put back or, once, reported."""
+        """Evaluate unknown code: restore what it changes, and report it once."""
         self._standing = event.__looptap_standing__()
         guard = StateGuard(self._pipelines, *event.__looptap_shown__())
         self._inside(guard, number, lambda: self._evaluate(event, number, now))
@@ -191,7 +191,7 @@ class AttachedQuery(QueryStatus):
             self._notify()
 
     def evaluate_batch(self, batch: Sequence[EventOccurrence]) -> None:
-        """Evaluate the query at several events, and end windows between them; not those that it has seen already."""
+        """Evaluate the query at the events it has not seen, and end their windows."""
         if batch and batch[0][1] <= self.seen:  # Ctrl-C had come
             batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
         if self.every != 1:
@@ -265,7 +265,10 @@ class AttachedQuery(QueryStatus):
         return True
 
     def log(self, value: Any, now: float, call: int) -> None:
-        """Put a value that the host hands over in its ``call``-th call. Raises nothing but KeyboardInterrupt."""
+        """Append the value of the host's ``call``-th call.
+
+        Raises nothing but KeyboardInterrupt.
+        """
         self.seen = call
         if self.state != "live":
             return
@@ -311,7 +314,10 @@ class AttachedQuery(QueryStatus):
             self._failed(error)
 
     def lose_window(self, number: int, now: float) -> None:
-        """Count the open window as lost: ending it would run code that belongs on the training thread (I/O thread)."""
+        """Count the open window as lost. I/O thread.
+
+        Ending it would run code that belongs on the training thread.
+        """
         self.outbox.lose()
 
     def _close(self, number: int, now: float) -> None:
@@ -346,7 +352,7 @@ class AttachedQuery(QueryStatus):
             self.meter.calm(now)
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
-        """Take note of an evaluation that cost more than 20 µs, in a loop of ``step`` seconds."""
+        """Note an evaluation of more than 20 µs, in a loop of ``step`` seconds."""
         meter, limited = self.meter, self.meter.limited
         if not meter.charge(cost, step, self.seconds, self.events, now):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
@@ -379,7 +385,7 @@ class AttachedQuery(QueryStatus):
                 put(number, now, FlaggedValue(copy, flags, kept), size + more)
 
     def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
-        """Snapshots of what the recorder's condition reads."""
+        """Return snapshots of what the recorder's condition reads."""
         assert self.recorder is not None
         kept: dict[str, Any] = {}
         total = 0

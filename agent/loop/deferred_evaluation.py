@@ -88,17 +88,17 @@ class DeferredEvaluator:
         """The events that are being evaluated, or that Ctrl-C has left."""
 
     def for_unobserved_events(self) -> DeferredEvaluator:
-        """Return an evaluator that never wakes the I/O thread; one piece of either is evaluated at a time."""
+        """Return a twin that never wakes the I/O thread; the two take turns."""
         twin = DeferredEvaluator(NullWakeup())
         twin.turn = self.turn
         return twin
 
     def waits(self) -> bool:
-        """Whether there are events to evaluate."""
+        """Return True if there are events to evaluate."""
         return bool(self.events or self.piece)
 
     def notify(self) -> None:
-        """Wake the I/O thread for the appended event, or evaluate here if there are too many. Loop thread."""
+        """Wake the I/O thread for an event, or evaluate here if many wait. Loop thread."""
         waiting = len(self.events)
         if waiting < self.max_pending:
             self.queues.wake()
@@ -108,7 +108,7 @@ class DeferredEvaluator:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Fail the queries whose events have piled up behind a piece that does not end, and drop these events."""
+        """Fail the queries behind an evaluation that does not end; drop their events."""
         plans = {waiting[0] for waiting in [*self.events]}  # copied in one step, whatever the I/O thread takes
         self.events.clear()
         for plan in plans:
@@ -118,18 +118,18 @@ class DeferredEvaluator:
             )
 
     def drain(self, blocking: bool = True) -> None:
-        """Evaluate all that waits now, and wait for another thread that is at it if ``blocking``."""
+        """Evaluate all that waits; with ``blocking`` wait for another thread doing so."""
         while (self.events or self.piece) and self.evaluate(blocking):
             pass
 
     def catch_up(self) -> None:
-        """Evaluate, on the I/O thread, what waits; of a flood as much as the training thread leaves to it."""
+        """Evaluate what waits; the training thread takes a part of a flood. I/O thread."""
         for _ in range(MAX_PENDING_EVENTS // EVENTS_PER_BATCH):
             if not self.evaluate() or len(self.events) < EVENTS_PER_BATCH:
                 return
 
     def evaluate(self, blocking: bool = True) -> bool:
-        """Evaluate up to 64 events; False if another thread is at it, or if nothing waits."""
+        """Evaluate up to 64 events; False if another thread does, or nothing waits."""
         events, piece, turn, lock = self.events, self.piece, self.turn, self.turn.lock
         me = threading.get_ident()
         if not (events or piece) or turn.thread == me:

@@ -297,7 +297,7 @@ class EventSources:
 
     @contextlib.contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:
-        """Have no event raised and no query evaluated meanwhile; False if that cannot be had within ``seconds``."""
+        """Hold events and evaluations; yield False if that fails within ``seconds``."""
         with contextlib.ExitStack() as held:
             for lock in (self.lock, self.backlog.turn.lock):
                 if not lock.acquire(timeout=seconds):

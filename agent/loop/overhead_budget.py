@@ -112,14 +112,17 @@ class TypicalCost:
         self.reset()
 
     def reset(self, convicted: bool = False) -> None:
-        """Forget all costs; a query that is ``convicted`` is judged by its first mean, without a second one."""
+        """Forget all costs; judge a ``convicted`` query by its first mean alone."""
         self._mean: float | None
         self._least, self._in_a_row, self._last = math.inf, 0, 0
         self._seconds, self._events, self._begun = 0.0, 0, 0.0
         self._mean = math.inf if convicted else None  # the newest one
 
     def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
-        """Note an expensive evaluation, the ``events``-th; return the typical cost, None if it is too early to tell."""
+        """Note an expensive evaluation; return the typical cost, None if too early.
+
+        It is the ``events``-th evaluation.
+        """
         in_a_row = self._in_a_row if events == self._last + 1 else 0
         self._least = min(self._least, cost) if 0 < in_a_row < MIN_EVALUATIONS else cost
         self._last, self._in_a_row = events, in_a_row + 1
@@ -197,7 +200,7 @@ class CostMeter:
         """Why it was limited the last time."""
 
     def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
-        """Take note of an expensive evaluation in a loop of ``step`` seconds; False to detach the query.
+        """Note an expensive evaluation, in a loop of ``step`` seconds; False: detach.
 
         ``seconds`` and ``events`` are the query's totals at the time ``now``. Sets `every`: 1 if the query is within
         its share, else the number of events per evaluation that brings it there.
@@ -224,7 +227,7 @@ class CostMeter:
         return True
 
     def _judge(self, typical: float, now: float) -> None:
-        """Limit the query to its share, if it costs more; else it is watched for as long as was said."""
+        """Limit the query to its share if it costs more, else keep watching it."""
         demand = typical / self._step
         every = max(1, math.ceil(demand / self.allowed()))
         if self.grant is None:
@@ -237,7 +240,7 @@ class CostMeter:
             self.verdict = Verdict(typical, self._step, allowed, len(others), sum(others), self._budget.io)
 
     def calm(self, now: float) -> None:
-        """Note that a watched query is cheap: it is free if it was limited, or has been watched for long enough."""
+        """Note that a watched query is cheap; free it if it was watched long enough."""
         if self.limited or now >= self._until:
             self.forget()
 

@@ -47,7 +47,7 @@ class QueryStatus:
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
     def _suspend(self, now: float) -> None:
-        """Suspend a reducing query for a while, longer if the last suspension has just ended."""
+        """Suspend a reducing query, longer if the last suspension has just ended."""
         again = self.pause_seconds and now - self._resumed < self.pause_seconds
         self.pause_seconds = min(2 * self.pause_seconds, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
         self.retry_at = now + self.pause_seconds

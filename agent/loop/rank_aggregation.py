@@ -18,7 +18,7 @@ class PartialAggregateQuery(AttachedQuery):
     """An attached query whose pipeline is `RankWindowStage`."""
 
     def flush(self, number: int, now: float, group: int = 0) -> None:
-        """End the window: the host's group of this number has ended; without a number it is the open one that ends."""
+        """End the window of this group number, by default the open one."""
         assert isinstance(self.pipeline, RankWindowStage)
         if self.grouped:
             self.pipeline.at = group or self.pipeline.at + 1

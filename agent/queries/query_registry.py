@@ -144,7 +144,7 @@ class QueryRegistry:
             tap.refresh()
 
     def schedule_command(self, query: AttachedQuery) -> None:
-        """Make the next event check again whether a client waits for the values of ``query``."""
+        """Let the next event check again if a client waits for values of ``query``."""
         if not query.on:
             return
         with self._moving:
@@ -153,7 +153,7 @@ class QueryRegistry:
         self._sources.unobserved.drain()
 
     def drop(self, *queries: AttachedQuery) -> None:
-        """Detach queries from their events; no effect on one that is detached already, or has none."""
+        """Detach queries from their events; no effect on detached ones."""
         gone = {query for query in queries if query.on}
         if not gone:
             return
@@ -179,7 +179,7 @@ class QueryRegistry:
         tap.refresh()
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
-        """Remove a command that waits for an event of type ``on``; no effect if it does not wait."""
+        """Remove a command that waits for an event of type ``on``, if it does."""
         tap = self._open(on)
         with contextlib.suppress(ValueError):
             tap.commands.remove(command)
@@ -193,7 +193,7 @@ class QueryRegistry:
             raise QueryError(str(error)) from None
 
     def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
-        """Call ``now`` if no event is being raised at this moment, else ``later``. Does not block.
+        """Call ``now`` if no event is being emitted, else ``later``. Does not block.
 
         I/O thread. No event is raised meanwhile, but the loop computes: ``now`` must neither run code that looptap does
         not know nor put back what the loop is using.
@@ -230,7 +230,10 @@ def _listed(names: list[str]) -> str:
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
-    """Return the pipeline in the form for several ranks. Raises QueryError where its values would not fit together."""
+    """Return the pipeline's form for several ranks. Raises QueryError.
+
+    The values of ranks have to fit together.
+    """
     if attach.throttle or attach.when is not None:
         which = "throttle=" if attach.throttle else "when="
         raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")

@@ -19,7 +19,7 @@ STALE_FILE_SECONDS = 3600.0
 
 
 def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) -> Path:
-    """Publish the connection file of a run in ``directory``, and keep it up while ``link`` lives."""
+    """Publish a connection file in ``directory``; renew it while ``link`` lives."""
     file = ConnectionFile.of(run, keys, link.endpoints)
     path = publish(file, directory)
     link.watch_file(path, lambda: _renew(file, directory))
@@ -28,7 +28,7 @@ def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) 
 
 
 def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | None) -> None:
-    """Note that a run has ended, in the directories of its connection ``files``, for clients that come too late."""
+    """Note the end of a run next to its connection ``files``, for late clients."""
     kept = str(store) if store is not None and store.exists() else ""
     for path in files:
         with contextlib.suppress(OSError, UnsafeFile):
@@ -42,6 +42,6 @@ def _renew(file: ConnectionFile, directory: Path) -> None:
 
 
 def _tidy(directory: Path) -> None:
-    """Remove what dead runs left behind; not at once, so that who asks for one learns that it has ended."""
+    """Remove old files of dead runs, which later clients could still ask for."""
     with contextlib.suppress(OSError):
         sweep(directory, older=STALE_FILE_SECONDS, at_most=200)

@@ -90,7 +90,10 @@ class RunHistory:
 
 
 def seen_by(file: str, sibling: Path | None) -> dict[str, int]:
-    """Return the newest event numbers in the file of an earlier run, which may have moved next to ``sibling``."""
+    """Return the newest event numbers in an earlier run's file.
+
+    It may have moved next to ``sibling``.
+    """
     for path in (Path(file), *([sibling.parent / Path(file).name] if sibling else ())):
         if path == sibling or not path.is_file():
             continue

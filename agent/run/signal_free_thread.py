@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def aside(do: Callable[[], Result], name: str) -> Result:
-    """Do something on a thread called ``name``, and wait for it; raises what it raises.
+    """Run a function on a thread called ``name``, and wait; raises what it raises.
 
     Ctrl-C ends the waiting and not the work. Where no thread can be started, it is done on this one.
     """

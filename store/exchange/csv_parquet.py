@@ -48,7 +48,7 @@ def to_csv(stream: Stream, path: Path) -> int:
 
 
 def to_parquet(stream: Stream, path: Path) -> int:
-    """Write the values of ``stream`` as a Parquet file, with the columns of `to_pandas`; returns how many.
+    """Write a stream as Parquet with the columns of `to_pandas`; return the count.
 
     What is no number and no text is written as JSON. Raises StoreError if pyarrow is not installed.
     """
@@ -124,7 +124,7 @@ def _elements(value: Any, columns: list[str]) -> list[Any]:
 
 
 def _about(columns: list[str]) -> list[str]:
-    """Return the names of the columns besides the value, with an underscore where a field has such a name."""
+    """Return the other columns' names, with an underscore if a field has the same."""
     return [f"{name}_" if name in columns else name for name in _ABOUT]
 
 
@@ -174,7 +174,7 @@ def _plain(element: Any) -> Any:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """Return a column that Parquet can hold: one type as it is, numbers together as floats, anything else as JSON."""
+    """Convert a column for Parquet: one type, floats for mixed numbers, else JSON."""
     kinds = {type(element) for element in column if element is not None}
     if len(kinds) <= 1 and kinds <= {bool, float}:
         return column

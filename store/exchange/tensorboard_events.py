@@ -54,7 +54,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def write(file: IO[bytes], wall: float, scalars: Iterable[ScalarPoint]) -> int:
-    """Write an event file with its header, which bears the time ``wall``; returns how many points it has."""
+    """Write an event file with header time ``wall``; return how many points it has."""
     file.write(framed(double_field(1, wall) + bytes_field(3, b"brain.Event:2")))
     count = 0
     for scalar in scalars:
@@ -113,7 +113,7 @@ _MAX_CHECKED_BYTES = (
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
-    """Yield the scalars of an event file; raises Damaged where it is damaged, ends where it was cut."""
+    """Yield the scalars of an event file up to a cut. Raises Damaged."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:

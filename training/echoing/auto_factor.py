@@ -18,7 +18,7 @@ _STARVING_SHARE = 0.2
 
 
 def middle(values: Iterable[float]) -> float:
-    """Return the mean without the lowest and highest tenth: a validation or a page fault is no speed. NaN of nothing.
+    """Return the mean without the lowest and highest tenth; NaN of nothing.
 
     >>> middle([1.0] * 9 + [1000.0])
     1.0
@@ -133,12 +133,15 @@ class StageMeter:
         return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
 
     def stages(self) -> dict[str, float]:
-        """Return seconds per batch of each stage: "read", "augment", "collate" in a worker, "batch", "step" here."""
+        """Return the seconds per batch of each stage, by name.
+
+        These are "read", "augment" and "collate" in a worker, "batch" and "step" here.
+        """
         found = {name: middle(list(values)) for name, values in list(self._stages.items())}
         return found | {"batch": middle(list(self._mains)), "step": middle(list(self._steps))}
 
     def costs(self, factor: float) -> dict[str, float]:
-        """Return the seconds that each stage holds the loop up per fresh batch, if all others took no time."""
+        """Return the seconds a fresh batch of each stage alone would delay the loop."""
         many = max(self.workers, 1)
         return {
             name: seconds * factor if name in ("batch", "step") else seconds / many
@@ -147,7 +150,7 @@ class StageMeter:
         }
 
     def _inside(self) -> float:
-        """Return the seconds between two fresh batches by what they took in the workers; 0 while unknown."""
+        """Return the seconds between fresh batches by their time in workers; 0: unknown."""
         return sum(middle(list(values)) for values in list(self._stages.values())) / max(self.workers, 1)
 
 
@@ -174,7 +177,7 @@ class Auto:
 
 
 def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
-    """Return the stage that holds the loop up, and a sentence on what would help; two empty texts while unknown.
+    """Return the slowest stage and what would help; empty texts while unknown.
 
     >>> meter = StageMeter(0)
     >>> for _ in range(20):

@@ -80,7 +80,7 @@ def impossible(
 
 
 def checked_loader(loader: Any) -> Any:
-    """``loader`` if it can be gone through more than once. Raises TypeError or ValueError."""
+    """Return a loader that can be iterated again. Raises TypeError or ValueError."""
     if not hasattr(loader, "__iter__") or isinstance(loader, str | bytes):
         raise TypeError(f"loader={loader!r:.60} must be a DataLoader, or another iterable of batches.")
     if hasattr(loader, "__next__"):
@@ -99,7 +99,7 @@ def positive(name: str, value: Any, *, whole: bool = False) -> Any:
 
 
 def functions(**given: Any) -> None:
-    """Refuse what is neither a function nor None, before the loop calls it. Raises TypeError."""
+    """Raise TypeError for arguments that are neither a function nor None."""
     for name, value in given.items():
         if value is not None and not callable(value):
             raise TypeError(f"{name}={value!r:.60} must be a function.")

@@ -48,7 +48,10 @@ class EchoObservables(Noted):
         return self._meter.down
 
     def speed_up(self, factor: float) -> float:
-        """Expected steps a second with this factor over those with 1: with workers the factor, R at most; or NaN."""
+        """Return the expected speed-up by this factor over 1; NaN while unknown.
+
+        With workers it is the factor, at most R.
+        """
         return self._meter.speed_up(factor)
 
     @property

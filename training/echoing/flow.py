@@ -51,7 +51,7 @@ class Flow(EchoObservables):
     _pending: deque[Example]
 
     def __len__(self) -> int:
-        """Return the batches of an epoch with the current factor, or, inside one, of this epoch. Raises TypeError."""
+        """Return the batches of this or the next epoch. Raises TypeError if unknown."""
         whole, size = self._mode_now in (BATCH, SHUFFLED), 1 if self._whole else self._size or 1
         fresh = len(self.loader) if whole else self._examples()
         factor, rest = self._factor_now, float(fresh)
@@ -81,7 +81,7 @@ class Flow(EchoObservables):
     # ------------------------------------------------------------ items
 
     def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
-        """Return the next batch as the loader makes it, if a sampler sets the order; none if it has to be made.
+        """Return the next batch of the loader if a sampler orders it, else none.
 
         With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
         """
@@ -179,7 +179,7 @@ class Flow(EchoObservables):
             return self._augment_batch(batch)
 
     def _made(self, examples: list[Example]) -> Any:
-        """Put together the batch of what was drawn; examples that are used again are copied."""
+        """Collate the drawn examples; copy those that are used again."""
         whole, values = self._whole, []
         apart = self._guard == "clone" if whole else not self._copies_when_collated
         pending, used = self._pending[0] if self._pending else None, set[int]()
@@ -215,7 +215,7 @@ class Flow(EchoObservables):
     # ------------------------------------------------------------ a checkpoint inside an epoch
 
     def _epoch_state(self) -> dict[str, Any]:
-        """Return what continues this epoch, as plain data: not the examples, but what to read again to have them."""
+        """Return the state of this epoch as plain data, without the examples."""
         needed: dict[int, dict[Key, list[Entry]]] = {}
         for one in (*self._pending, *self._buffer.items):
             needed.setdefault(one.key[0], {})[one.key] = one.entries()
@@ -297,7 +297,7 @@ class Flow(EchoObservables):
         return self._augment is not None or self._augment_batch is not None
 
     def _promised(self, example: Example, factor: float | None = None) -> int:
-        """Return how often this item is to appear, by default with the factor that the loop has."""
+        """Return how often this item is to appear, by default by the loop's factor."""
         return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
 
     def _most(self, examples: int) -> int:

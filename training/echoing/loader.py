@@ -114,7 +114,7 @@ class Echo(Flow):
         return echo_arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler and the data set of the loader which epoch comes; call it once for each fresh one."""
+        """Set the epoch of the loader's sampler and data set; call once per fresh one."""
         sampler = getattr(self.loader, "batch_sampler", None)
         holders: list[Any] = [sampler, getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None)]
         for holder in holders:
@@ -132,7 +132,10 @@ class Echo(Flow):
         return state | self._epoch_state() if self._inside else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state`` at the next ``iter``. Raises ValueError for the state of another kind of loader."""
+        """Continue from ``state`` at the next ``iter``. Raises ValueError.
+
+        The state has to be of the same kind of loader.
+        """
         kind = type(self._source).__name__
         if state.get("kind") != kind:
             raise ValueError(
@@ -231,7 +234,7 @@ class Echo(Flow):
             self._say(f"The schedule of the factor failed at step {self.steps}, and {self.factor:g} stays: {error}")
 
     def _agree(self, now: bool) -> None:
-        """Take over what is wanted; of several ranks what rank 0 wants, when all of them are here."""
+        """Apply the wanted settings; on several ranks those of rank 0, together."""
         if self._broadcast is None:
             self._factor, self._capacity = self.factor, self.buffer
         elif now:

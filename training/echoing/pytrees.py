@@ -46,7 +46,7 @@ def copied(value: Any) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """Return the same, its tensors and arrays in memory of their own: a view keeps all that it is a view of."""
+    """Return a tree with views replaced by copies, which keep less memory alive."""
     return mapped(value, lambda leaf: _copied(leaf) if _is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
 
 
@@ -109,13 +109,13 @@ class Packed:
         return [mapped(self.spec, one.__getitem__) for one in zip(*rows, strict=True)]
 
     def collated(self) -> Any:
-        """Return the batch that torch makes of the examples, without taking them apart; None where they are ragged."""
+        """Collate the examples as torch does, in one piece; None if they are ragged."""
         if not self.columns or any(kind == "ragged" for kind, _, _ in self.columns):
             return None
         return _batch(self.spec, self.columns, list)
 
     def own(self) -> None:
-        """Leave no memory of anything else in use: what was not put together is copied, if it is a view."""
+        """Copy the views, so that no other memory stays in use."""
         self.columns = [
             (kind, [owned(value) for value in values] if kind == "list" else values, more)
             for kind, values, more in self.columns
@@ -128,7 +128,7 @@ class Packed:
 
 
 def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
-    """Transpose examples that are all tuples, or all lists, of equally many leaves; None for others."""
+    """Transpose tuples, or lists, of equally many leaves; None for others."""
     kind = type(examples[0]) if examples else None
     if kind not in (tuple, list) or any(type(one) is not kind for one in examples) or not examples[0]:
         return None
@@ -140,7 +140,7 @@ def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
 
 
 def _batch(spec: Any, columns: list[Any], kind: type) -> Any:
-    """What torch's own collate function makes of the columns; of texts a list, or in a tuple a tuple."""
+    """Collate columns as torch does; texts become a list, or in a tuple a tuple."""
     if isinstance(spec, dict):
         return {key: _batch(item, columns, list) for key, item in spec.items()}
     if isinstance(spec, tuple | list):

@@ -14,7 +14,7 @@ from looptap.streams.values.random_state import RandomState
 
 @contextlib.contextmanager
 def kept_random() -> Iterator[None]:
-    """Put the global random states of torch (CPU, devices), numpy and random back at the end."""
+    """Restore the global random states of torch, numpy and random at the end."""
     state = RandomState()
     try:
         yield

@@ -46,7 +46,10 @@ class Fresh(NamedTuple):
 
 
 def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> Indexed | Streamed | Iterated:
-    """Return the source for a loader: a DataLoader with indices, one of a stream, or any other iterable of batches."""
+    """Return the source for a loader, by its kind.
+
+    It is a DataLoader with indices, one of a stream, or any other iterable of batches.
+    """
     from torch.utils.data import DataLoader, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -55,7 +58,7 @@ def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) ->
 
 
 def _like(loader: Any, dataset: Any, stage: Stage, **batching: Any) -> Any:
-    """Return a DataLoader with all that the host's has, but for what is read and how it is put together."""
+    """Return a DataLoader with the host's settings, but other reads and collation."""
     from torch.utils.data import DataLoader
 
     more = {"in_order": loader.in_order} if hasattr(loader, "in_order") else {}
@@ -93,7 +96,7 @@ class Tickets:
         """The random state, of torch and then of each generator, from which the sampler began this epoch."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Continue inside an epoch: ask again for what is ``needed`` or outstanding, and skip the rest."""
+        """Continue inside an epoch: request what is ``needed`` or outstanding again."""
         self.asked, self.place = state["asked"], state["place"]
         self.started = list(state["started"])
         for number, entries in needed.items():
@@ -287,6 +290,6 @@ class Iterated(Streamed):
 
 
 def batch_length(batch: Any) -> int:
-    """Return the examples of a collated batch: the length of its first leaf that has one; else 1."""
+    """Return the number of examples of a batch, by its first leaf with a length."""
     shapes = (getattr(leaf, "shape", None) for leaf in leaves(batch))
     return next((int(shape[0]) for shape in shapes if shape), 1)

@@ -69,7 +69,7 @@ class Delivered:
         """Of a stream: of which item of the batch each example is, and which copy; None where each is there once."""
 
     def pin_memory(self, device: str = "") -> Delivered:
-        """Pin, on the loader's thread; single examples are pinned when they are a batch again."""
+        """Pin a batch on the loader's thread; single examples are pinned later."""
         if self.whole:
             self.payload = pinned(self.payload)
         return self
@@ -142,7 +142,7 @@ class Stage:
         self._epoch, self._place = -1, 0
 
     def __call__(self, given: Any) -> Delivered:
-        """What the loader's own function would have done to the items, copied, augmented and timed."""
+        """Collate as the loader's function does, with copies, augmented and timed."""
         if self.shared is None:
             ticket, items, seconds = given
         else:
@@ -190,7 +190,7 @@ class Stage:
 
 
 def drawn(factor: float, u: float) -> int:
-    """Return how often an item appears: floor(factor), or once more with the probability of the rest; u: [0, 1).
+    """Return how often an item appears: the factor, rounded at random by ``u``.
 
     >>> drawn(2.25, 0.2), drawn(2.25, 0.3)
     (3, 2)

@@ -100,7 +100,7 @@ class Estimator:
         self._recent: list[tuple[float, float, float]] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the validations, the position in the plan and the shares of the time, as plain data."""
+        """Return validations, position and shares of the time as plain data."""
         plan = self.plan
         return {
             "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self.ledger.counts[TRAIN],
@@ -133,7 +133,10 @@ class Estimator:
             self.plan.checked += instances
 
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
-        """Record that a validation yielded ``value``: one inserted at ``x``, of known ``variance``, or a raw point."""
+        """Record a validation's ``value``: a raw point, or one inserted at ``x``.
+
+        An inserted one has a known ``variance``.
+        """
         if x is None:
             self.plan.reached()
             self.cycles += 1
@@ -185,7 +188,7 @@ class Estimator:
         return curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
 
     def estimate(self, pace: float = 0.0) -> Estimate | None:
-        """Estimate what remains, with `stops` at that ``pace``; None before the first batch is done."""
+        """Estimate what remains, with `stops` at ``pace``; None before the first batch."""
         self.ledger.settle()
         stops = self.stops(pace)
         centre = np.array([stops.median, *stops.band()])
@@ -252,7 +255,7 @@ class Estimator:
         return np.asarray(work + other * np.maximum(0.0, stop - self.plan.done - 1))
 
     def shares(self) -> tuple[float, float]:
-        """Return what `ratio` and `rest` are by now: they outlive a process better than speeds do."""
+        """Return `ratio` and `rest`, which survive a restart better than speeds do."""
         fast, checked = (self.ledger.rate(phase, math.inf) for phase in (TRAIN, VALIDATION))
         train, validation, other = self.ledger.seconds
         whole = self.cycles and train + validation

@@ -34,15 +34,15 @@ class ProgressObservables(Noted, LoopObserver):
         self._over = False
 
     def on_command(self) -> None:
-        """Expect another speed: a client has changed something in the loop. The agent that exposes this calls it."""
+        """Expect another speed after a client's command. Called by the exposing agent."""
         self._watch.commands += 1
 
     def on_pause(self, seconds: float) -> None:
-        """Leave ``seconds`` out of all speeds: the loop was paused. The agent that exposes this calls it."""
+        """Leave a pause of ``seconds`` out of all speeds. Called by the exposing agent."""
         self.ledger.pause(seconds)
 
     def estimate(self) -> Estimate | None:
-        """Return what is known now; None while the length of an epoch or the speed is unknown."""
+        """Return the estimate; None while the length of an epoch or speed is unknown."""
         raise NotImplementedError
 
     @property

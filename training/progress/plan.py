@@ -45,17 +45,17 @@ class TrainingPlan:
         self.done, self.since, self.checked = self.done + 1, 0.0, 0.0
 
     def checked_at_point(self) -> float:
-        """Return the instances of the validation that just ended, without those inserted before it."""
+        """Return the instances of the validation just ended, without inserted ones."""
         here = self.inserted(np.array([self.done + 1])) - self.inserted(np.array([self.done]))
         return max(0.0, self.checked - self.subset * float(here[0]))
 
     def inserted(self, points: Floats) -> Floats:
-        """Return how many validations are inserted before raw point number ``points`` has been reached."""
+        """Return how many validations are inserted before raw point ``points``."""
         sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
         return np.asarray(sums[np.minimum(points, len(sums) - 1).astype(int)])
 
     def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
-        """Return instances of training and of validation that remain if the run stops at raw points ``stop``.
+        """Return the remaining training and validation instances for ``stop`` points.
 
         At the last raw point a rest of training after it belongs to the run, too.
         """

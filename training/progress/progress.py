@@ -148,7 +148,7 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ in the loop
 
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
-        """Yield the batches of one epoch and count them; a batch counts when the next one is asked for."""
+        """Yield and count the batches of an epoch; one counts at the next request."""
         loader = self._loader if loader is None else loader
         length = length_of(loader, "train", strict=False)
         self._from, self._resumed = self.steps - self._resumed, 0
@@ -173,7 +173,7 @@ class Progress(ProgressObservables):
             self._phase(OTHER)
 
     def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of one validation and count them; the time after it belongs to training again."""
+        """Yield and count the batches of a validation; then training continues."""
         sizes, before = Sizes(loader, None), self.ledger.current
         self._phase(VALIDATION)
         try:
@@ -185,7 +185,7 @@ class Progress(ProgressObservables):
             self._phase(before)
 
     def trained(self, instances: float) -> None:
-        """Count a step of training on ``instances`` instances; for loops that do not use `train`."""
+        """Count a training step on ``instances`` instances, in loops without `train`."""
         self.steps += 1
         self._pending += instances
         self._sized, self._size = self.steps, instances
@@ -226,7 +226,7 @@ class Progress(ProgressObservables):
             self.ledger.turned(*change)
 
     def validated(self, value: float) -> bool:
-        """Record that a validation yielded ``value``; True if the rule stops training here."""
+        """Record the result of a validation; True if the rule stops training here."""
         number = number_of(value)
         self._flush()
         if not math.isfinite(number):
@@ -262,7 +262,7 @@ class Progress(ProgressObservables):
         self.patience = getattr(self._rule, "patience", self.patience)
 
     def estimate(self) -> Estimate | None:
-        """Return what is known now; None while the length of an epoch or the speed is unknown.
+        """Return the estimate; None while the length of an epoch or speed is unknown.
 
         It is a second old at most. What a validation teaches of where the run stops is known later than that where all
         forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or the length
@@ -277,7 +277,7 @@ class Progress(ProgressObservables):
         return self._estimate
 
     def _now_long(self) -> int | None:
-        """Return batches of an epoch; more than before if a loader's echo factor was turned."""
+        """Return the batches of an epoch, by the loader's present echo factor."""
         if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
             self._length = now
         return self._length
@@ -285,7 +285,7 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: counters, validated values, shares of the time; no speeds."""
+        """Return the state for a checkpoint: counters, values, shares of time."""
         self._flush()
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
@@ -294,7 +294,7 @@ class Progress(ProgressObservables):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned; a loop that resumes inside an epoch trains the rest of it."""
+        """Continue from what `state_dict` returned, also inside an epoch."""
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._counted = self._sized = self.steps
@@ -329,7 +329,7 @@ class Progress(ProgressObservables):
         self.estimator.phase(phase)
 
     def _left(self) -> float | None:
-        """Return instances that are left to train if nothing stops the run; None while that is unknown."""
+        """Return the instances left to train if nothing stops the run; None: unknown."""
         size, bounds = self._sizes.mean, []
         if self._bounded:
             if self._length is None:

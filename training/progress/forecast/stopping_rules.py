@@ -26,15 +26,15 @@ class StopRule:
     """When training stops. A subclass says how it `begin`s, and what it does at each `step`."""
 
     def begin(self, paths: int) -> State:
-        """Return what the rule remembers of ``paths`` paths before the first point: arrays of ``paths`` rows."""
+        """Return the rule's state before the first point: arrays of ``paths`` rows."""
         raise NotImplementedError
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
-        """Take in the errors of point number ``point`` (from 1), one a path; which of the paths stop here."""
+        """Process the errors of ``point`` (from 1), one a path; return which paths stop."""
         raise NotImplementedError
 
     def stops(self, history: Sequence[float]) -> int:
-        """Return the point (from 1) at which training stops in this ``history``; 0 if it continues.
+        """Return the point (from 1) at which this ``history`` stops; 0 if it does not.
 
         >>> Patience(2).stops([0.5, 0.4, 0.45, 0.41, 0.3])
         4
@@ -46,7 +46,7 @@ class StopRule:
         return 0
 
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
-        """Return the point at which each row of ``paths``, the future of ``history``, stops; 0 for not at all."""
+        """Return where each row of ``paths``, futures of ``history``, stops; 0: nowhere."""
         state = self.begin(1)
         for point, error in enumerate(history, 1):
             self.step(state, np.array([error], float), point)
