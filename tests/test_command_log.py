@@ -149,6 +149,13 @@ def test_the_oldest_results_are_let_go_of_beyond_their_bytes(monkeypatch, comman
         log.accept(command)
     assert [command.size for command in made] == [40, 40, 0, 0, 0]
     assert [bool(command.error) for command in made] == [False, False, True, True, True]
+    alike = CommandLog(10)
+    made = [commands(f"id{n}", size=size) for n, size in enumerate((40, 0, 40, 40))]
+    for command in made:
+        command.over = True
+        alike.accept(command)
+    assert [command.size for command in made] == [0, 0, 40, 40]  # no more than has to go
+    assert [bool(command.error) for command in made] == [True, False, False, False]
     exact = CommandLog(10)
     made = [commands(f"id{n}", size=50) for n in range(2)]
     for command in made:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 
 import pytest
@@ -474,6 +476,21 @@ def test_who_is_owed_answers_and_goes_away_is_not_waited_for(clock, wire):
     assert wire.tries[A] == tries
 
 
+def test_who_goes_away_while_it_is_owed_answers_is_not_waited_for(clock, wire):
+    client = wire.client(A, token="mine")
+    wire.full.add(A)
+    wire.tell(A, m.GetClock(10))
+    wire.gone.add(A)
+    wire.dispatcher.on_heartbeat_timer()
+    assert client.disconnected
+    assert len(client.owed) == 1
+    assert wire.deliver() is False
+    clock.advance(60.0)
+    tries = wire.tries[A]
+    assert wire.deliver() is False
+    assert wire.tries[A] == tries
+
+
 # ---------------------------------------------------------------- the end of a stream
 
 
@@ -506,25 +523,94 @@ def test_a_query_that_has_failed_is_off_its_events_and_its_client_knows(wire):
     assert wire.exporter.streams == {}
 
 
-def test_a_reader_of_a_standing_stream_leaves_it_and_the_query_stays(wire):
+def test_a_query_that_has_failed_is_off_its_events_though_its_client_has_no_room(wire):
+    ready(wire, A, code="1 / 0")
+    wire.emit(*[1] * 200)
+    wire.full.add(A)
+    wire.deliver()
+    assert wire.parts.sources.by_name["batch"].queries == ()
+    assert wire.said(m.Status) == []
+
+
+def test_readers_of_a_standing_stream_leave_it_one_by_one_and_the_query_stays(wire):
     wire.agent.stream("steps", "step", on="batch")
     ring = wire.dispatcher.declared_streams.by_name["steps"].buffer
-    wire.client(A)
-    wire.tell(A, m.Read(1, 1, "steps"))
+    for peer in (A, B):
+        wire.client(peer)
+        wire.tell(peer, m.Read(1, 1, "steps"))
     wire.deliver()
     wire.emit(*range(3))
     wire.deliver()
-    assert (wire.values(A), ring.unobserved) == ([0, 1, 2], False)
-    wire.tell(A, m.Detach(2, 1))
-    wire.deliver()
+    assert wire.values(A) == wire.values(B) == [0, 1, 2]
+    for peer in (A, B):
+        assert not ring.unobserved
+        wire.tell(peer, m.Detach(2, 1))
+        wire.deliver()
+        wire.emit(4)
+        wire.deliver()
+        assert (wire.values(A)[3:], wire.values(B)[3:]) == ([], [4])  # from when A had left and B had not
     assert (wire.exporter.streams, ring.unobserved) == ({}, True)
     assert len(wire.parts.sources.by_name["batch"].queries) == 1
+
+
+def test_nothing_holds_on_to_a_stream_that_has_ended_or_a_client_that_is_gone(wire):
+    wire.agent.stream("steps", "step", on="batch")
+    client = weakref.ref(wire.client(A, token="mine"))
+    wire.attach(A)
+    wire.tell(A, m.Read(2, 2, "steps"))
+    wire.deliver()
+    streams = [weakref.ref(stream) for stream in wire.exporter.streams]
+    for number in (1, 2):
+        wire.tell(A, m.Detach(number, number))
+    wire.deliver()
+    gc.collect()
+    assert [stream() for stream in streams] == [None, None]
+    wire.attach(A)
+    wire.deliver()
+    wire.gone.add(A)
+    wire.emit(1)
+    wire.deliver()
+    wire.emit(2)
+    assert client().disconnected
+    wire.deliver()
+    client().last_heard -= 60.0
+    wire.dispatcher.on_heartbeat_timer()
+    assert wire.dispatcher.clients == {}
+    wire.dispatcher.flush()
+    gc.collect()
+    assert client() is None
+
+
+def test_the_end_of_one_stream_leaves_what_waits_of_another(wire):
+    ready(wire, A)
+    wire.attach(A, 2, "-step")
+    wire.deliver()
+    wire.emit(*range(600))
+    wire.dispatcher.flush()
+    one, two = wire.exporter.streams
+    wire.exporter.remove(one)
+    wire.exporter.remove(one)  # for the second time
+    wire.deliver()
+    assert wire.values(A, 2) == [-step for step in range(600)]
+    assert list(wire.exporter.streams) == [two]
+
+
+def test_a_client_hears_that_its_stream_is_live_before_its_first_value(wire):
+    wire.client(A)
+    wire.attach(A)
+    wire.frames.clear()
+    wire.emit(*range(10))
+    wire.deliver()
+    assert [type(one) for one in wire.said(to=A)] == [m.Status, m.Values]
+    assert wire.said(m.Status)[0].state == "live"
 
 
 def test_a_stream_that_is_handed_over_goes_on_without_a_gap(wire):
     ready(wire, A, B)
     wire.emit(1, 2)
     wire.tell(A, m.Stand(2, 1, "mine", export=True))
+    wire.deliver()
+    assert wire.values(A) == [1, 2]  # without another event
     wire.emit(3, 4)
     wire.deliver()
     assert wire.values(A) == wire.values(B) == [1, 2, 3, 4]

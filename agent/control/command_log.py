@@ -82,8 +82,7 @@ class CommandLog:
 
     def not_begun(self, command: LoopCommand) -> None:
         """Note that Ctrl-C came before a command; no effect if it has begun after all."""
-        if command.record.id not in self._by_id:
-            self._remember(command)
+        self._remember(command)
         command.give_up(ControlError(NOT_BEGUN))
 
     def waiting(self, id: str) -> LoopCommand | None:
