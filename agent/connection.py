@@ -1,4 +1,4 @@
-"""How an agent and its clients reach each other: an I/O thread with sockets, found by a connection file."""
+"""The connection of an agent: its I/O thread, sockets and connection file."""
 
 from __future__ import annotations
 

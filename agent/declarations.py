@@ -1,4 +1,4 @@
-"""What a host declares for clients that steer its job: controls, triggers, checkpoints, how it stops, a replay."""
+"""Declarations of the host: controls, triggers, checkpoint, stop, replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What packed bytes will take once they are decoded, found out before anything is made of them.
+"""Estimates the memory of packed bytes once decoded, before any is decoded.
 
 An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check` goes
 over the headers, without looking into buffers, only where there are more than `SMALL_BYTES`.

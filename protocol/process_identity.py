@@ -1,4 +1,4 @@
-"""Which process a pid means: machine, boot, pid namespace and start time tell one given out again."""
+"""Identifies a process by pid, machine, boot, pid namespace and start time."""
 
 from __future__ import annotations
 

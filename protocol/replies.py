@@ -1,4 +1,4 @@
-"""What an agent answers: one struct for each question, which the agent builds and the client reads by attribute.
+"""The replies of an agent: one struct for each request.
 
 `looptap.protocol.messages` pairs each request with its reply. A reply travels inside `Done`, packed by
 `looptap.protocol.codec`: the fields of type Any hold snapshots, such as the result of a command.

@@ -1,4 +1,4 @@
-"""What clients ask to have done in the job. Commands are accepted and refused here, on the I/O thread."""
+"""Accepts or refuses the commands of clients, on the I/O thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be set in a job: controls that the host declares, those of exposed objects, and attributes by their path.
+"""Controls: declared by the host, of exposed objects, and attributes by path.
 
 Values are read where they are asked for, on the I/O thread, and set on the training thread.
 """

@@ -1,4 +1,4 @@
-"""What a job lets clients do: controls, triggers, checkpoint function, pause, stop; and who observes that."""
+"""What a job offers to clients: controls, triggers, checkpoint, pause, stop."""
 
 from __future__ import annotations
 

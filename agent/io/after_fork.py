@@ -1,4 +1,4 @@
-"""What a forked child does with the links of its parent: nothing, but let go of their addresses.
+"""Releases the addresses of the parent's links in a forked child.
 
 In the child there is no I/O thread, neither ours nor libzmq's; a send would vanish and a close would hang.
 The child keeps what it inherited, unused, and puts /dev/null in place of its copies of the sockets: a worker

@@ -1,4 +1,4 @@
-"""Where an agent listens: never over something that is there, never wider than asked.
+"""Endpoints: bound over nothing that exists, and open to no more than asked.
 
 | asked for | meaning |
 |---|---|

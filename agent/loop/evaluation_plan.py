@@ -1,4 +1,4 @@
-"""Which queries are evaluated at an event and which ones later, and how either is done and timed."""
+"""Plans which queries are evaluated at an event or later, and times them."""
 
 from __future__ import annotations
 

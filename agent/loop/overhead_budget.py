@@ -1,4 +1,4 @@
-"""What queries may cost the loop: together 3 % of its time, unless the operator grants more (SAFETY S15).
+"""The overhead budget: queries may take 3 % of the loop's time, or a grant.
 
 How a query is limited:
 

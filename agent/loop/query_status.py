@@ -1,4 +1,4 @@
-"""What is known of an attached query: its state, its errors, its cost and what limits it."""
+"""The status of an attached query: state, errors, cost and limits."""
 
 from __future__ import annotations
 

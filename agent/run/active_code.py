@@ -1,4 +1,4 @@
-"""Which query or command a thread of the job is inside of, read from its Python frames.
+"""Finds the query or command that a thread runs, by its Python frames.
 
 So the training thread need not note what it begins, and pays nothing. A thread that reads the frames holds the GIL:
 what keeps the GIL for itself cannot be found from inside the process, and is the client's to say.

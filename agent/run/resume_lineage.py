@@ -1,4 +1,4 @@
-"""What a run resumes: the runs before it, where it continues their events, and which events are repeated."""
+"""The lineage of a resumed run: earlier runs, event numbers, repeated events."""
 
 from __future__ import annotations
 

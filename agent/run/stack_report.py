@@ -1,4 +1,4 @@
-"""Where every thread of the job is: answered by the I/O thread while the loop sleeps, spins or waits in C."""
+"""The stacks of all threads, reported by the I/O thread while the loop hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who else may look: keys for viewers, each with an end, and a socket of their own that is there only meanwhile.
+"""Shares: keys for viewers that expire, and a socket that is open meanwhile.
 
 Runs on the I/O thread. A share shows streams of its own, or all that is exported, and has a key pair of its own; shares
 of the same endpoint have a socket together, which is opened for the first and closed with the last.

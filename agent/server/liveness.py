@@ -1,4 +1,4 @@
-"""Whether the loop moves: how many events of each type there were, when the newest came, what the loop is inside of.
+"""The liveness of the loop: event counts, their ages, and the code it is in.
 
 The I/O thread looks once a heartbeat, whether or not a client is connected: `emit` only counts, and notes no time.
 """

@@ -1,4 +1,4 @@
-"""What of a run is kept on disk: the declared streams that the host wants kept, and every command.
+"""Records a run on disk: the declared streams to be kept, and every command.
 
 Runs on the I/O thread; the store's own thread writes the file, so the I/O thread never waits for a disk.
 """

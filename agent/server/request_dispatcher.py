@@ -1,4 +1,4 @@
-"""What an agent does for its clients: answers requests, attaches queries, sends values.
+"""Serves clients: answers requests, attaches queries, sends values.
 
 Everything here runs on the I/O thread, through `receive`, `flush`, `beat` and `goodbye`. The training thread is met
 in few places only: taps (copy on write), the backlog, outboxes and rings, and the queue of command outcomes.

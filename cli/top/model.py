@@ -1,4 +1,4 @@
-"""What `looptap top` shows of a run: events and their rates, costs, streams, controls, commands."""
+"""The facts that `looptap top` shows: events, costs, streams, controls, commands."""
 
 from __future__ import annotations
 

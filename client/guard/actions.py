@@ -1,4 +1,4 @@
-"""What a guard does when a rule comes true. Every action is bounded in time, and none raises."""
+"""Actions of a guard when a rule comes true: bounded in time, never raising."""
 
 from __future__ import annotations
 

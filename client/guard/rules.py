@@ -1,4 +1,4 @@
-"""What a guard looks for in runs and what it does then: `Rule`; what came of it: `Firing`."""
+"""`Rule`: a condition on runs and its actions; `Firing`: what happened."""
 
 from __future__ import annotations
 

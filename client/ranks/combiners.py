@@ -1,4 +1,4 @@
-"""What becomes of the values that several ranks have for one number: `combine=` of `Run.stream`."""
+"""Combines the values of several ranks for one number: `combine=`."""
 
 from __future__ import annotations
 

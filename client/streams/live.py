@@ -39,7 +39,7 @@ class LiveFeed(Feed):
         self._schedule = schedule
 
     def schedule(self) -> None:
-        """Have the subscribers called soon."""
+        """Let the subscribers be called soon."""
         self._schedule(self)
 
     def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:

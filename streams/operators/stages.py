@@ -57,7 +57,7 @@ def chained(inner: Items, outer: Items) -> Items:
 
 
 def uncopied(items: Items) -> Items:
-    """As many items, without their values: to be counted, nothing need be copied."""
+    """Return as many items without values: counting needs no copies."""
     f = items.feed
     if items.one:
         return Items(lambda e: (f(e), None)[1], one=True, resets=items.resets)

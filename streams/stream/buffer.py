@@ -89,7 +89,7 @@ class Batch(NamedTuple):
     windows: array[int] | None = None
 
     def part(self, start: int, stop: int | None = None) -> Batch:
-        """Items ``start`` to ``stop`` of this batch, counted from 0."""
+        """Return the items ``start`` to ``stop`` of this batch, counted from 0."""
         span = slice(start, stop)
         values = self.values[span]
         nbytes = self.nbytes * len(values) // max(1, len(self.values))
@@ -105,7 +105,7 @@ class Batch(NamedTuple):
         return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
 
     def converted(self, convert: Convert) -> Batch:
-        """This batch with its values, but not its errors, converted."""
+        """Return this batch with its values, but not its errors, converted."""
         return self._replace(values=_converted(self.values, self.flags, convert))
 
     def records(self) -> list[Record]:
@@ -280,7 +280,7 @@ class StreamBuffer:
         )
 
     def convert(self, convert: Convert) -> None:
-        """Have values read as ``convert(values)`` from now on; it is called once for each, when it is first read."""
+        """Convert values when they are first read from now on, once each."""
         self._convert = convert
 
     def _shown(self, chunk: _Chunk) -> _Chunk:

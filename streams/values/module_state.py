@@ -100,7 +100,7 @@ class ModuleState:
         self._before, self._gradients = self._look(), self._look_at_gradients()
 
     def swap_in(self) -> None:
-        """Have the modules work on copies."""
+        """Let the modules work on copies."""
         deque(map(dict.update, self._dicts, self._works), 0)
         if self._asking:
             for module, _ in self._scripts:
@@ -187,7 +187,7 @@ class ModuleState:
         self._change(attributes, work, whole or not self._asking)
 
     def _hold(self, attributes: dict[str, Any], work: dict[str, Any]) -> None:
-        """Have the module work on copies of what it holds itself."""
+        """Let the module work on copies of what it holds itself."""
         structure = _structure()
         for name, value in attributes.items():
             if name not in structure and name not in work:

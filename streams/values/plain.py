@@ -1,4 +1,4 @@
-"""Which values are plain: of exact known types, so that reading them, and arithmetic on them, runs no code of the job.
+"""Plain values: of exact known types, whose use runs no code of the job.
 
 Plain are numbers, text, bytes, None, tensors and parameters, arrays without objects, numpy's scalars, and tuples,
 lists, dicts, sets and deques of them, as far as a bounded look reaches. A subclass of any of them is not.

@@ -109,7 +109,7 @@ def size_of(item: Any) -> int:
 
 
 def _sizes(items: Collection[Any]) -> int:
-    """About how many bytes the items hold; of plain ones and of rows of them many at once."""
+    """Estimate the bytes that items hold, many at once for plain items and rows."""
     kinds = set(map(type, items))
     if _PLAIN.issuperset(kinds):
         return sum(map(sys.getsizeof, items)) + 8 * len(items)

@@ -1,4 +1,4 @@
-"""Which chart a value asks for: `choose`, a pure function, and `Choice`, what it says."""
+"""Chooses the chart for a value: `choose`, a pure function, returns a `Choice`."""
 
 from __future__ import annotations
 

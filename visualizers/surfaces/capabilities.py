@@ -1,4 +1,4 @@
-"""Where charts can be shown from here: a window of Tk or Qt, a page in the browser, the terminal; and why there."""
+"""Finds where charts can be shown: a window, the browser or the terminal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a query could change of the loop: noted before it runs, put back or reported after."""
+"""Guards: note what a query could change, and restore or report it afterwards."""

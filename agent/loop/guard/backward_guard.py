@@ -81,7 +81,7 @@ _stand_in: _StandIn | None = None
 
 
 def retain(guarded: Guarded) -> None:
-    """Have the graphs of the loop outlive what this thread does until `release`."""
+    """Retain the loop's graphs in backward passes of this thread until `release`."""
     global _stand_in
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "autograd"):

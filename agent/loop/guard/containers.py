@@ -14,7 +14,7 @@ MAX_ITEMS = 1000
 
 
 def contents(container: Any) -> Any:
-    """A copy of the items; of a long sequence its length and its ends."""
+    """Copy the items; of a long sequence only its length and ends."""
     if isinstance(container, dict):
         return dict(container) if len(container) <= MAX_ITEMS else len(container)
     if isinstance(container, list | deque):
@@ -28,7 +28,7 @@ def _ends(container: Any) -> tuple[int, list[Any]]:
 
 
 def as_before(container: Any, before: Any) -> bool:
-    """Whether a container has the very same items; no code of the job runs for that."""
+    """Return True if a container has the same items; runs no code of the job."""
     if isinstance(before, tuple):
         return len(container) == before[0] and all(map(operator.is_, before[1], _ends(container)[1]))
     if isinstance(before, int):

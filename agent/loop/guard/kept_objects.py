@@ -37,7 +37,7 @@ _keepers: dict[type, Keeper] = {}
 
 
 def keeper_of(kind: type) -> Keeper:
-    """How objects of this type are kept."""
+    """Return the function that keeps objects of this type."""
     keeper = _keepers.get(kind)
     if keeper is None:
         if len(_keepers) > MAX_TYPES:
@@ -75,7 +75,7 @@ def _chosen(kind: type) -> Keeper:
 
 
 def _nothing(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """There is nothing to keep."""
+    """Keep nothing."""
 
 
 def _tensor(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -347,5 +347,5 @@ _BY_BASE: list[tuple[Any, Keeper]] = [
 
 
 def is_tensor_kind(kind: type) -> bool:
-    """Whether objects of this type are kept as tensors."""
+    """Return True if objects of this type are kept as tensors."""
     return keeper_of(kind) is _tensor

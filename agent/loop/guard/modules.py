@@ -17,13 +17,13 @@ _STORED = ("_parameters", "_modules", "_buffers")
 
 @functools.cache
 def _standard() -> frozenset[str]:
-    """The attributes that every module has."""
+    """Return the attributes that every module has."""
     return frozenset(vars(sys.modules["torch"].nn.Module()))
 
 
 @functools.cache
 def _hooks() -> tuple[str, ...]:
-    """Those of them that hold hooks."""
+    """Return those of them that hold hooks."""
     return tuple(name for name in _standard() if "_hooks" in name)
 
 
@@ -66,7 +66,7 @@ class Modules:
                 yield from _refilled(path, hooks, before, False)
 
     def hooks(self) -> Iterator[Any]:
-        """All dictionaries of hooks."""
+        """Yield all dictionaries of hooks."""
         for _, _, _, own, _, _ in self._all:
             yield from map(own.get, _hooks())
 

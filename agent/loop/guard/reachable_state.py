@@ -1,4 +1,4 @@
-"""What a query can reach of the loop, as it is before the query runs, to be put back afterwards.
+"""The state that a query can reach, noted before it runs and restored after.
 
 From the observables that the query reads a bounded walk goes through containers, instances, modules, functions and
 what these refer to, nearest things first. Attributes, items, hooks, positions of files and states of generators are
@@ -43,7 +43,7 @@ class Belongings:
             raise
 
     def owns(self, thing: Any) -> bool:
-        """Whether ``thing`` is what the loop had before."""
+        """Return True if the loop had ``thing`` before."""
         return self._walk.seen(thing)
 
     def put_back(self) -> list[Change]:
@@ -96,6 +96,6 @@ class Belongings:
 
 
 def _hook_count() -> int:
-    """How many hooks have been put anywhere so far."""
+    """Return how many hooks have been registered so far."""
     hooks = sys.modules.get("torch.utils.hooks")
     return 0 if hooks is None else int(hooks.RemovableHandle.next_id)

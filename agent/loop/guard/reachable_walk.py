@@ -37,7 +37,7 @@ class Walk:
         self._seen: set[int] = set()
 
     def first(self, thing: Any) -> bool:
-        """Whether ``thing`` has not been seen before; now it has."""
+        """Return True if ``thing`` was not seen before, and mark it as seen."""
         if id(thing) in self._seen or len(self._seen) >= MAX_THINGS:
             return False
         self._seen.add(id(thing))
@@ -45,11 +45,11 @@ class Walk:
         return True
 
     def seen(self, thing: Any) -> bool:
-        """Whether the walk has come by ``thing``."""
+        """Return True if the walk has visited ``thing``."""
         return id(thing) in self._seen
 
     def push(self, value: Any, path: ObjectPath) -> None:
-        """Have the walk look at ``value``, once."""
+        """Queue ``value`` for a visit, once."""
         if kind_of(type(value)) != ATOM and self.first(value):
             self.waiting.append((value, path))
 

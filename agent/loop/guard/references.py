@@ -54,6 +54,6 @@ def _methods(kind: type) -> Iterator[types.FunctionType]:
 
 
 def is_library(thing: Any) -> bool:
-    """Whether a class or a function is of a library whose objects are not looked into."""
+    """Return True for a class or function of a library that is not searched."""
     module = str(getattr(thing, "__module__", "") or "").partition(".")[0]
     return module in _LIBRARIES or (module in sys.stdlib_module_names and module != "__main__")

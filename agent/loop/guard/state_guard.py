@@ -116,7 +116,7 @@ class StateGuard:
         return f"{'; '.join(parts)}. {MUTATION_ADVICE}" if parts else ""
 
     def _name(self, change: Change) -> str:
-        """The best name of what has changed: of a parameter, its place in the model."""
+        """Return the best name of what changed: for a parameter its place in the model."""
         torch = sys.modules.get("torch")
         if torch is not None and change.thing is not None and isinstance(change.thing, torch.Tensor):
             for observables in self._shown:
@@ -132,7 +132,7 @@ class StateGuard:
 
 
 def copy_of(event: Event, name: str) -> Any:
-    """A copy of an observable, taken inside a guard unless it is plain. Raises what taking it raises."""
+    """Copy an observable, inside a guard unless it is plain. Raises what that raises."""
     if Sight.of_whole((name,)).plain(event):
         return snapshot(getattr(event, name))[0]
     guard = StateGuard((), *event.__looptap_shown__(), names=(name,))

@@ -1,4 +1,4 @@
-"""What tensors and arrays were before a query looked at them, and what of that can be put back.
+"""The state of tensors and arrays before a query, and what can be restored.
 
 Put back are gradients, `requires_grad`, the graph, data that was exchanged, and the contents of what is small and lies
 on the host, or is a buffer. What is larger is watched: a tensor counts its changes itself (``_version``), and of an
@@ -174,7 +174,7 @@ class Tensors:
             yield Change(ObjectPath(one.path, "grad"), True, tensor)
 
     def _has_history(self, one: _Tensor) -> bool:
-        """Whether the twin of a tensor still has the place in the graph that the tensor had."""
+        """Return True if a tensor's twin still has its place in the graph."""
         return bool(one.tensor.is_leaf or one.data.nbytes <= MAX_COPIED_BYTES)
 
     def _restored(self, members: list[_Tensor], kept: Any) -> Iterator[_Tensor]:
@@ -193,7 +193,7 @@ class Tensors:
         return self.torch.cat([one.data.reshape(-1) for one in members])
 
     def _set_version(self, tensor: Any, version: int) -> None:
-        """Have the loop's backward pass take the tensor for unchanged: it is not to fail for what a query has done."""
+        """Reset a tensor's version, so that the loop's backward pass does not fail."""
         self.torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
@@ -213,7 +213,7 @@ def _differ(array: Any, copy: Any) -> bool:
 
 
 def _unequal(now: Any, before: Any) -> bool:
-    """Whether two tensors of a kind differ in a bit; a NaN is equal to itself."""
+    """Return True if two tensors of a kind differ; a NaN is equal to itself."""
     torch = sys.modules["torch"]
     if torch.equal(now, before):
         return False

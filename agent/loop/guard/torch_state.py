@@ -24,13 +24,13 @@ captured = 0
 
 
 def captures() -> Callable[[], bool] | None:
-    """What tells at an event whether a CUDA graph is being captured; None where there is no CUDA to ask."""
+    """Return the test for CUDA graph capture; None without CUDA."""
     torch = sys.modules.get("torch")
     return None if torch is None or not torch.backends.cuda.is_built() else capturing
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured, when nothing may wait for the device; counted, and said once."""
+    """Return True during CUDA graph capture; counts it, and reports it once."""
     global captured
     cuda = sys.modules["torch"].cuda
     if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
@@ -154,7 +154,7 @@ _kept: list[Any] = []
 
 
 def _leave_inference_mode(torch: Any, inference: bool) -> None:
-    """Have inference mode as it was; a guard that a query has left open cannot be closed from here, only covered."""
+    """Restore inference mode by covering a guard that a query has left open."""
     if torch.is_inference_mode_enabled() != inference:
         cover = torch._C._InferenceMode(inference)
         cover.__enter__()

@@ -14,7 +14,7 @@ def main(
     ranks: OnRanks = "all",
     as_json: JsonObject = False,
 ) -> int:
-    """Have a run make a checkpoint at its next event.
+    """Save a checkpoint of a run at its next event.
 
     What the job's function returned is printed, such as the path of the file.
 

@@ -20,7 +20,7 @@ from looptap.streams.errors import ControlError, LooptapError
 
 
 def give(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
-    """Have the run ``name`` do something and print the outcome; returns the exit code."""
+    """Give the run ``name`` a command, print the outcome, return the exit code."""
     try:
         with attach(name) as run:
             outcome = ask(run)

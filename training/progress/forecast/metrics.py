@@ -1,4 +1,4 @@
-"""What is validated, turned into an error that falls towards zero, and into what a rule of stopping compares."""
+"""Turns a validated metric into a falling error, and into what a rule compares."""
 
 from __future__ import annotations
 
