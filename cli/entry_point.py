@@ -18,10 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 it went well, 1 it did not, 2 the command was mistyped, 130 it was interrupted.
     """
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _run(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
+    """Run ``looptap`` with ``arguments``; return its exit code."""
     # Not above: an import of looptap.cli shall not load what only a command needs.
     import typer
 

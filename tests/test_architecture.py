@@ -376,6 +376,18 @@ def test_no_private_name_of_another_module_is_used():
     assert not found, "\n".join(["", *found])
 
 
+MAX_PRIVATE_USES_IN_TESTS = 39
+"""Places in tests and benchmarks, a third of them names of matplotlib or torch that look like ours."""
+
+
+def test_tests_and_benchmarks_look_at_private_names_in_few_places_and_never_at_those_of_an_agent():
+    """What an agent is made of is `looptap.testing.parts_of`."""
+    paths = [path for folder in ("tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = [use for path in paths for use in private_uses(path)]
+    assert len(found) <= MAX_PRIVATE_USES_IN_TESTS, "\n".join(["", *found])
+    assert not [use for use in found if re.search(r"agent(s\[\d\])?\._", use)], "\n".join(["", *found])
+
+
 # ---------------------------------------------------------------- sizes
 
 

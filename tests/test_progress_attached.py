@@ -390,7 +390,7 @@ def test_one_minute_after_a_resume_inside_an_epoch_the_estimate_is_right():
     second = Progress(10, epochs=50, validation=20, clock=later)
     second.load_state_dict(state)
     later.now += 30.0  # until the first batch
-    rest = 10 - second._in_epoch
+    rest = 10 - second.state_dict()["in_epoch"]
     for _ in second.train([[0] * 4] * rest):  # twice as slow on this machine
         later.now += 2.0
     assert second.epoch == 6

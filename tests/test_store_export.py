@@ -189,12 +189,12 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, capsys):
-    from looptap.cli.entry_point import _run
+    from looptap.cli.entry_point import run
 
     monkeypatch.chdir(tmp_path)
 
     def finish(*arguments):
-        code = _run([str(argument) for argument in arguments])
+        code = run([str(argument) for argument in arguments])
         return code, *capsys.readouterr()
 
     return finish

@@ -390,7 +390,7 @@ def test_asyncio_too_can_follow_with_a_timeout_and_leaves_nothing_behind():
 
     with pytest.raises(StreamTimeout):
         asyncio.run(read())
-    assert not stream.feed._wakes
+    assert not stream.feed.wakes
 
 
 def test_two_tasks_of_one_loop_read_the_same_stream():

@@ -108,7 +108,7 @@ def needed(toolkit, screen):
         pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: no {module} (Debian: apt install {packages})")
     if toolkit == "qt":
         tried = subprocess.run(
-            [sys.executable, "-c", capabilities._PROBE],
+            [sys.executable, "-c", capabilities.QT_PROBE],
             env={**os.environ, "DISPLAY": screen},
             capture_output=True,
             text=True,

@@ -15,7 +15,7 @@ from looptap.protocol.files.connection import IPC, ConnectionFile
 from looptap.protocol.messages import VERSION
 
 # The beginning of every ZMTP 3 connection: signature, version 3.1, mechanism, and the side (RFC 23).
-_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
 _MECHANISM = slice(12, 32)
 
 UNANSWERED = "accepts the connection but does not answer"
@@ -72,7 +72,7 @@ def _speaks_curve(endpoint: str) -> bool:
     """Return True if the endpoint speaks CURVE; on a wrong key it just hangs up."""
     try:
         with dialled(endpoint) as peer:
-            peer.sendall(_GREETING)
+            peer.sendall(GREETING)
             answer = b""
             while len(answer) < _MECHANISM.stop and (more := peer.recv(64)):
                 answer += more

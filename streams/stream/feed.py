@@ -63,7 +63,7 @@ class Feed:
         self.seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
         self._subscribers: list[Subscriber] = []
         self._pumping = self._pump_again = False
-        self._wakes: dict[Callable[[], None], None] = {}
+        self.wakes: dict[Callable[[], None], None] = {}
         self.fields: tuple[str, ...] | None = None
         self._rows: Callable[[list[Any]], list[Any]] | None = None
         self.set_fields(fields)
@@ -120,7 +120,7 @@ class Feed:
 
     def _notify(self) -> list[Callable[[], None]]:
         self.changed.notify_all()
-        wakes, self._wakes = list(self._wakes), {}
+        wakes, self.wakes = list(self.wakes), {}
         return wakes
 
     def _miss(self, missing: int) -> None:
@@ -203,13 +203,13 @@ class Feed:
         with self.changed:
             if self.buffer.end > position or self.state != LIVE:
                 return False
-            self._wakes[wake] = None
+            self.wakes[wake] = None
             return True
 
     def forget_wake(self, wake: Callable[[], None]) -> None:
         """Undo `wake_at_item`."""
         with self.changed:
-            self._wakes.pop(wake, None)
+            self.wakes.pop(wake, None)
 
     # ------------------------------------------------------------ subscribers
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from looptap.client.transport.connect_errors import _GREETING
+from looptap.client.transport.connect_errors import GREETING
 
 
 class Proxy:
@@ -48,7 +48,7 @@ class Proxy:
                 if self.shut or self.greet_and_hang_up:
                     if self.greet_and_hang_up:
                         self.greet_and_hang_up -= 1
-                        near.sendall(_GREETING)
+                        near.sendall(GREETING)
                     near.close()
                     continue
                 far = socket.create_connection(self._target)

@@ -19,7 +19,7 @@ TITLES = {
 }  # fmt: skip
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
 """Their names in matplotlib."""
-_PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
+QT_PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
 _TOOLKIT_TIMEOUT_SECONDS = 20.0  # seconds that a toolkit has to start
 
 
@@ -122,7 +122,7 @@ def _no_qt() -> str:
         return "Qt is not installed (pip install pyside6-essentials)"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-c", QT_PROBE],
             capture_output=True,
             text=True,
             timeout=_TOOLKIT_TIMEOUT_SECONDS,
