@@ -163,7 +163,7 @@ def _photograph(page: Path, path: Path, height: int) -> bool:
 
 
 def main() -> None:
-    """Write all files of docs/gallery; the jobs announce themselves to nobody else."""
+    """Write all files of docs/gallery; the jobs announce themselves in a private directory."""
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         os.environ["LOOPTAP_DIR"] = directory

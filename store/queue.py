@@ -32,7 +32,7 @@ class QueuedCommand(NamedTuple):
 COMMANDS = "commands"
 """The name of the stream of all commands, of a live run and of a stored one."""
 COMMAND_FIELDS = ("wall", "event", "number", "client", "what", "old", "new", "outcome", "id")
-"""What a value of that stream tells of a command."""
+"""The facts of a command in a value of that stream."""
 
 
 class QueuedItems(NamedTuple):

@@ -42,7 +42,7 @@ class Requester(NamedTuple):
 
     peer: bytes
     request: int
-    anyhow: bool = False
+    regardless: bool = False
     """True for the record of a command that failed, too; else its error is the answer."""
 
 
@@ -189,7 +189,7 @@ class LoopCommand:
 
     def reply(self, requester: Requester) -> m.Message:
         """Build the answer to ``requester``."""
-        if self.error and not requester.anyhow:
+        if self.error and not requester.regardless:
             return m.Failed(requester.request, self.kind, self.error, self._traceback)
         try:
             value = self.value.resolve() if type(self.value) is Pending else self.value

@@ -104,7 +104,7 @@ class CommandService:
         """Run a command at the next event that suits it."""
         if message.what == "cancel":
             self._cancel(client, message.id)
-            asker = asker._replace(anyhow=True)
+            asker = asker._replace(regardless=True)
         if self.commands.known(message.id, asker, again=bool(message.ranks)):
             return None
         if message.what in ("outcome", "cancel"):

@@ -54,7 +54,7 @@ def _timeout(dist: Any) -> float:
 
 
 class Answer:
-    """What comes of one operation on the store. Not a Future: Ctrl-C may leave the lock of one taken for ever."""
+    """The result of one operation on the store. Not a Future, whose lock Ctrl-C may leave taken."""
 
     def __init__(self) -> None:
         self._came: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()

@@ -243,7 +243,7 @@ class AttachedQuery(QueryStatus):
         except Exception:  # one by one, the others get through
             return False
         except KeyboardInterrupt:
-            if len(values) < len(happened):  # it was evaluating this one, which may take for ever
+            if len(values) < len(happened):  # it was evaluating this one, which may never end
                 for event, number, now, began in happened[: len(values)]:
                     self.evaluate(event, number, now, began)
                 self.miss(*happened[len(values)][1:3])

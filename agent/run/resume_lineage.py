@@ -47,7 +47,7 @@ class RunHistory:
     ) -> None:
         """Continue from there.
 
-        ``find`` tells of further events that had been there; the I/O thread calls it before it looks at what comes.
+        ``find`` returns further events that had been there; the I/O thread calls it before it reads new values.
         """
         self._since = monotonic()
         self.runs, self.taken_up = runs[-MAX_EARLIER_RUNS:], dict(taken_up)

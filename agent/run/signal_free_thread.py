@@ -33,7 +33,7 @@ def aside(do: Callable[[], Result], name: str) -> Result:
         else:
             begun.put(True)
 
-    try:  # `Thread.start` keeps a lock if Ctrl-C comes at the wrong moment, and its thread would wait for that for ever
+    try:  # `Thread.start` keeps a lock if Ctrl-C comes at the wrong moment, and its thread would wait for that forever
         _thread.start_new_thread(begin, ())
     except RuntimeError:  # there are too many, or the interpreter ends
         return do()

@@ -88,9 +88,9 @@ class ControlClient:
         ``schedule`` says what happens to a learning rate's schedule: ``"scale"`` continues it from the new value,
         by the same factor to its end; ``"freeze"`` keeps the new value. With ``checkpoint`` the job makes one before.
         A change is refused if another client has changed the control since you read it in `controls`, or since
-        the version ``expected``; None sets it anyhow. Raises ControlError for a name, a type, a value or an event that
-        will not do, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while
-        the loop pauses, too): asking again with its ``id``, or `outcome`, never does it twice.
+        the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
+        event, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while the loop
+        pauses, too): asking again with its ``id``, or `outcome`, never executes it twice.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")

@@ -140,7 +140,7 @@ def _shell(command: str, firing: Firing, run: Run) -> str:
         "LOOPTAP_VALUE": value if isinstance(value, str) else json.dumps(value), "LOOPTAP_HOST": run.info.host,
     }  # fmt: skip
     environment = {**os.environ, **{name: text.replace("\0", "") for name, text in facts.items()}}
-    with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves running may hold it for ever
+    with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves running may hold it open
         child = subprocess.Popen(
             command, shell=True, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,

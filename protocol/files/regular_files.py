@@ -1,6 +1,6 @@
 """Files by a path that another user may have prepared: opening never waits, and only regular files are read.
 
-A fifo without a peer blocks `open` for ever, a device may never end, a directory is no file. Symbolic links are
+A fifo without a peer blocks `open` forever, a device may never end, a directory is no file. Symbolic links are
 followed: a path may name a link, and what it leads to must be regular, too.
 """
 

@@ -14,7 +14,7 @@ from looptap.store.errors import StoreError
 APPLICATION = int.from_bytes(b"ltap", "big")
 """SQLite's application_id of a stored run."""
 SCHEMA_VERSION = 1
-"""The version of the tables, SQLite's user_version. A file of an older one opens for ever."""
+"""The version of the tables, SQLite's user_version. A file of an older one stays readable."""
 
 Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
 """Runs one SQL query over a file."""

@@ -105,7 +105,7 @@ class Derivation:
         )
 
     def _cut(self) -> None:
-        """Flag the open window; a sliding one is never closed, and would keep the flag for ever."""
+        """Flag the open window; a sliding one is never closed, and would keep the flag forever."""
         if not isinstance(self._pipeline.window, Sliding):
             self._pipeline.begin(partial=True)
 

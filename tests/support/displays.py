@@ -19,7 +19,7 @@ def display(width: int = 1000, height: int = 800) -> Iterator[str]:
         pytest.skip("WINDOWS ARE NOT TESTED: there is no Xvfb (Debian: apt install xvfb)")
     read, write = os.pipe()
     command = ["Xvfb", "-displayfd", str(write), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
-    command.append("-noreset")  # else it begins anew, and refuses who comes, whenever the last client leaves
+    command.append("-noreset")  # else it resets, and refuses clients, whenever the last client leaves
     server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(write)
     try:

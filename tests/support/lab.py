@@ -104,7 +104,7 @@ def beside_a_job(runs):
 
 
 def busy(lab, book, index):
-    """Run a cell that goes on until the test says `enough`."""
+    """Run a cell that continues until the test says `enough`."""
     book.start(index)
     soon((lab.root / "busy").exists, 60)
 

@@ -39,7 +39,7 @@ with looptap.Agent({name!r}{listen}, budget=float("inf")) as agent:  # a busy ma
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has at this moment."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

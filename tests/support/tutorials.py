@@ -2,7 +2,7 @@
 
 python tests/support/tutorials.py [--into FOLDER] [NOTEBOOK ...]
 Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a temporary folder. In its
-repository a notebook keeps texts and pictures, and no widget, which nobody can show without its kernel. The picture of
+repository a notebook keeps texts and pictures, and no widget, which needs its kernel. The picture of
 a cell with a tag such as "docs/echoing-turned.png" is written there, too.
 """
 

@@ -86,7 +86,7 @@ class Tickets:
         self.begin(0, True, Copies(random.Random(0)))
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """Begin the next epoch. ``copies`` tells of each example how many a worker makes."""
+        """Begin the next epoch. ``copies`` returns for each example how many a worker makes."""
         self.epoch, self._whole, self._copies = epoch, whole, copies
         self.outstanding.clear()
         self.again.clear()
@@ -155,7 +155,7 @@ class _Singles:
 
 
 class Indexed:
-    """A DataLoader over a data set with indices: every item can be had again, so a resume is exact."""
+    """A DataLoader over a data set with indices: every item can be read again, so a resume is exact."""
 
     exact = True
 

@@ -90,7 +90,7 @@ def local(seconds: Numbers) -> Numbers:
 
 
 def sanitize(picture: Picture) -> Picture:
-    """Return the same picture with numbers, texts and colours that can be drawn; badges tell of what is left out.
+    """Return the same picture with numbers, texts and colours that can be drawn; badges name what is left out.
 
     Seconds on a time axis become those of the wall clock (`local`), so a picture is tidied once. What is empty
     becomes a `Text` that says so.
