@@ -90,6 +90,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marke
         try:
             soon(lambda: any(run.alive for run in looptap.runs()), 100)
             with looptap.attach("resumed") as run:
+                soon(lambda: "loss" in [one.name for one in run.streams])  # else it would be a query of that name
                 loss = run.stream("loss")
                 soon(lambda: loss.latest is not None and loss.latest.step > max(before) + 20)
                 reported, commands = run.stats(), run.stream("commands")
