@@ -84,7 +84,7 @@ BOXES = [
     Box("visualizers.data", C + 14, 2.75, 60, "numbers"),
     Box("client.guard", C + 222, 4.12, 96, "rules over many runs"),
     Box("client", C + 118, 4.12, 96, "attach, Run"),
-    Box("client.control", C + 90, 5.3, 68, "set, stop, share"),
+    Box("client.control", C + 90, 5.3, 68, "set, stop"),
     Box("client.ranks", C + 170, 5.3, 68, "several ranks"),
     Box("client.streams", C + 250, 5.3, 68, "live streams"),
     Box("client.transport", C + 14, 6.5, 96, "links and reconnects"),
