@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 import looptap
+from looptap.agent.handoff.value_queue import ValueQueue
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server import exporter as exporter_module
 from looptap.agent.server import subscription as subscription_module
@@ -26,8 +27,9 @@ A, B = b"a", b"b"
 class Wire:
     """An agent in memory whose peers have room or not, as the test says; nothing goes out but by a flush."""
 
-    def __init__(self, **how):
-        self.job = pair(manual=True, **how)
+    def __init__(self, **limits):
+        patient = {"heartbeat_timeout": 600.0} | limits  # who is away is waited for, on however busy a machine
+        self.job = pair(manual=True, limits=looptap.Limits(**patient))
         self.job.run.close()
         self.agent, self.parts = self.job.agent, self.job.parts
         self.dispatcher, self.exporter = self.parts.dispatcher, self.parts.dispatcher.exporter
@@ -97,9 +99,9 @@ class Wire:
 
 @pytest.fixture
 def wire():
-    with_two = Wire()
-    yield with_two
-    with_two.agent.close()
+    found = Wire()
+    yield found
+    found.agent.close()
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def ready(wire, *peers, **more):
 
 
 def test_what_a_client_has_not_confirmed_is_bounded_and_the_rest_follows_in_order():
-    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))  # the least that a client gets
+    wire = Wire(in_flight_bytes=1)  # the least that a client gets
     (client,) = ready(wire, A, code="text")
     texts = [f"{step:04}" * 10_000 for step in range(60)]
     for text in texts:
@@ -160,7 +162,7 @@ def test_what_a_client_has_not_confirmed_is_bounded_and_the_rest_follows_in_orde
 
 
 def test_operators_share_what_may_be_in_flight_and_viewers_take_nothing_of_it():
-    wire = Wire(limits=looptap.Limits(in_flight_bytes=8 << 20))
+    wire = Wire(in_flight_bytes=8 << 20)
     one = wire.client(A)
     assert wire.exporter.window()(one) == 8 << 20
     viewers = [wire.client(b"viewer %d" % n, VIEWER) for n in range(3)]
@@ -178,7 +180,7 @@ def test_operators_share_what_may_be_in_flight_and_viewers_take_nothing_of_it():
 
 
 def test_at_the_end_of_the_run_all_is_sent_and_then_how_each_stream_ended():
-    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))
+    wire = Wire(in_flight_bytes=1)
     ready(wire, A, B, code="text")
     texts = [f"{step:04}" * 10_000 for step in range(60)]
     for text in texts:
@@ -197,7 +199,7 @@ def test_at_the_end_of_the_run_all_is_sent_and_then_how_each_stream_ended():
 
 @pytest.mark.parametrize("how", ["silent", "full", "gone"])
 def test_a_client_that_takes_nothing_in_holds_no_other_up(how):
-    wire = Wire(limits=looptap.Limits(in_flight_bytes=1))
+    wire = Wire(in_flight_bytes=1)
     wire.client(A, token="back soon")
     wire.attach(A, code="text")
     (reader,) = ready(wire, B, code="text")
@@ -222,7 +224,9 @@ def test_clients_take_turns_and_a_flush_says_whether_more_can_be_sent(wire):
     ready(wire, A, B)
     assert wire.dispatcher.flush() is False
     wire.emit(*range(2_000))
-    said = [wire.dispatcher.flush() for _ in range(8)]
+    said = [wire.dispatcher.flush()]
+    assert not wire.dispatcher.is_idle()
+    said += [wire.dispatcher.flush() for _ in range(7)]
     assert [peer for peer, _ in wire.frames] in ([A, B] * 4, [B, A] * 4)
     assert said == [True] * 7 + [False]
     assert wire.dispatcher.flush() is False
@@ -255,6 +259,19 @@ def test_who_is_back_over_another_link_gets_what_waited(wire):
     wire.client(B, token="mine", streams=(1,))
     assert wire.deliver() is False
     assert wire.values(B) == [1, 2, 3]
+
+
+def test_a_client_without_room_is_waited_for_beside_one_that_is_away(wire):
+    for peer in (A, B):
+        wire.client(peer, token=peer.decode())
+        wire.attach(peer)
+    wire.deliver()
+    wire.gone.add(B)
+    wire.emit(1)
+    wire.deliver()
+    wire.full.add(A)
+    wire.emit(2)
+    assert [wire.dispatcher.flush() for _ in range(4)] == [True] * 4
 
 
 def test_who_is_gone_for_good_leaves_nothing_behind(wire):
@@ -350,6 +367,7 @@ def test_values_tell_the_rank_and_bytes_are_counted(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     wire = Wire()
     before = wire.exporter.sent_bytes
+    assert before == 0
     (client,) = ready(wire, A)
     told = wire.exporter.sent_bytes - before
     assert told > 0
@@ -413,6 +431,9 @@ def test_a_state_for_which_there_was_no_room_is_told_once_there_is_and_once_alon
 def test_answers_that_are_owed_come_in_their_order_and_before_values(clock, wire):
     (client,) = ready(wire, A)
     wire.full.add(A)
+    assert wire.dispatcher.is_idle()
+    wire.tell(A, m.GetClock(9))
+    assert wire.parts.queues.wakeup_pending  # so that it is tried again soon
     for request in range(10, 15):
         wire.tell(A, m.GetClock(request))
     assert wire.tries[A] > 0
@@ -425,8 +446,8 @@ def test_answers_that_are_owed_come_in_their_order_and_before_values(clock, wire
     clock.advance(RETRY_DELAY_SECONDS)
     assert wire.deliver() is False
     answers = wire.said(to=A)
-    assert [one.request for one in answers[:6]] == list(range(10, 16))
-    assert [type(one) for one in answers[6:]] == [m.Values]
+    assert [one.request for one in answers[:7]] == list(range(9, 16))
+    assert [type(one) for one in answers[7:]] == [m.Values]
     assert not client.owed
     wire.tell(A, m.GetClock(16))
     assert wire.said(to=A)[-1].request == 16
@@ -496,6 +517,7 @@ def test_who_goes_away_while_it_is_owed_answers_is_not_waited_for(clock, wire):
 
 def test_a_stream_ends_behind_its_last_value_and_leaves_nothing_behind(wire):
     (client,) = ready(wire, A)
+    (stream,) = wire.exporter.streams
     wire.emit(*range(1_000))
     wire.tell(A, m.Detach(2, 1))
     wire.emit(1_000)
@@ -507,6 +529,10 @@ def test_a_stream_ends_behind_its_last_value_and_leaves_nothing_behind(wire):
     assert wire.parts.sources.by_name["batch"].queries == ()
     assert wire.parts.queues.free_bytes() == wire.parts.queues.limit
     assert wire.dispatcher.is_idle()
+    sent = len(wire.frames)
+    wire.exporter.mark(stream)
+    wire.deliver()
+    assert len(wire.frames) == sent
     wire.attach(A, 1)  # the number is free
     wire.deliver()
     wire.emit(5)
@@ -553,18 +579,36 @@ def test_readers_of_a_standing_stream_leave_it_one_by_one_and_the_query_stays(wi
     assert len(wire.parts.sources.by_name["batch"].queries) == 1
 
 
+def value_queues():
+    gc.collect()
+    return sum(type(one) is ValueQueue for one in gc.get_objects())
+
+
+def test_a_stream_that_was_handed_over_goes_with_its_last_reader_once_it_is_not_exported(wire):
+    ready(wire, A)
+    wire.tell(A, m.Stand(2, 1, "mine", export=True))
+    wire.tell(A, m.Stand(3, 0, "mine", export=False))
+    wire.deliver()
+    assert list(wire.dispatcher.declared_streams.by_name) == ["mine"]
+    wire.tell(A, m.Detach(4, 1))
+    wire.deliver()
+    assert wire.dispatcher.declared_streams.by_name == {}
+    assert wire.parts.sources.by_name["batch"].queries == ()
+
+
 def test_nothing_holds_on_to_a_stream_that_has_ended_or_a_client_that_is_gone(wire):
     wire.agent.stream("steps", "step", on="batch")
     client = weakref.ref(wire.client(A, token="mine"))
     wire.attach(A)
     wire.tell(A, m.Read(2, 2, "steps"))
     wire.deliver()
-    streams = [weakref.ref(stream) for stream in wire.exporter.streams]
+    streams, queues = [weakref.ref(stream) for stream in wire.exporter.streams], value_queues()
     for number in (1, 2):
         wire.tell(A, m.Detach(number, number))
     wire.deliver()
     gc.collect()
     assert [stream() for stream in streams] == [None, None]
+    assert value_queues() == queues - 1
     wire.attach(A)
     wire.deliver()
     wire.gone.add(A)
@@ -573,7 +617,7 @@ def test_nothing_holds_on_to_a_stream_that_has_ended_or_a_client_that_is_gone(wi
     wire.emit(2)
     assert client().disconnected
     wire.deliver()
-    client().last_heard -= 60.0
+    client().last_heard -= 6_000.0
     wire.dispatcher.on_heartbeat_timer()
     assert wire.dispatcher.clients == {}
     wire.dispatcher.flush()

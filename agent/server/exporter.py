@@ -126,10 +126,10 @@ class ValueExporter:
             stream.client.ready[stream] = None
             self._turns[stream.client] = None
 
-    def mark_all(self, touch: bool = False) -> None:
-        """Mark the streams that have values or states to send; all with ``touch``."""
+    def mark_all(self) -> None:
+        """Mark the streams that have values or states to send."""
         for stream in self.streams:
-            if touch or stream.moved():
+            if stream.moved():
                 stream.touch()
             if stream.changed or stream.waits():
                 self.mark(stream)

@@ -246,6 +246,7 @@ def test_a_handshake_is_answered_as_rfc_27_says_with_the_key_as_user_id(doorman)
     assert doorman.ask(*question[:-1])[2] == b"400"
     assert doorman.ask(*question, b"more") == refused
     assert doorman.ask(b"1.0") == [b"1.0", b"", *refused[2:]]
+    assert doorman.ask(b"1.0", b"77") == refused
     assert doorman.ask(*question) == admitted
     doorman.revoke(keys.public)
     assert doorman.ask(*question) == refused
