@@ -72,14 +72,24 @@ def nothing_is_left():
     soon(lambda: not bridges())
 
 
-def bridges():
-    """The commands of this process that lead somewhere."""
+def children(chosen):
+    """The processes below this one that are ``chosen``; one may end while it is looked at."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "bridge" in child.cmdline() or child.name() == "ssh":
+            if chosen(child):
                 found.append(child)
     return found
+
+
+def bridges():
+    """The commands of this process that lead somewhere."""
+    return children(lambda child: "bridge" in child.cmdline() or child.name() == "ssh")
+
+
+def sleeping():
+    """The commands of this process that say nothing."""
+    return children(lambda child: child.name() == "sleep")
 
 
 def works(run):
@@ -212,7 +222,6 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         run = attach(f"command:{script}")
         (bridge,) = bridges()
         bridge.kill()
-        sleeping = lambda: [c for c in psutil.Process().children() if c.name() == "sleep"]  # noqa: E731 - asked for twice, below
         soon(sleeping)
         run.close()
         soon(lambda: not sleeping())
@@ -260,7 +269,7 @@ def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     remote = CommandRoute("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
     with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
         remote.open(1.0)
-    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
+    assert not sleeping()
 
 
 def test_another_rank_has_to_be_said_in_the_command(agent):
