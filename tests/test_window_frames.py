@@ -87,14 +87,14 @@ def test_the_space_bar_lets_the_pictures_stand(window):
     loss.add(1.0, 2.0)
     shown = window(loss, title="small")
     press(shown, " ")
-    assert "paused" in shown._shown_title
+    assert "paused" in shown.shown_title
     stands = buffer(shown)
     loss.add(50.0)
     shown.turn()
     assert np.array_equal(buffer(shown), stands)
     press(shown, " ")
     assert not np.array_equal(buffer(shown), stands)
-    assert shown._shown_title == "small"
+    assert shown.shown_title == "small"
 
 
 def test_s_saves_all_that_is_to_be_seen(window, tmp_path):

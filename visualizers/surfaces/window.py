@@ -64,7 +64,7 @@ class ChartWindow:
         self._stamps: dict[Any, Any] = {}  # pictures of legends
         self._saving = False
         self._playing = 0.0
-        self._shown_title = ""
+        self.shown_title = ""
         self._looked = 0.0
         self._connect()
         self._arrange()
@@ -246,8 +246,8 @@ class ChartWindow:
         """Say in the title which run it is, and how it is."""
         parts = [self.title, self._status(), "paused" if self.paused else ""]
         title = " – ".join(filter(None, parts))
-        if title != self._shown_title:
-            self._shown_title = title
+        if title != self.shown_title:
+            self.shown_title = title
             self.manager.set_window_title("".join(c for c in title if c.isprintable())[:300])
 
     # ------------------------------------------------------------ frames
