@@ -280,7 +280,9 @@ def test_positions_of_hidden_iterators_and_files_are_put_back():
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("step, loss", "guarded only where"), ("model(x)", "guarded: model(x) is not known to be harmless"),
+        ("step, loss", "guarded only where"), ("batch_topk(2, losses, image=x, anything=y)", "guarded only where"),
+        ("batch_topk(2, losses, **columns)", "guarded: batch_topk"),
+        ("model(x)", "guarded: model(x) is not known to be harmless"),
         ("torch.rand(2).sum()", "guarded: torch.rand"), (lambda e: e.loss, "guarded: <lambda>"),
         ("1 + 1", "not guarded"),
     ],

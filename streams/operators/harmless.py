@@ -26,6 +26,8 @@ BUILTINS = _words(
 )
 MODEL_HELPERS, OPTIMIZER_HELPERS = {"layer_norms", "layer_histograms"}, {"lr"}
 NAMES = BUILTINS | set(REDUCERS) | (set(HELPERS) - MODEL_HELPERS - OPTIMIZER_HELPERS) | {"accumulate", "ema"}
+COLUMN_HELPERS = frozenset({"batch_topk", "batch_bottomk", "batch_sample"})
+"""Helpers whose keywords name the columns of a row: they may be any."""
 OPERATORS = _words(
     "abs add and_ concat contains countOf eq floordiv ge getitem gt indexOf inv invert is_ is_not le lshift lt matmul "
     "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"

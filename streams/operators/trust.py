@@ -15,6 +15,7 @@ from looptap.streams.events import Event, EventSnapshot
 from looptap.streams.operators.harmless import (
     ATTRIBUTES,
     CASTS,
+    COLUMN_HELPERS,
     CONSTANTS,
     HANDED,
     KEYWORDS,
@@ -261,7 +262,8 @@ class _Tree:
 
     def call(self, node: ast.Call, bound: Mapping[str, Kind]) -> Kind:
         f = node.func
-        if any(k.arg not in KEYWORDS for k in node.keywords):
+        any_keyword = isinstance(f, ast.Name) and f.id in COLUMN_HELPERS
+        if any(k.arg is None or not (any_keyword or k.arg in KEYWORDS) for k in node.keywords):
             raise _Unknown(node)
         count = MAX_POSITIONAL_ARGUMENTS if any(isinstance(part, ast.Starred) for part in node.args) else len(node.args)
         if isinstance(f, ast.Name):
