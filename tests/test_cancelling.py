@@ -35,7 +35,7 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     id = waiting(run.trigger, "evaluate", on="epoch")
     other = run.session.requests.send(
         m.Command(run.session.requests.number(), id, "outcome")
-    )  # somebody else waits for it
+    )  # another requester waits for it
     outcome = run.cancel(id)
     assert (outcome.outcome, outcome.what, outcome.name, outcome.id) == ("cancelled", "trigger", "evaluate", id)
     assert "called off by" in outcome.error

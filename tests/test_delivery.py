@@ -55,7 +55,7 @@ def test_a_heartbeat_and_a_new_stream_cost_the_same_for_each_stream():
     for idle in (100, 200, 400):
         agent, run = pair(limits=MANY)
         held = [run.stream("step", on="never") for _ in range(idle)]
-        parts_of(agent).dispatcher.on_heartbeat_timer()  # the first one tells of all of them
+        parts_of(agent).dispatcher.on_heartbeat_timer()  # the first heartbeat reports all of them
         parts_of(agent).dispatcher.flush()
         seen[idle] = calls(parts_of(agent).dispatcher.on_heartbeat_timer), calls(run.stream, "step", on="never")
         assert len(held) == idle

@@ -259,7 +259,7 @@ def test_a_doorman_that_has_closed_answers_nobody_and_can_be_closed_again():
     doorman = authenticator.Authenticator()
     with zmq.Context() as context:
         door = doorman.open(context)
-        doorman.answer()  # nobody asks
+        doorman.answer()  # no request is pending
         doorman.close()
         assert door.closed
         doorman.answer()
