@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch.distributed as dist
 from agreeing import ended, job, visit
-from waiting import soon
+from waiting import freeze, soon
 
 import looptap
 from looptap.agent.control import command_kinds, job_hooks, rank_consensus
@@ -55,7 +55,7 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         soon(lambda: run.paused)
         assert set(run.resume().ranks) == {0, 1}
         assert run.outcome(pause.id).ranks.keys() == pause.ranks.keys()
-        os.kill(children[1].pid, signal.SIGSTOP)
+        freeze(children[1].pid)
         with pytest.raises(NoAnswer, match="Nothing is done on any rank"):
             run.set("lr", 0.5, timeout=0.5)
         os.kill(children[1].pid, signal.SIGCONT)

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import warm
 from relays import Proxy
-from waiting import soon
+from waiting import freeze, soon
 
 import looptap
 from looptap.client.control.commands import CommandPending
@@ -465,7 +465,7 @@ def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(
             run = looptap.attach("victim")
             stream = run.stream("step", on="batch")
             stream.wait(5)
-            victim.send_signal(signal.SIGSTOP)
+            freeze(victim.pid)
             soon(lambda: run.state == "lost")
             assert "lost" in run.reason
             victim.send_signal(signal.SIGCONT)

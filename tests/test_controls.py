@@ -436,6 +436,7 @@ def test_a_paused_loop_stands_still_while_its_agent_answers_and_the_pause_is_no_
         run.set("echo.factor", 9, timeout=0.05)
     assert agent.stats()["events"]["batch"] == paused.number
     assert run.resume().result > 0.3
+    assert run.paused == 0
     soon(lambda: run.controls["echo.factor"].value == 9)
     soon(lambda: agent.stats()["events"]["batch"] > paused.number + 3)
     soon(lambda: steps.records[-1].event > paused.number)

@@ -18,7 +18,7 @@ import pytest
 import warm
 import zmq
 from relays import Proxy
-from waiting import soon
+from waiting import freeze, soon
 
 import looptap
 from looptap.client.run import Run
@@ -409,7 +409,7 @@ def test_a_client_that_is_stopped_is_forgotten_with_its_queries_and_goes_on_when
         try:
             assert client.stdout.readline() == "attached\n"
             assert len(job.agent.stats()["queries"]) == 2
-            client.send_signal(signal.SIGSTOP)
+            freeze(client.pid)
             soon(lambda: not job.agent.stats()["clients"])
             assert job.agent.stats()["queries"] == []
             client.send_signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ import time
 import msgspec
 import pytest
 from rank_jobs import environment, free_port, ranks, started
-from waiting import soon
+from waiting import freeze, soon
 
 import looptap
 from looptap.cli import main
@@ -331,7 +331,7 @@ def test_a_straggler_is_waited_for_so_long_and_told(light):
         stream = run.stream("step", ranks="all", combine="list", patience=0.3)
         soon(lambda: complete(stream), detail="values of both ranks come")
         before = stream.arrived
-        light[1].send_signal(signal.SIGSTOP)
+        freeze(light[1].pid)
         soon(lambda: stream.records[-1].partial and stream.absent[-1].ranks == (1,), detail="values lack rank 1")
         soon(lambda: 1 in stream.waiting, detail="it shows who is waited for")
         assert "lacks rank 1" in repr(stream)
@@ -347,7 +347,7 @@ def test_without_combine_late_values_are_there_and_counted(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", patience=0.2)
         soon(lambda: {record.rank for record in stream.records} == {0, 1}, detail="values of both ranks come")
-        light[1].send_signal(signal.SIGSTOP)
+        freeze(light[1].pid)
         soon(lambda: 1 in stream.waiting, detail="rank 1 is waited for")
         seen = len(stream)
         soon(lambda: len(stream) > seen + 50, detail="rank 0 goes on")

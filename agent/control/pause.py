@@ -74,7 +74,7 @@ class Pause:
 
     def resume(self) -> float:
         """End the pause, or cancel one that has not begun; return its seconds."""
-        lasted = self.seconds()
+        lasted, self._began = self.seconds(), 0.0  # a heartbeat from here on says so, if the loop wakes later
         self.resumes += 1
         self._resumed.put(None)
         return lasted

@@ -262,7 +262,10 @@ class ControlClient:
 
         def one(session: Session) -> CommandRecord:
             answer = session.requests.send(m.Command(session.requests.number(), id, what))
-            return _awaited(session, answer, timeout, "", id, what)
+            record = _awaited(session, answer, timeout, "", id, what)
+            if what == "resume":
+                session.vitals.resumed()
+            return record
 
         if self._session.info.ranks == 1:
             return self._seen(one(self._session))

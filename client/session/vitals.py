@@ -70,6 +70,10 @@ class Vitals:
         self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
         self._idle, self.paused, self.beaten = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
 
+    def resumed(self) -> None:
+        """Note that the loop continues, before a heartbeat says so."""
+        self.paused = 0.0
+
     def asked(self, what: str) -> None:
         """Note a query or command that the job will run."""
         self._asked = what, time.monotonic()
