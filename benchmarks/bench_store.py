@@ -52,7 +52,7 @@ def kept(folder: Path, handing: list[float], count: int) -> float:
     for batch in data:
         assert writer.append(stream, batch)
     handing.append((time.perf_counter() - begun) / count)
-    while writer.stats()["kept"] < count:
+    while writer.stats().kept < count:
         time.sleep(0.001)
     took = time.perf_counter() - begun
     assert writer.close(60)

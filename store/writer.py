@@ -19,10 +19,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
+from looptap.protocol.replies import RecordedStreamStats, RecordingStats
 from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import COLUMN_COUNT, fact, parameters
@@ -53,24 +54,6 @@ _DISK = (sqlite3.Error, OSError, StoreError)
 """What a full or failing disk raises."""
 
 
-class WriterCounters(TypedDict):
-    """What a `Writer` has done so far."""
-
-    path: str
-    state: str
-    reason: str
-    kept: int
-    dropped: int
-    waiting_bytes: int
-    waiting_peak: int
-    pauses: int
-    commits: int
-    slowest_commit: float
-    """Longest wait for the disk, in seconds."""
-    seconds: float
-    """CPU time of the thread that writes."""
-
-
 class Writer:
     """The file of one run, made when something is first to be kept.
 
@@ -92,7 +75,8 @@ class Writer:
         self._kept: list[int] = []
         self._dropped: list[int] = []
         self._pauses = self._commits = 0
-        self._slowest = self._seconds = 0.0
+        self._slowest = self.seconds = 0.0
+        """Longest wait for the disk, and CPU time of the thread that writes."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._made, self._complete = False, True
@@ -180,34 +164,26 @@ class Writer:
 
     # ------------------------------------------------------------ what is known
 
-    def stats(self) -> dict[str, Any]:
-        """Return `counters`, with those of each stream under ``streams``."""
-        streams = [{"name": name, "kept": kept, "dropped": dropped} for name, kept, dropped in self.stream_counters()]
-        return {**self.counters(), "streams": streams}
-
-    def stream_counters(self) -> list[tuple[str, int, int]]:
-        """Return for each stream its name, and the values kept and dropped."""
-        self._notice_fork()
-        with self._lock:
-            return list(zip(self._names, self._kept, self._dropped, strict=True))
-
-    def counters(self) -> WriterCounters:
+    def stats(self) -> RecordingStats:
         """Return state, reason, what waits, and the values kept and dropped."""
         self._notice_fork()
         with self._lock:
-            return {
-                "path": str(self.path),
-                "state": self.state,
-                "reason": self.reason,
-                "kept": sum(self._kept),
-                "dropped": sum(self._dropped),
-                "waiting_bytes": self._bytes,
-                "waiting_peak": self._peak,
-                "pauses": self._pauses,
-                "commits": self._commits,
-                "slowest_commit": self._slowest,
-                "seconds": self._seconds,
-            }
+            counted = zip(self._names, self._kept, self._dropped, strict=True)
+            return RecordingStats(
+                file=str(self.path),
+                path=str(self.path),
+                state=self.state,
+                reason=self.reason,
+                kept=sum(self._kept),
+                dropped=sum(self._dropped),
+                waiting_bytes=self._bytes,
+                waiting_peak=self._peak,
+                pauses=self._pauses,
+                commits=self._commits,
+                slowest_commit=self._slowest,
+                seconds=self.seconds,
+                streams=[RecordedStreamStats(name=name, kept=kept, dropped=lost) for name, kept, lost in counted],
+            )
 
     def close(self, timeout: float = 1.0, **facts: Any) -> bool:
         """Write what waits and end the file; False if that failed or timed out.
@@ -329,7 +305,7 @@ class Writer:
                 self.reason = ""
             self.state = "keeping"
             self._commits += 1
-            self._seconds = time.thread_time()
+            self.seconds = time.thread_time()
             self._discount(jobs)
             for job in jobs:
                 if isinstance(job, QueuedItems):

@@ -34,7 +34,7 @@ def keep(folder: Path, number: int) -> None:
         times = array("d", [time.monotonic()]) * 20
         writer.append(stream, Batch(first, array("q", values), times, values, time.time() - times[0], nbytes=1000))
         first += 20
-        os.pwrite(reported, struct.pack("<qqd", writer.stats()["kept"], first - 1, time.monotonic()), 0)
+        os.pwrite(reported, struct.pack("<qqd", writer.stats().kept, first - 1, time.monotonic()), 0)
         time.sleep(0.0005)
 
 

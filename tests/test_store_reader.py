@@ -153,7 +153,7 @@ for n in range(1, 301):
     if n == 100:
         print("ready", flush=True)
     if n == 200 and len(sys.argv) > 2:
-        while not writer.stats()["kept"] == 200: pass
+        while not writer.stats().kept == 200: pass
         print("kept", flush=True)
         time.sleep(600)
     time.sleep(0.003)

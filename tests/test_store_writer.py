@@ -102,9 +102,9 @@ def test_what_sqlite_cannot_take_is_refused_counted_and_told_and_the_next_values
     stream = kept.stream("s")
     for number in range(1, 10):
         kept.append(stream, batch(number, [number])._replace(rank=2**80 if number in (4, 5) else 0))
-    soon(lambda: kept.stats()["dropped"] + kept.stats()["kept"] == 9, detail="it did not go on")
-    assert kept.stats()["dropped"] == 2
-    assert "OverflowError" in kept.stats()["reason"]
+    soon(lambda: kept.stats().dropped + kept.stats().kept == 9, detail="it did not go on")
+    assert kept.stats().dropped == 2
+    assert "OverflowError" in kept.stats().reason
     assert not kept.close(10)
     with looptap.open(kept.path) as run:
         assert run.stream("s").values == [1, 2, 3, 6, 7, 8, 9]
@@ -149,7 +149,7 @@ def test_facts_and_commands_are_kept(made):
 def test_a_closed_file_is_one_ordinary_file(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["kept"], detail="nothing was kept")
+    soon(lambda: kept.stats().kept, detail="nothing was kept")
     assert kept.close(10)
     assert os.listdir(kept.path.parent) == [kept.path.name]
 
@@ -157,7 +157,7 @@ def test_a_closed_file_is_one_ordinary_file(made):
 def test_a_value_is_committed_without_more_to_come(made):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["kept"] == 1, detail="one value alone was not committed")
+    soon(lambda: kept.stats().kept == 1, detail="one value alone was not committed")
     with looptap.open(kept.path) as run:
         assert run.stream("s").values == [1]
         assert run.alive
@@ -167,8 +167,8 @@ def test_another_runs_file_is_never_written_into(made, tmp_path):
     (tmp_path / "run.looptap").write_text("precious")
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["state"] == "paused", detail="it did not stop")
-    assert "exists already" in kept.stats()["reason"]
+    soon(lambda: kept.stats().state == "paused", detail="it did not stop")
+    assert "exists already" in kept.stats().reason
     assert not kept.close(10)
     assert (tmp_path / "run.looptap").read_text() == "precious"
 
@@ -213,25 +213,25 @@ def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request)
     kept = made(place / "run.looptap", limit=200_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, range(100), nbytes=100))
-    soon(lambda: kept.stats()["kept"] == 100, detail="nothing was kept before the disk was full")
+    soon(lambda: kept.stats().kept == 100, detail="nothing was kept before the disk was full")
     fill()
     first, accepted = 101, 100
-    while not kept.stats()["dropped"]:
+    while not kept.stats().dropped:
         accepted += 100 * kept.append(stream, batch(first, [float(n) for n in range(100)], nbytes=100))
         first += 100
-    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
-    assert "disk" in kept.stats()["reason"]
-    assert kept.stats()["waiting_bytes"] <= 200_000
+    soon(lambda: kept.stats().state == "paused", detail="it did not pause")
+    assert "disk" in kept.stats().reason
+    assert kept.stats().waiting_bytes <= 200_000
     free()
-    soon(lambda: kept.stats()["kept"] == accepted, detail="it did not resume")
+    soon(lambda: kept.stats().kept == accepted, detail="it did not resume")
     assert kept.append(stream, batch(first, [7]))
     assert kept.close(10)
     stats = kept.stats()
-    assert stats["kept"] + stats["dropped"] == first
-    assert stats["pauses"] == 1
+    assert stats.kept + stats.dropped == first
+    assert stats.pauses == 1
     with looptap.open(kept.path) as run:
-        assert run.stream("s").arrived == stats["kept"]
-        assert run.stream("s").dropped == stats["dropped"]
+        assert run.stream("s").arrived == stats.kept
+        assert run.stream("s").dropped == stats.dropped
 
 
 class Slow(sqlite3.Connection):
@@ -271,11 +271,11 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
         handed += 10
     assert longest < 1
     stats = kept.stats()
-    assert stats["waiting_bytes"] <= 1_000_000
-    assert stats["kept"] == 0
+    assert stats.waiting_bytes <= 1_000_000
+    assert stats.kept == 0
     slow.go.set()
-    soon(lambda: kept.stats()["kept"] + kept.stats()["dropped"] == handed, detail="it did not go on")
-    assert kept.stats()["dropped"] == stats["dropped"] > 0
+    soon(lambda: kept.stats().kept + kept.stats().dropped == handed, detail="it did not go on")
+    assert kept.stats().dropped == stats.dropped > 0
 
 
 def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
@@ -295,7 +295,7 @@ def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
         with looptap.open(kept.path) as run:
             assert run.metadata["step"] == 3
             assert [command.outcome for command in run.commands] == ["outcome 3"]
-        assert (kept.stats()["kept"], kept.stats()["dropped"]) == (1, 1)
+        assert (kept.stats().kept, kept.stats().dropped) == (1, 1)
         slow.go.clear()
         slow.waits.clear()
 
@@ -305,9 +305,9 @@ def test_what_waits_counts_with_the_bytes_that_it_is_said_to_have(made, slow):
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
     assert slow.waits.wait(60)
-    before = kept.stats()["waiting_bytes"]
+    before = kept.stats().waiting_bytes
     assert kept.append(stream, batch(2, [1.0], nbytes=5000))
-    assert kept.stats()["waiting_bytes"] == before + 5000 + 64
+    assert kept.stats().waiting_bytes == before + 5000 + 64
     assert not kept.append(stream, batch(3, [1.0], nbytes=50_000))
     slow.go.set()
 
@@ -323,21 +323,21 @@ def test_a_place_that_cannot_be_written_is_told_and_tried_again(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1]))
-    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
-    assert "runs" in kept.stats()["reason"]
+    soon(lambda: kept.stats().state == "paused", detail="it did not pause")
+    assert "runs" in kept.stats().reason
     (tmp_path / "runs").unlink()
-    soon(lambda: kept.stats()["kept"] == 1, detail="it did not resume")
-    assert (kept.stats()["state"], kept.stats()["reason"]) == ("keeping", "")
+    soon(lambda: kept.stats().kept == 1, detail="it did not resume")
+    assert (kept.stats().state, kept.stats().reason) == ("keeping", "")
 
 
 def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1, 2]))
-    soon(lambda: kept.stats()["state"] == "paused", detail="it did not pause")
+    soon(lambda: kept.stats().state == "paused", detail="it did not pause")
     assert not kept.close(10)
-    assert kept.stats()["dropped"] == 2
-    assert kept.stats()["state"] == "closed"
+    assert kept.stats().dropped == 2
+    assert kept.stats().state == "closed"
 
 
 # ---------------------------------------------------------------- kill -9, fork, network
@@ -362,13 +362,13 @@ batch = lambda n: Batch(n, array("q", [n]), array("d", [0.0]), [n])
 kept = Writer(Path(sys.argv[1]))
 stream = kept.stream("s")
 kept.append(stream, batch(1))
-while not kept.stats()["kept"]: pass
+while not kept.stats().kept: pass
 if len(sys.argv) > 2: kept._lock.acquire()  # as its thread may have
 if (child := os.fork()) == 0:
     assert not kept.append(stream, batch(99))
     assert kept.stream("late")
     kept.close()
-    assert kept.stats()["state"] == "closed"
+    assert kept.stats().state == "closed"
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
 if len(sys.argv) > 2: kept._lock.release()
@@ -390,7 +390,7 @@ def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made,
     kept = made()
     stream = kept.stream("s")
     kept.append(stream, batch(1, [1]))
-    soon(lambda: kept.stats()["kept"] == 1, detail="nothing was kept")
+    soon(lambda: kept.stats().kept == 1, detail="nothing was kept")
     assert not [name for name in os.listdir(kept.path.parent) if name.endswith(("-wal", "-shm"))]
     with looptap.open(kept.path) as run:
         kept.append(stream, batch(2, [2]))

@@ -21,7 +21,7 @@ from looptap.agent.server.subscription import finished
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.replies import CommandRecord, RecordedStreamStats, RecordingStats
+from looptap.protocol.replies import CommandRecord
 from looptap.store.layout.run_path import store_path
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
@@ -142,14 +142,6 @@ class RunRecorder:
         self._errors_told = -math.inf
         self._tell_errors(())
         self.writer.close(farewell=reason)
-
-    def stats(self) -> RecordingStats:
-        """State, reason, what was kept and dropped."""
-        streams = [
-            RecordedStreamStats(name=name, kept=kept, dropped=dropped)
-            for name, kept, dropped in self.writer.stream_counters()
-        ]
-        return RecordingStats(file=str(self.writer.path), streams=streams, **self.writer.counters())
 
 
 def command_of(record: CommandRecord) -> QueuedCommand:

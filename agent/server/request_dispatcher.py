@@ -164,7 +164,7 @@ class RequestDispatcher:
     def on_heartbeat_timer(self) -> None:
         """Check that the loop moves; send each client a heartbeat and its costs."""
         now = time.monotonic()
-        cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.counters()["seconds"])
+        cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.seconds)
         for peer in expired_sessions(self.clients, self.limits, now, self._last_heartbeat):
             self.on_disconnect(peer)
         if now > self._last_heartbeat:

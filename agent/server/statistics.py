@@ -84,7 +84,7 @@ class StatisticsReporter:
             events_in_cuda_graphs=torch_state.captured,
             paused=self._pause.seconds(),
             paused_before=self._pause.total,
-            store=None if self._recorder is None else self._recorder.stats(),
+            store=None if self._recorder is None else self._recorder.writer.stats(),
             io_seconds=self.io_seconds,
             io_share=self._budget.io,
             budget=self._budget.fraction,
