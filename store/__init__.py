@@ -1,1 +1,1 @@
-"""A run on disk: the SQLite file of a run, its writer, its reader, exports and imports."""
+"""The SQLite file of a run: writer, reader, exports and imports."""

@@ -1,4 +1,4 @@
-"""The environment of a run as its file keeps it: machine, versions, git commit."""
+"""The environment of a run as stored in its file: machine, versions, git commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_REFERENCES_BYTES = 16_777_216  # bytes of git's list of references
 
 
 def about() -> dict[str, Any]:
-    """Return facts of this process: host, pid, place, versions, git commit."""
+    """Return facts about this process: host, pid, folder, versions, git commit."""
     process = Process.this()
     facts: dict[str, Any] = {
         "host": process.host,
@@ -63,7 +63,7 @@ def _head(git: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """Read a file of git, which is not trusted: a fifo must not block."""
+    """Read a file of a git repository; does not block on a fifo."""
     return read_regular(path, _MAX_REFERENCES_BYTES).decode().strip()
 
 

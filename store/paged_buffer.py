@@ -1,4 +1,4 @@
-"""The buffer behind a stored stream: its items stay in the file and are read in pages when they are asked for."""
+"""The buffer of a stored stream, which reads items from the file in pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Select: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one SQL query over the file."""
 
 MAX_ITEM_NUMBER = 1 << 62
-"""The highest number of an item, and of an event: what is above comes from no run."""
+"""Highest number of an item or event; no run reaches it."""
 ITEMS_PER_PAGE = 4096
 """Items that are read at a time."""
 _COLUMNS = "SELECT number, event, time, wall, rank, flags, value, packed FROM items WHERE stream = ?"
@@ -23,20 +23,20 @@ _ITEMS = f"{_COLUMNS} AND number > ?"
 
 
 class PagedBuffer(StreamBuffer):
-    """All items of one stream of a file; a position is the number of the item before it, and nothing is forgotten."""
+    """All items of one stored stream; a position is the number of the item before it."""
 
     def __init__(self, select: Select, stream: int, first: int = 1) -> None:
         super().__init__(1, 1)
         self.end = first - 1
         self._select, self._stream = select, stream
         self._ahead: tuple[int, int, list[tuple[Any, ...]]] = (0, 0, [])
-        """A position, and the rows after it that were read already, with the index of the first."""
+        """A position, and the rows read ahead of it, with the index of the first unused one."""
         self._convert: Convert | None = None
         self.count = self.failed = 0
-        """How many items there are, and how many of them are errors, as of the last `look`."""
+        """Number of items, and of errors among them, as of the last `look`."""
 
     def look(self) -> tuple[int, int, list[tuple[int, int]]]:
-        """Find what is new; returns how many items and errors that is, and (after, missing) for each gap in it."""
+        """Find new items; return how many, how many errors, and (after, missing) gaps."""
         before = self.end
         ((count, failed, last),) = self._select(
             "SELECT count(*), count(nullif(flags & ?, 0)), max(number) FROM items WHERE stream = ? AND number > ?",
@@ -69,7 +69,7 @@ class PagedBuffer(StreamBuffer):
             yield batch
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Return up to ``limit`` items that lie together, and the position after them."""
+        """Return up to ``limit`` consecutive items and the position after them."""
         known, begin, rows = self._ahead
         if known != position or begin >= len(rows):
             within = (self._stream, position, self.end, limit)
@@ -87,15 +87,15 @@ class PagedBuffer(StreamBuffer):
         return self.parts_after(0)
 
     def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
-        """Return all items above ``number``; converted as they are read, ``plain`` or not."""
+        """Return all items above ``number``; ``plain`` has no effect."""
         return list(self.after(number))
 
     def values(self) -> list[Any]:
-        """Return all values, without the errors."""
+        """Return all values except errors."""
         return [value for batch in self.after(0) for value in batch.good()]
 
     def newest(self) -> Any:
-        """Return the newest value, None if there is none."""
+        """Return the newest value; None if there is none."""
         newest = f"{_COLUMNS} AND flags & ? = 0 ORDER BY number DESC LIMIT 1"
         rows = self._select(newest, (self._stream, ERROR))
         return self._batch(rows).values[0] if rows else None
@@ -110,7 +110,7 @@ class PagedBuffer(StreamBuffer):
         return self.failed
 
     def convert(self, convert: Convert) -> None:
-        """Convert the values whenever they are read."""
+        """Convert values whenever they are read."""
         self._convert = convert
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
@@ -137,7 +137,7 @@ class PagedBuffer(StreamBuffer):
 
 
 def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
-    """Return the end of the rows that follow each other from ``begin`` on, on one rank and by one clock."""
+    """Return the end of the consecutive rows from ``begin`` on one rank and clock."""
     first, _, time, wall, rank, *_ = rows[begin]
     try:
         clock = wall - time

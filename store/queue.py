@@ -1,4 +1,4 @@
-"""The jobs of the writer, and their SQL: many items with one statement."""
+"""The writer's jobs and their SQL: many items in one statement."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 from looptap.store.layout.columns import COLUMN_COUNT
 from looptap.streams.stream.buffer import Batch
 
-_MIN_ITEM_BYTES = 1024  # bytes that anything but values counts for, in addition to its texts
+_MIN_ITEM_BYTES = 1024  # bytes that a statement counts as, plus its texts
 
 
 class QueuedCommand(NamedTuple):
-    """A change that a client asked for: what it was, at which event it ran, and what became of it."""
+    """A client's command: what it changed, at which event, and its outcome."""
 
     id: str
     time: float
@@ -54,14 +54,14 @@ Job: TypeAlias = QueuedItems | QueuedStatement
 
 
 def size(job: Job) -> tuple[int, int]:
-    """Return how many items a job has, and how many bytes it counts for."""
+    """Return how many items a job has, and how many bytes it counts as."""
     if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes
     return 0, _MIN_ITEM_BYTES + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
 
 
 def insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
-    """Insert items in statements of ``most`` parameters, with ``rest`` also fewer; returns what is left."""
+    """Insert ``most`` parameters at a time (``rest``: or fewer); return those left."""
     start = 0
     while len(waiting) - start >= most or (rest and start < len(waiting)):
         part = waiting[start : start + most]

@@ -1,4 +1,4 @@
-"""`looptap.open`: a stored run by the path of its file, or of TensorBoard's event files."""
+"""`looptap.open`: opens a stored run or TensorBoard event files by path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 def open(path: str | os.PathLike[str]) -> StoredRun:
-    """Open the file of a stored run, or a directory of TensorBoard's event files, to read it.
+    """Open the file of a stored run, or a directory of TensorBoard event files.
 
     Raises StoreError if it is neither, is damaged, or was written by a newer looptap.
     """
@@ -36,7 +36,7 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
 
 
 def is_stored(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a file that begins as a stored run does."""
+    """Return True if ``path`` is a file with the header of a stored run."""
     try:
         with open_regular(Path(path).expanduser()) as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -45,7 +45,7 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
 
 
 def _check_begin(path: Path) -> None:
-    """Raise StoreError unless ``path`` is a file that begins as a stored run does."""
+    """Raise StoreError unless ``path`` is a file with the header of a stored run."""
     try:
         with open_regular(path) as file:
             head = file.read(len(_MAGIC))
@@ -58,6 +58,6 @@ def _check_begin(path: Path) -> None:
 
 
 def _near(path: Path) -> str:
-    """Return the newest runs, of those that are kept here, whose names begin as ``path`` does."""
+    """Return the newest stored runs whose names begin like ``path``."""
     names = [str(one) for one in kept(f"{glob.escape(path.stem)}*")[:3]]
     return f" Did you mean {' or '.join(names)}?" if names else ""

@@ -1,4 +1,4 @@
-"""The recorded commands of a run: a list that is saved as YAML and replayed in another run."""
+"""The recorded commands of a run, which can be saved as YAML and replayed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class RecordedCommands(list[QueuedCommand]):
     run: str = ""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
+        """Write the commands as YAML for ``looptap replay`` and ``Agent(replay=…)``."""
         return command_file.save(path, self.entries(), self.run)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return each as a dict, with the names of `looptap.Run.commands`."""
+        """Return each command as a dict, with the keys of `looptap.Run.commands`."""
         return [_entry(command) for command in self]
 
 
@@ -31,6 +31,6 @@ def _entry(command: QueuedCommand) -> dict[str, Any]:
     asked = entry.pop("asked")
     if isinstance(asked, dict):
         entry |= asked
-    elif what == "set":  # a file that does not tell what was asked for
+    elif what == "set":  # an older file, without the requested value
         entry["value"] = command.new
     return entry

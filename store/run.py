@@ -27,9 +27,9 @@ POLL_INTERVAL_SECONDS = 0.1
 MAX_STREAMS = 10_000
 """Streams of a file."""
 REMOTE_DEAD_AFTER_SECONDS = 3600.0
-"""Seconds without anything new after which a process of another machine is taken for dead."""
+"""Seconds without new values after which a process of another machine counts as dead."""
 LIVENESS_CHECK_AFTER_SECONDS = 2.0
-"""Seconds without anything new after which it is asked whether the process that writes still lives."""
+"""Seconds without new values before checking that the writing process is alive."""
 
 _MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
@@ -55,7 +55,7 @@ class StoredRun:
         self._asked = self._column("commands", "asked", "NULL")
         self._moved = time.monotonic()
         self.metadata: dict[str, Any] = {}
-        """What the run says of itself: id, name, host, pid, started, ended, commit, versions, ..."""
+        """Facts about the run: id, name, host, pid, started, ended, commit, versions, ..."""
         self.look()
         if self.state == LIVE:
             self._judge()
@@ -76,7 +76,7 @@ class StoredRun:
 
     @property
     def alive(self) -> bool:
-        """Whether the run is still being written."""
+        """True while the run is still being written."""
         return self.state == LIVE
 
     @property
@@ -110,7 +110,7 @@ class StoredRun:
 
     @property
     def streams(self) -> list[StoredStream]:
-        """The streams that were kept."""
+        """The stored streams."""
         rows = self._select(
             f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id LIMIT ?',
             (MAX_STREAMS + 1,),
@@ -159,7 +159,7 @@ class StoredRun:
             stream.withheld = max(0, count)
 
     def _looked_at(self) -> list[StoredStream | StoredCommands]:
-        """Return the streams that were asked for."""
+        """Return the streams that have been requested."""
         return [*self._streams.values(), *filter(None, [self._commands])]
 
     @property
@@ -195,7 +195,7 @@ class StoredRun:
             return self._database.select(sql, parameters)
 
     def look(self) -> bool:
-        """Find what was written since the last look; False if there is nothing new."""
+        """Read what was written since the last look; return False if nothing was."""
         with self._lock:
             seen = self._select("PRAGMA data_version")
             if seen == self._seen:
@@ -212,7 +212,7 @@ class StoredRun:
         return True
 
     def _judge(self) -> None:
-        """End a run whose process is gone."""
+        """Mark the run as ended if its process is gone."""
         try:
             writing = Process(*msgspec.convert(self.metadata["process"], tuple[str, str, str, str, int, str])).alive()
         except (KeyError, TypeError, ValueError):
@@ -223,12 +223,12 @@ class StoredRun:
             self._finish("nothing was written for an hour, and its process is not of this machine")
 
     def _age(self) -> float:
-        """Return seconds since the file or its log was last written to."""
+        """Return the seconds since the file or its log was last written."""
         found = [self.path, self.path.with_name(self.path.name + "-wal")]
         return time.time() - max((one.stat().st_mtime for one in found if one.exists()), default=0.0)
 
     def _follow(self) -> bool:
-        """Look once; False if there will be nothing more."""
+        """Look once; return False if nothing more will come."""
         if not self.look() and time.monotonic() - self._moved > LIVENESS_CHECK_AFTER_SECONDS:
             self._judge()
             self._moved = time.monotonic()
@@ -244,7 +244,7 @@ class StoredRun:
             stream.feed.finish(ENDED, reason)
 
     def close(self) -> None:
-        """Close the file; what was read stays where it is, and streams stop yielding."""
+        """Close the file; values already read stay, and streams stop yielding."""
         self._finish("closed")
         with self._lock:
             database, self._database = self._database, None
@@ -259,7 +259,7 @@ class StoredRun:
 
 
 def _watch(held: weakref.ref[StoredRun]) -> None:
-    """Look again and again, until the run has ended or is not referenced any more."""
+    """Look repeatedly until the run has ended or is no longer referenced."""
     while True:
         run = held()
         try:

@@ -20,7 +20,7 @@ from looptap.streams.stream.stream import Gap, Stream
 
 
 class Declared(NamedTuple):
-    """A row of the table of streams."""
+    """A row of the streams table."""
 
     id: int
     name: str
@@ -33,26 +33,26 @@ class Declared(NamedTuple):
 
 
 class Kept(Stream):
-    """A stream of a file, which can be exported."""
+    """A stored stream, which can be exported."""
 
     def to_csv(self, path: str | Path) -> int:
-        """Write the values as CSV: number, event, rank, time, wall and the fields; returns how many."""
+        """Write the values as CSV with numbers, times and fields; return the count."""
         return csv_parquet.to_csv(self, Path(path))
 
     def to_parquet(self, path: str | Path) -> int:
-        """Write the values as a Parquet file; returns how many. Raises StoreError where pyarrow is missing."""
+        """Write a Parquet file; return the count. Raises StoreError without pyarrow."""
         return csv_parquet.to_parquet(self, Path(path))
 
     def to_tensorboard(self, directory: str | Path) -> int:
-        """Write the numbers as an event file into ``directory``; returns how many. Raises StoreError if none are there.
+        """Write the numbers as a TensorBoard event file; return the number of points.
 
-        The step is the number of the event. Each field of a row is a curve of its own.
+        The step is the event number. Each field of a row is its own curve. Raises StoreError if there are no numbers.
         """
         return csv_parquet.to_tensorboard([self], Path(directory))
 
 
 class StoredFeed(Feed):
-    """The items of a stream of a file."""
+    """The items of a stored stream."""
 
     def __init__(self, pages: PagedBuffer, fields: Sequence[str] | None) -> None:
         super().__init__(1, 1)
@@ -60,7 +60,7 @@ class StoredFeed(Feed):
         self.set_fields(fields)
 
     def look(self) -> None:
-        """Find what has been kept since the last look."""
+        """Find items written since the last look."""
         with self.changed:
             if self.state != LIVE:
                 return
@@ -83,10 +83,10 @@ class StoredFeed(Feed):
 
 
 class StoredStream(Kept):
-    """The values of a stream that a run kept; they are read from its file when they are asked for.
+    """A stored stream, which reads its values from the file as needed.
 
-    While the run lives and keeps more, so does the stream: it is iterated, waited for and queried like a live one.
-    Nothing is forgotten, so `values` of a long run are many; iterate, or ask `records_after` and `query` for less.
+    While the run is alive the stream grows, and is iterated, waited for and queried like a live one. Nothing is
+    dropped, so `values` of a long run are many; iterate, or use `records_after` and `query`.
     """
 
     def __init__(self, declared: Declared, select: Select) -> None:
@@ -100,16 +100,16 @@ class StoredStream(Kept):
         self.look()
 
     def look(self) -> None:
-        """Find what has been kept since the last look; the run does so by itself while it is being written."""
+        """Find items written since the last look; the run calls this while it is alive."""
         self.feed.look()
 
     @property
     def error_count(self) -> int:
-        """How many times the query failed: items that are errors, and events for which there is no value."""
+        """Number of failed evaluations: error items, and events without a value."""
         return max(self.feed.errors, self._reported_errors)
 
     def stumbled(self, errors: object) -> None:
-        """Note the query's errors: how many, the first, and why they ended it."""
+        """Record the query's errors: how many, the first, and why they ended it."""
         match errors:
             case (int(count), str(text), str(reason)):
                 self._reported_errors = count
@@ -122,7 +122,7 @@ class StoredStream(Kept):
 
 
 class StoredCommands(Kept):
-    """The commands that clients gave, a row each, in the order in which they were kept."""
+    """The commands of clients as a stream of rows, in the order they were stored."""
 
     def __init__(self, select: Select) -> None:
         super().__init__(COMMANDS, fields=COMMAND_FIELDS)
@@ -130,7 +130,7 @@ class StoredCommands(Kept):
         self.look()
 
     def look(self) -> None:
-        """Find what has been kept since the last look; the run does so by itself while it is being written."""
+        """Find commands written since the last look; the run calls this while alive."""
         rows = self._select(
             "SELECT rowid, id, time, wall, event, number, client, what, old, new, outcome FROM commands "
             "WHERE rowid > ? ORDER BY rowid", (self._row,),
@@ -140,7 +140,9 @@ class StoredCommands(Kept):
         self._row = rows[-1][0]
         found = [command_of(row[1:]) for row in rows]
         values = [tuple(getattr(command, field) for field in COMMAND_FIELDS) for command in found]
-        for command, value in zip(found, values, strict=True):  # a batch has one clock; the host's may have been set
+        for command, value in zip(
+            found, values, strict=True
+        ):  # one batch each: the host's clock may have been set between them
             events, times = array("q", (command.number,)), array("d", (command.time,))
             self.publish(Batch(self.newest + 1, events, times, [value], command.wall - command.time))
 

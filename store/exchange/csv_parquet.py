@@ -1,4 +1,4 @@
-"""Streams as CSV, Parquet and TensorBoard event files; values are read and written a page at a time."""
+"""Export streams to CSV, Parquet and TensorBoard, one page of values at a time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from looptap.streams.stream.stream import Stream
 
 _ROWS_PER_SLICE = 4096
 _ABOUT = ("number", "event", "rank", "time", "wall")
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # what a text begins with that spreadsheets compute
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # first characters of text that spreadsheets compute
 _count = itertools.count()
 
 
 def to_csv(stream: Stream, path: Path) -> int:
-    """Write the values of ``stream`` as CSV: number, event, rank, time, wall, and the fields or ``value``.
+    """Write ``stream`` as CSV; return the count.
 
-    What is no number and no text is written as JSON. A text that a spreadsheet would compute, since it begins as a
-    formula does, has an apostrophe before it. The columns of dicts are the keys of the first. Returns how many.
+    The columns are number, event, rank, time, wall, and the fields (those of the first dict) or ``value``. Values
+    other than numbers and text are written as JSON. Text that a spreadsheet would run as a formula is prefixed with an
+    apostrophe.
     """
     count, columns = 0, None
     with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -72,10 +73,10 @@ def to_parquet(stream: Stream, path: Path) -> int:
 
 
 def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
-    """Write the numbers of ``streams`` as an event file into ``directory``; returns how many points it has.
+    """Write the numbers of ``streams`` as an event file; return the number of points.
 
-    A number is a point of the stream's own curve, a number in a row or a dict one of the curve stream/field. Anything
-    else is left out. The step is the number of the event. Raises StoreError if there is no number at all.
+    A number is a point of the stream's curve; a number in a row or a dict is a point of the curve stream/field.
+    Anything else is left out. The step is the event number. Raises StoreError if there are no numbers.
     """
     directory.mkdir(parents=True, exist_ok=True)
     name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_count)}.looptap"
@@ -98,7 +99,7 @@ def _points(stream: Stream) -> Iterator[ScalarPoint]:
 
 
 def _values(stream: Stream) -> Iterator[Record]:
-    """Yield the records of a stream that are no errors, without holding all of them."""
+    """Yield the records of a stream except errors, without holding all of them."""
     for page in stream.pages(_ROWS_PER_SLICE):
         yield from (record for record in page.records() if record.error is None)
 
@@ -112,7 +113,7 @@ def _columns(fields: Sequence[str] | None, value: Any) -> list[str]:
 
 
 def _elements(value: Any, columns: list[str]) -> list[Any]:
-    """Return what ``value`` has for each column, None for what it does not have."""
+    """Return the element of ``value`` for each column; None where it has none."""
     if columns == ["value"]:
         return [value]
     if isinstance(value, Mapping):
@@ -124,7 +125,7 @@ def _elements(value: Any, columns: list[str]) -> list[Any]:
 
 
 def _about(columns: list[str]) -> list[str]:
-    """Return the other columns' names, with an underscore if a field has the same."""
+    """Return the names of the other columns, with an underscore on a conflict."""
     return [f"{name}_" if name in columns else name for name in _ABOUT]
 
 
@@ -140,7 +141,7 @@ def _number(element: Any) -> float | None:
 
 
 def _cell(element: Any) -> Any:
-    """Return a cell of a table of text."""
+    """Return a cell of a text table."""
     text = _column(element)
     return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) and not _is_number(text) else text
 
@@ -168,7 +169,7 @@ def _plain(element: Any) -> Any:
     if hasattr(element, "tolist"):
         try:
             return _plain(element.tolist())
-        except (TypeError, RuntimeError):  # a tensor of a type that has no numbers in Python, as the 8-bit floats
+        except (TypeError, RuntimeError):  # a dtype without numbers in Python, such as 8-bit floats
             return _plain(element.float().tolist())
     return element if element is None or isinstance(element, bool | int | float | str) else repr(element)
 
@@ -187,5 +188,5 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def _text(text: str) -> str:
-    """``text`` with what UTF-8 lacks escaped."""
+    """Return ``text`` with characters that UTF-8 lacks escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

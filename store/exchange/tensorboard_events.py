@@ -1,8 +1,8 @@
-"""TensorBoard's event files, byte for byte: records with masked CRCs around a few fields of protocol buffers.
+"""Read and write TensorBoard event files.
 
-A record is its length (8 bytes), a masked CRC-32C of these, the data, and a masked CRC-32C of the data. The data is an
-`Event`: wall_time = 1 (double), step = 2, file_version = 3, summary = 5; a `Summary` has values = 1, each with tag = 1,
-simple_value = 2 (float) or tensor = 8.
+A file is a sequence of records. A record is its length (8 bytes), a masked CRC-32C of the length, the data, and a
+masked CRC-32C of the data. The data is an `Event`: wall_time = 1 (double), step = 2, file_version = 3, summary = 5; a
+`Summary` has values = 1, each with tag = 1, simple_value = 2 (float) or tensor = 8.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ def _single(value: float) -> float:
 
 
 def framed(data: bytes) -> bytes:
-    """Return a record of the file: the data between its length and the checksums."""
+    """Return a record: the data between its length and the checksums."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
 def double_field(field: int, value: float) -> bytes:
-    """Return a field of protobuf that is a number."""
+    """Return a protobuf field that holds a double."""
     return bytes((field << 3 | _FIXED64,)) + struct.pack("<d", value)
 
 
 def bytes_field(field: int, data: bytes) -> bytes:
-    """Return a field of protobuf that is bytes, text or a message."""
+    """Return a protobuf field that holds bytes, text or a message."""
     return bytes((field << 3 | _BYTES,)) + _varint(len(data)) + data
 
 
@@ -103,17 +103,15 @@ def _varint(value: int) -> bytes:
 
 
 class Damaged(ValueError):
-    """Bytes that are no record of an event file."""
+    """Bytes that are not a record of an event file."""
 
 
 _MAX_RECORD_BYTES = 1 << 30  # bytes of a record
-_MAX_CHECKED_BYTES = (
-    65_536  # bytes of a record up to which it is read, its CRC taken at 80 ns a byte; larger ones are no scalars
-)
+_MAX_CHECKED_BYTES = 65_536  # bytes of a record that is read (CRC: 80 ns a byte); larger ones are not scalars
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
-    """Yield the scalars of an event file up to a cut. Raises Damaged."""
+    """Yield the scalars of an event file up to where it is cut off. Raises Damaged."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:
@@ -176,7 +174,7 @@ def _tensor(tensor: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protocol buffer: numbers as int, anything else as its bytes."""
+    """Yield the fields of a protobuf message: numbers as int, the rest as bytes."""
     at = 0
     try:
         while at < len(message):

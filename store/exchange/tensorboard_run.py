@@ -1,4 +1,4 @@
-"""A directory of TensorBoard's event files as a stored run: its scalars in the tables of one, in memory."""
+"""Import a directory of TensorBoard event files as a stored run in memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _MARK = ".tfevents."
 
 
 def event_files(directory: Path) -> list[Path]:
-    """Return the event files in ``directory`` and below, those of one folder in the order of their names."""
+    """Return the event files in and below ``directory``, sorted by path."""
     found = (Path(folder, name) for folder, _, names in os.walk(directory) for name in names if _MARK in name)
     return sorted(found)
 
 
 def imported(directory: Path) -> sqlite3.Connection:
-    """Return a database in memory with a stream for each tag; raises StoreError for no event file, or a damaged one.
+    """Return an in-memory database with a stream for each tag.
 
-    Tags of a folder below are called folder/tag. The number of a point's event is its step; times are wall clock.
+    Tags in a subfolder are named folder/tag. The event number is the step; times are wall clock. Raises StoreError if
+    there is no event file or one is damaged.
     """
     files = event_files(directory)
     if not files:
@@ -58,7 +59,7 @@ def imported(directory: Path) -> sqlite3.Connection:
 
 
 def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the table of items; ``streams`` gets the number of each name's stream, and of its last item."""
+    """Yield item rows; count the items of each name's stream in ``streams``."""
     for path in files:
         folder = os.fsencode(path.parent.relative_to(directory)).decode(errors="replace")
         for scalar in _scalars(path):

@@ -1,1 +1,1 @@
-"""The path of the file of a run, its tables and columns."""
+"""The path of a run's file, its tables and columns."""

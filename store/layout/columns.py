@@ -1,8 +1,9 @@
-"""Values as columns of a table and back: numbers as numbers, so that plain SQL works; the rest packed beside them.
+"""Convert values to table columns and back.
 
-A number is in ``value`` and nothing is in ``packed``. A row of plain values (what "step, loss" yields) is a JSON array
-in ``packed``, which SQLite looks into by itself (`packed ->> 1`). Anything else, and what JSON cannot say exactly (NaN
-in a row), is a msgpack blob in ``packed``. A truth value and NaN are both: 1, 0 or NULL, and what they were.
+A number is in ``value``, so that plain SQL works, and ``packed`` is NULL. A row of plain values (the result of "step,
+loss") is a JSON array in ``packed``, which SQLite can index (`packed ->> 1`). Anything else, and what JSON cannot
+represent exactly (NaN in a row), is a msgpack blob in ``packed``. Booleans and NaN use both columns: 1, 0 or NULL in
+``value``, and the original in ``packed``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _INTEGER_LIMIT = 1 << 63
 
 
 def stored(value: Any) -> tuple[Any, Any]:
-    """``value`` as the columns value and packed. Raises SnapshotError for what cannot be packed.
+    """Return the columns value and packed. Raises SnapshotError if it cannot pack.
 
     >>> stored(0.5), stored((3, 0.5)), stored(True)[0]
     ((0.5, None), (None, '[3,0.5]'), 1)
@@ -40,7 +41,7 @@ def stored(value: Any) -> tuple[Any, Any]:
     if kind is tuple and SCALAR_TYPES.issuperset(map(type, value)):
         try:
             text = _json(value)
-            if b"null" not in text:  # what JSON says for None, NaN and infinities alike
+            if b"null" not in text:  # JSON has null for None, NaN and infinities alike
                 return None, text.decode()
         except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, a lone surrogate
             pass
@@ -55,7 +56,7 @@ def stored(value: Any) -> tuple[Any, Any]:
 
 
 def restored(value: Any, packed: Any) -> Any:
-    """Return the value that `stored` was given. Raises StoreError for what it cannot have made."""
+    """Return the value from the columns of `stored`. Raises StoreError if damaged."""
     if packed is None:
         if isinstance(value, int | float):
             return value
@@ -67,7 +68,7 @@ def restored(value: Any, packed: Any) -> Any:
 
 
 def fact(value: Any) -> Any:
-    """``value`` in one column: a number, a text or None as it is, else packed; what cannot be packed as its repr."""
+    """Return ``value`` for one column: plain, else packed, else its repr."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -80,17 +81,17 @@ def fact(value: Any) -> Any:
     except SnapshotError as error:
         try:
             return f"{value!r:.1000}"
-        except Exception:  # as of an integer of 5,000 digits
+        except Exception:  # such as an integer of 5,000 digits
             return str(error)
 
 
 def fact_of(column: Any) -> Any:
-    """Return what `fact` was given."""
+    """Return the value that `fact` stored."""
     return restored(None, column) if isinstance(column, bytes) else column
 
 
 def parameters(stream: int, batch: Batch) -> list[Any]:
-    """Return the items of a batch, `COLUMN_COUNT` parameters each, one after the other."""
+    """Return the SQL parameters of a batch, `COLUMN_COUNT` for each item."""
     out: list[Any] = []
     first, clock, rank = batch.first, batch.clock, batch.rank
     flags = batch.flags or bytes(len(batch.values))

@@ -1,7 +1,7 @@
-"""`Database`: the SQLite file of a stored run, read only, by queries that take no more than its size can need.
+"""Read-only access to the SQLite file of a stored run, with bounded queries.
 
-The file is not trusted: b-trees whose pages lead to the same page again and again have rows without end, and a value
-of a gigabyte fits a page. So the steps, the rows and the bytes of a query are bounded by the bytes of the file.
+The file is not trusted: b-trees that form a cycle have endless rows, and a value of a gigabyte fits a page. So the
+steps, rows and bytes of a query are bounded in proportion to the size of the file.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from looptap.protocol.files.regular_files import is_regular
 from looptap.store.errors import StoreError
 
 MAX_STEPS_PER_BYTE = 20
-"""Steps of SQLite's machine for each byte of a file: an item has 20 bytes or more and takes some 30 steps."""
+"""Steps of SQLite's machine per byte of a file: an item has at least 20 bytes and takes about 30 steps."""
 MAX_BYTES_PER_BYTE = 16
-"""Bytes of Python's objects that one query returns for each byte of a file: a number of a byte becomes one of 32."""
+"""Bytes of Python objects that a query may return per byte of a file: a number of 1 byte becomes 32."""
 SMALL_FILE_BYTES = 1_000_000
-"""A smaller file is given what one of this size is."""
+"""Smaller files get the bounds of a file of this size."""
 STEPS_BETWEEN_LOOKS = 100_000
-"""Steps of SQLite's machine, about 2 ms, after which it is asked whether that is enough."""
+"""Steps of SQLite's machine, about 2 ms, between checks of the bound."""
 
-_BUSY_TIMEOUT_SECONDS = 5.0  # seconds to wait for a writer that locks the file
-_ROWS = 4096  # of a page
-_SPARSE_DIVISOR = 64  # a file of which the disk holds less than this part is taken for one with holes
-_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # how a journal ends that names a file beside it
+_BUSY_TIMEOUT_SECONDS = 5.0  # seconds to wait while a writer locks the file
+_ROWS = 4096  # rows of a page
+_SPARSE_DIVISOR = 64  # a file with less than 1/64 of its size on disk counts as sparse
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another file
 _BESIDE = ("-journal", "-wal", "-shm")
 
 
 class _Steps:
-    """The steps that a query has left; SQLite refers to this object, which must not refer to the database."""
+    """The steps left to a query; must not refer to the database, to avoid a cycle."""
 
     left = 0
 
     def over(self) -> bool:
-        """Return whether the query is to be interrupted."""
+        """Return True if the query must be interrupted."""
         self.left -= STEPS_BETWEEN_LOOKS
         return self.left < 0
 
 
 class Database:
-    """What one connection reads of ``path``; ``trusted`` is what this process has made itself. Any thread may ask."""
+    """A read-only connection, bounded unless ``trusted``; usable from any thread."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, trusted: bool = False) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Database:
             connection.execute("PRAGMA cell_size_check = ON")
 
     def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query. Raises StoreError for what cannot be read."""
+        """Return the rows of a query. Raises StoreError if the file cannot be read."""
         try:
             return self._bounded(sql, parameters)
         except (sqlite3.Error, OverflowError) as error:
@@ -76,7 +76,7 @@ class Database:
         size = max(size_of(self.path), SMALL_FILE_BYTES)
         try:
             return self._short(sql, parameters, size)
-        except sqlite3.DataError:  # a value is longer: each row is weighed before the next is read
+        except sqlite3.DataError:  # a longer value: measure each row before reading the next
             cursor, rows, left = self._begun(sql, parameters, size, size), [], MAX_BYTES_PER_BYTE * size
             for row in cursor:
                 rows.append(row)
@@ -85,7 +85,7 @@ class Database:
             return rows
 
     def _short(self, sql: str, parameters: Sequence[Any], size: int) -> list[tuple[Any, ...]]:
-        """Return the rows, if none of their values is so long that those of a page together could be too large."""
+        """Return the rows, under a length limit at which no page gets too large."""
         cursor, left = self._begun(sql, parameters, size, size // _ROWS), MAX_BYTES_PER_BYTE * size
         rows: list[tuple[Any, ...]] = cursor.fetchmany(_ROWS)
         while len(rows) % _ROWS == 0 and (more := cursor.fetchmany(_ROWS)):
@@ -105,7 +105,7 @@ def _weight(values: Iterable[Any]) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of the file and of its log, holes left out."""
+    """Return the bytes of the file and its log, without holes."""
     found = 0
     for one in (path, path.with_name(path.name + "-wal")):
         try:
@@ -134,8 +134,8 @@ def connect(path: Path) -> Database:
                 f"and you know what made it, remove it: rm {journal}"
             ) from None
         try:
-            # A writer that was killed in a commit left it to the next to undo that, which takes the right to write; on
-            # read-only media a finished file has to be opened as one that is not written.
+            # Undoing the unfinished commit of a killed writer needs write access; on read-only media SQLite opens a
+            # file only as immutable.
             return _database(path, "mode=rw" if unfinished else "mode=ro&immutable=1")
         except sqlite3.Error:
             raise StoreError(f"{path} cannot be read: {error}.") from None
@@ -144,12 +144,12 @@ def connect(path: Path) -> Database:
 
 
 def _names_another(journal: Path) -> bool:
-    """Return whether a journal names a file outside, which SQLite would remove with it."""
+    """Return True if a journal names another file, which SQLite would delete."""
     try:
         with journal.open("rb") as file:
             file.seek(-len(_NAMES_ANOTHER), os.SEEK_END)
             return file.read() == _NAMES_ANOTHER
-    except OSError:  # there is none, or it is shorter
+    except OSError:  # no journal, or a shorter one
         return False
 
 

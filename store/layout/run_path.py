@@ -1,4 +1,4 @@
-"""The path of the file of a run, and whether it is on a disk of this machine."""
+"""The path of a run's file, and whether its file system is local."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _LOCAL = {
 
 
 def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int = 0) -> Path:
-    """Return the file for the run with the id ``run``: in ``where``, else in LOOPTAP_STORE, else in looptap-runs.
+    """Return the path of the file for the run id ``run``.
 
-    ``where`` is a folder, or a file if its name ends with .looptap. Other ranks than 0 have files of their own.
+    It is in ``where``, else in LOOPTAP_STORE, else in looptap-runs. ``where`` is a folder, or a file if its name ends
+    with .looptap. Each rank except 0 has its own file.
 
     >>> store_path("digits-1", "kept").as_posix(), store_path("digits-1", "kept", rank=2).as_posix()
     ('kept/digits-1.looptap', 'kept/digits-1-rank2.looptap')
@@ -34,7 +35,7 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
 
 
 def kept(pattern: str = "*") -> list[Path]:
-    """Return the files of the runs stored here whose names without the suffix fit ``pattern``; the newest first."""
+    """Return the files of stored runs whose stems match ``pattern``, newest first."""
     try:
         found = [(_changed(one), one) for one in store_path(".").parent.glob(f"{pattern}{SUFFIX}")]
     except OSError:
@@ -43,7 +44,7 @@ def kept(pattern: str = "*") -> list[Path]:
 
 
 def _changed(path: Path) -> float:
-    """Return when a file was last written to, in seconds since 1970; 0 if it is gone, or a link to nothing."""
+    """Return a file's modification time in seconds since 1970; 0 if missing."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -51,9 +52,9 @@ def _changed(path: Path) -> float:
 
 
 def is_local(path: Path, mounts: str | None = None) -> bool:
-    """Return whether ``path`` is on a file system of this machine, where processes can share memory by a file.
+    """Return True if ``path`` is on a local file system, where SQLite can use WAL.
 
-    What is not known to be local is taken for a network's. ``mounts`` is a text in the form of /proc/mounts.
+    Unknown file systems count as remote. ``mounts`` is a text in the format of /proc/mounts.
 
     >>> is_local(Path("/data/run"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/d /data nfs4 rw 0 0")
     False
@@ -62,7 +63,7 @@ def is_local(path: Path, mounts: str | None = None) -> bool:
         try:
             mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
         except OSError:
-            return True  # no Linux
+            return True  # not Linux
     found, kind = -1, ""
     place = path.resolve()
     for line in mounts.splitlines():

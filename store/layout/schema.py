@@ -1,4 +1,4 @@
-"""The tables of a stored run, the marks that tell such a file from others, and the error for a file of another kind."""
+"""The tables of a stored run, and the checks that a file has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
 """Runs one SQL query over a file."""
 
-_LATER = {("streams", "first"), ("commands", "asked")}  # columns that a file of an older looptap lacks
+_LATER = {("streams", "first"), ("commands", "asked")}  # columns missing from files of older versions
 
 TABLES = f"""
 CREATE TABLE run (
@@ -70,12 +70,12 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Make the tables, all or none."""
+    """Create all tables in one transaction."""
     connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
 
 
 def check(select: Select, path: Path | str) -> None:
-    """Raise StoreError unless the file behind ``select`` is a stored run of a version that is understood here."""
+    """Raise StoreError unless ``select`` reads a stored run of a supported version."""
     ((application,),) = select("PRAGMA application_id")
     ((version,),) = select("PRAGMA user_version")
     if application != APPLICATION:
@@ -91,7 +91,7 @@ def check(select: Select, path: Path | str) -> None:
 
 
 def _check_tables(select: Select, path: Path | str) -> None:
-    """Raise StoreError unless what is read is in plain tables: a view or a generated column computes, without end."""
+    """Raise StoreError unless all tables are plain: a view could compute forever."""
     rows = select("SELECT type, name, rootpage FROM sqlite_schema WHERE type <> 'index'")
     made = {str(name).lower(): (kind, page) for kind, name, page in rows}
     for name, (kind, page) in made.items():
