@@ -1,0 +1,187 @@
+"""The index of an instance, its copies in a batch, and the length that an epoch is expected to have.
+
+One convention for every loader that repeats or skips instances. Needs numpy, and nothing of torch.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Indices: TypeAlias = NDArray[np.int64]
+"""Positions in a data set, from 0."""
+
+
+class WithIndex:
+    """Pair each item of a map-style ``dataset`` with its index: ``(index, item)``.
+
+    The index of an instance is its position in ``dataset``, a whole number from 0, whatever the order in which items
+    are drawn and the process that reads them. A loader collates the indices to one tensor, so that a loop gets them
+    beside its batch. Everything else (``set_epoch``, ``targets``, ...) is that of ``dataset``.
+
+    Raises TypeError for a data set without a length or without indices.
+
+    >>> letters = WithIndex(["a", "b", "c"])
+    >>> letters[1], letters[-1], len(letters)
+    ((1, 'b'), (2, 'c'), 3)
+    >>> letters.__getitems__([2, 0])
+    [(2, 'c'), (0, 'a')]
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        if not hasattr(dataset, "__getitem__") or _is_stream(dataset):
+            kind = type(dataset).__name__
+            raise TypeError(
+                f"dataset={dataset!r:.60} has no indices: a {kind} cannot be asked for one item by its number. Give "
+                "a map-style data set, with __getitem__ and __len__; of a DataLoader, loader.dataset."
+            )
+        try:
+            len(dataset)
+        except (TypeError, NotImplementedError) as error:
+            raise TypeError(
+                f"dataset={dataset!r:.60} has no length, so which indices it has is unknown. Give it __len__."
+            ) from error
+        self.dataset = dataset
+        """What was given."""
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> tuple[int, Any]:
+        found = self._checked(index)
+        return found, self.dataset[found]
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Return many items, in one request if the data set takes one."""
+        found = [self._checked(index) for index in indices]
+        many = getattr(self.dataset, "__getitems__", None)
+        items = many(list(found)) if callable(many) else [self.dataset[index] for index in found]
+        return list(zip(found, items, strict=True))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":  # while it is unpickled there is no data set yet
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __repr__(self) -> str:
+        return f"WithIndex({self.dataset!r})"
+
+    def _checked(self, index: Any) -> int:
+        """Return ``index`` as a whole number from 0; raises IndexError outside."""
+        found, count = operator.index(index), len(self.dataset)
+        if not -count <= found < count:
+            raise IndexError(f"index {found} is outside a data set of {count} items.")
+        return found + count if found < 0 else found
+
+
+def merge_copies(indices: Any, values: Any, keep: str = "mean") -> tuple[Indices, NDArray[Any]]:
+    """Return each index once, ascending, with the mean (or last) of its values.
+
+    An echoed batch may hold several copies of an instance, and each has a loss of its own. ``values`` has one value,
+    or one row, for each index; ``keep`` is "mean" or "last". Tensors of any device will do. A value that is NaN makes
+    the mean of its instance NaN, and of no other.
+
+    Raises ValueError for values that do not belong to the indices, TypeError for indices that are no whole numbers.
+
+    >>> unique, losses = merge_copies([7, 2, 7], [1.0, 5.0, 2.0])
+    >>> unique.tolist(), losses.tolist()
+    ([2, 7], [5.0, 1.5])
+    >>> merge_copies([7, 2, 7], [1.0, 5.0, 2.0], keep="last")[1].tolist()
+    [5.0, 2.0]
+    """
+    if keep not in ("mean", "last"):
+        raise ValueError(f"keep={keep!r} must be 'mean' or 'last'.")
+    where, found = index_array(indices), _array(values)
+    if found.ndim < 1 or len(found) != len(where):
+        raise ValueError(f"values of shape {found.shape} are not one for each of {len(where)} indices.")
+    order = np.argsort(where, kind="stable")
+    where, found = where[order], found[order]
+    starts = np.flatnonzero(np.diff(where, prepend=where[:1] - 1))
+    if keep == "last":
+        return where[starts], found[np.append(starts[1:], len(where))[: len(starts)] - 1]
+    if len(starts) == len(where):  # no copies, which is usual
+        return where, found.astype(np.float64)
+    counts = np.diff(starts, append=len(where))
+    sums = np.add.reduceat(found.astype(np.float64), starts, axis=0)
+    return where[starts], sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
+
+
+def index_array(indices: Any) -> Indices:
+    """Return indices of any kind (list, tensor, array) as one array.
+
+    Raises TypeError if they are no whole numbers, ValueError if they are no list.
+
+    >>> index_array([3, 1]).tolist()
+    [3, 1]
+    """
+    found = _array(indices)
+    if found.ndim != 1:
+        raise ValueError(f"indices of shape {found.shape} must be a list of whole numbers, one for each instance.")
+    if not len(found):
+        return np.empty(0, np.int64)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"indices={indices!r:.60} must be whole numbers, as WithIndex yields them.")
+    return found.astype(np.int64)
+
+
+def expected_length(loader: Any) -> float | None:
+    """Return how many batches the present epoch of ``loader`` is expected to have; None if that is unknown.
+
+    That is ``loader.expected_length``, else the ``expected_length`` of its ``batch_sampler``, else its ``len()``. It
+    may be a fraction, and change with each batch: a loader that repeats or skips instances states the batches so far
+    and those to come. Does not raise.
+
+    >>> expected_length([[1, 2], [3]])
+    2.0
+    >>> expected_length(batch for batch in ())
+    """
+    found = stated_length(loader)
+    if found is not None:
+        return found
+    try:
+        return float(len(loader))
+    except Exception:  # a stream, or a loader of the host's that fails: its loop must not end for a question
+        return None
+
+
+def stated_length(loader: Any) -> float | None:
+    """Return the `expected_length` that a loader or its batch sampler states; None if it only has a ``len()``.
+
+    >>> stated_length([[1, 2], [3]])
+    """
+    for holder in (loader, _attribute(loader, "batch_sampler")):
+        found = _attribute(holder, "expected_length")
+        if isinstance(found, Real) and not isinstance(found, bool) and 0 <= float(found) < math.inf:
+            return float(found)
+    return None
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # a property of the host's that fails
+        return None
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Return values as an array, those of a tensor without its gradient or device."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if not values.is_complex() and values.is_floating_point():
+            values = values.double()  # numpy has no bfloat16
+        values = values.numpy()
+    given: ArrayLike = values
+    return np.asarray(given)
+
+
+def _is_stream(dataset: Any) -> bool:
+    """Return whether it is an IterableDataset, which inherits a `__getitem__` that only raises."""
+    data = sys.modules.get("torch.utils.data")  # without torch it is none
+    return data is not None and isinstance(dataset, data.IterableDataset)
