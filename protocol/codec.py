@@ -1,8 +1,9 @@
-"""Messages and values as bytes, and back: msgpack with raw buffers inside, no pickle, hostile bytes refused.
+"""Encode messages and values as bytes, and decode them.
 
-Values travel in one of three forms. Scalars and flat tuples of scalars are encoded and decoded in C. Anything
-else is `PACKED`: msgpack in which an array is a list, and tuples, sets, arrays, tensors and the like are
-extension types. Buffers are little-endian, and copied once on either side.
+The format is msgpack with raw buffers inside; there is no pickle, and hostile bytes are refused. Values travel in one
+of three forms. Scalars and flat tuples of scalars are encoded and decoded in C. Anything else is `PACKED`: msgpack in
+which an array is a list, and tuples, sets, arrays, tensors and the like are extension types. Buffers are
+little-endian, and copied once on either side.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
 
 MAX_DEPTH = 80
-"""How deep a value may be nested; `looptap.streams.values.snapshots` lets less pass."""
+"""Maximum nesting of a value; `looptap.streams.values.snapshots` allows less."""
 MAX_INTEGER_BITS = 14_284
-"""Bits of an integer: one of more than 4,300 digits is nothing that Python writes out."""
+"""Maximum bits of an integer: Python prints no more than 4,300 digits."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 SCALAR_TYPES = frozenset({bool, int, float, str, type(None)})  # which msgpack and JSON hold as they are
@@ -85,7 +86,7 @@ class Versioned(msgspec.Struct):
 
 
 def version_of(frame: bytes) -> tuple[int, int] | None:
-    """Read the (major, minor) version in a frame that is otherwise no message."""
+    """Return the (major, minor) version in a frame that does not decode otherwise."""
     try:
         return msgspec.msgpack.decode(frame, type=Versioned).version
     except Exception:
@@ -93,7 +94,7 @@ def version_of(frame: bytes) -> tuple[int, int] | None:
 
 
 def _refusal(what: str, error: Exception) -> MessageError:
-    """Return the refusal of hostile bytes, whatever they raised.
+    """Return a MessageError for hostile bytes, whatever they raised.
 
     Seen besides msgspec's own: UnicodeDecodeError, RecursionError, MemoryError, struct.error, errors of torch.
     """
@@ -169,7 +170,7 @@ _Emitter: TypeAlias = Callable[[Any, _Parts, int], None]
 
 
 class _Misfit(Exception):
-    """A value that cannot be sent; the path grows while the exception rises."""
+    """A value that cannot be sent; its path grows as the exception propagates."""
 
     def __init__(self, reason: str) -> None:
         self.reason, self.path = reason, ""
@@ -207,7 +208,7 @@ def _emitter_of_subclass(value: Any) -> _Emitter:
 
 
 def _emit_items(items: Sequence[Any], parts: _Parts, depth: int) -> None:
-    """Emit an array of the items; in C where they are plain."""
+    """Emit an array of the items, in C if they are plain."""
     if SCALAR_TYPES.issuperset(map(type, items)):
         try:
             parts.append(_encode(items))
@@ -243,7 +244,7 @@ def _emit_dict(value: dict[Any, Any], parts: _Parts, depth: int) -> None:
 def _name(key: Any) -> str:
     try:
         return f"{key!r:.40}"
-    except Exception:  # as of an integer of 5,000 digits
+    except Exception:  # such as an integer of 5,000 digits
         return type(key).__name__
 
 
@@ -342,7 +343,7 @@ _emitters: dict[type, _Emitter] = {
 
 
 def _check(raw: bytes | memoryview | msgspec.Raw) -> None:
-    """Raise ValueError for what would take too much memory."""
+    """Raise ValueError for bytes that would take too much memory once decoded."""
     if len(raw) > footprint.SMALL_BYTES:
         footprint.check(memoryview(raw), frozenset(CONTAINERS), frozenset({_SET, _FROZENSET}))
 

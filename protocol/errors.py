@@ -1,4 +1,4 @@
-"""What can go wrong between two processes, one branch of looptap's tree.
+"""The errors between two processes, one branch of looptap's tree.
 
 LooptapError
 └── LinkError
@@ -27,11 +27,11 @@ from looptap.streams.errors import LooptapError
 
 
 class LinkError(LooptapError):
-    """Anything that goes wrong between an agent and a client."""
+    """Any error between an agent and a client."""
 
 
 class NoSuchRun(LinkError):
-    """No run of that name, id or pattern announces itself."""
+    """No run with that name, id or pattern is advertised."""
 
 
 class SeveralRuns(LinkError):
@@ -53,11 +53,11 @@ class NoAnswer(LinkError):
 
 
 class NotLooptap(LinkError):
-    """Something answers at the endpoint, but it does not speak looptap's protocol."""
+    """The endpoint answers, but does not speak looptap's protocol."""
 
 
 class WrongServer(LinkError):
-    """The server at the endpoint does not hold the key that the connection file names."""
+    """The server at the endpoint does not hold the key in the connection file."""
 
 
 class RefusedKey(LinkError):
@@ -69,19 +69,19 @@ class VersionMismatch(LinkError):
 
 
 class UnsafeFile(LinkError):
-    """A connection file or directory that cannot be trusted; the message holds the command that mends it."""
+    """An untrusted connection file or directory; the message has the fix."""
 
 
 class NoDirectory(LinkError):
-    """The directory in which runs announce themselves does not exist."""
+    """The directory of connection files does not exist."""
 
 
 class NotAllowed(LinkError):
-    """The role of this client may not do that: a viewer reads what is exported to it, and nothing else."""
+    """The client's role does not permit this; viewers only read exported streams."""
 
 
 class MessageError(LinkError):
-    """Bytes that are no message of the protocol, or no packed value."""
+    """Bytes that are not a message of the protocol or a packed value."""
 
 
 class LimitReached(LinkError):
@@ -89,7 +89,7 @@ class LimitReached(LinkError):
 
 
 class EndpointError(LinkError):
-    """An agent cannot listen at the endpoint that was asked for."""
+    """An agent cannot listen at the requested endpoint."""
 
 
 class BadEndpoint(EndpointError):
@@ -101,7 +101,7 @@ class EndpointBusy(EndpointError):
 
 
 class RemoteError(LinkError):
-    """A request failed on the other side: ``kind`` names the error class there, ``traceback`` is text."""
+    """A failed request, with the other side's error class and traceback as text."""
 
     def __init__(self, text: str, kind: str = "", traceback: str = "") -> None:
         super().__init__(text, kind, traceback)

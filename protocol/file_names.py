@@ -1,4 +1,4 @@
-"""Names of files: whatever a run is called, its files have names that every file system takes."""
+"""Shorten names of runs so that every file system accepts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DIGEST_CHARACTERS = 16
 
 
 def fitting(name: str) -> str:
-    """``name``, if it is short enough, else its beginning and a digest, by which different names stay different.
+    """Return ``name``, shortened with a digest that keeps it unique if too long.
 
     >>> fitting("digits-1"), len(fitting("ж" * 100).encode())
     ('digits-1', 149)

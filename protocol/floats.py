@@ -1,4 +1,4 @@
-"""Floating-point formats that numpy lacks, widened to float32 without rounding.
+"""Widen floating-point formats that numpy lacks to float32 without rounding.
 
 The 8-bit formats are those of the OCP specification (e4m3fn, e5m2, e8m0fnu) and their "fnuz" variants, which
 have no infinity, no negative zero and a bias larger by one.
@@ -17,7 +17,7 @@ Widen = Callable[[bytearray], "np.ndarray[Any, Any]"]
 
 @cache
 def table(exponent_bits: int, mantissa_bits: int, *, finite: bool = False, fnuz: bool = False) -> Any:
-    """The 256 float32 values of an 8-bit format with a sign."""
+    """Return the 256 float32 values of an 8-bit format with a sign."""
     codes = np.arange(256)
     mantissa = codes & ((1 << mantissa_bits) - 1)
     exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
@@ -39,7 +39,7 @@ def table(exponent_bits: int, mantissa_bits: int, *, finite: bool = False, fnuz:
 
 @cache
 def powers() -> Any:
-    """The 256 float32 values of e8m0fnu: powers of two, the last one not a number."""
+    """Return the 256 float32 values of e8m0fnu: powers of two, the last one NaN."""
     values = np.ldexp(1.0, np.arange(256) - 127)
     values[255] = np.nan
     return values.astype(np.float32)

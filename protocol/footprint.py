@@ -1,8 +1,4 @@
-"""Estimates the memory of packed bytes once decoded, before any is decoded.
-
-An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check` goes
-over the headers, without looking into buffers, only where there are more than `SMALL_BYTES`.
-"""
+"""Estimate the memory of packed bytes before decoding them."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ def _dict(entries: int) -> int:
 
 
 def _by_first_byte() -> dict[bytes, int]:
-    """Return a token's cost by its first byte, beyond `_ITEM_BYTES` a byte."""
+    """Return a token's cost by its first byte, beyond `_ITEM_BYTES` per byte."""
     costs = {0x80 | n: (_dict(n), 1) for n in range(16)} | {0x90 | n: (_LIST_BYTES, 1) for n in range(16)}
     costs |= {0xA0 | n: (_TEXT_BYTES + BYTES_PER_BYTE * n, 1 + n) for n in range(32)}
     costs |= {byte: (_INTEGER_BYTES, 1) for byte in range(0xE0, 0x100)} | {

@@ -1,4 +1,4 @@
-"""CURVE key pairs: made fresh for each run and role, never shown, never pickled."""
+"""CURVE key pairs: fresh for each run and role, never shown or pickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY_CHARACTERS = 40
 
 
 def require_curve() -> None:
-    """Raise LinkError unless libzmq is 4.3.5 or newer and was built with CURVE, without which nothing is encrypted."""
+    """Raise LinkError unless libzmq is 4.3.5 or newer, with CURVE encryption."""
     version = ".".join(map(str, zmq.zmq_version_info()))
     if zmq.zmq_version_info() < (4, 3, 5) or not zmq.has("curve"):
         raise LinkError(
@@ -30,7 +30,7 @@ def require_curve() -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """One CURVE key pair, both halves in Z85 (40 bytes of ASCII); the repr shows the public half only."""
+    """A CURVE key pair in Z85 (40 ASCII bytes each); the repr hides the secret."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -46,7 +46,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class RoleKeys:
-    """The keys of one role of one run: the server's pair of that role's socket, and the clients' pair.
+    """The keys of one role of a run: the server's pair and the clients' pair.
 
     >>> keys = RoleKeys.fresh("operator")
     >>> keys.server.secret in repr(keys).encode()
@@ -64,7 +64,7 @@ class RoleKeys:
 
 
 def is_key(text: bytes) -> bool:
-    """Whether ``text`` has the form of a CURVE key in Z85."""
+    """Return True if ``text`` has the form of a CURVE key in Z85."""
     try:
         return len(text) == KEY_CHARACTERS and len(z85.decode(text)) == 32
     except (KeyError, struct.error):  # a foreign character; a group beyond 32 bits

@@ -1,4 +1,4 @@
-"""The bounds of an agent, one value object; every bound is finite."""
+"""The bounds of an agent as one value object; every bound is finite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an agent will hold or do for its clients; the repr can be pasted back.
+    """Bounds on what an agent holds and does for its clients.
 
     >>> Limits(clients=2).clients
     2

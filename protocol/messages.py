@@ -1,4 +1,4 @@
-"""The messages between a client and an agent: one tagged struct each, one msgpack frame each.
+"""The messages between client and agent: tagged structs, one msgpack frame each.
 
 A client speaks first (`Hello`); the agent answers `Welcome` or `Refused`. Every `Request` carries a number that the
 client chose and the type of its reply, and is answered once, by `Done` with that reply, or by `Failed`. `Values`,
@@ -16,10 +16,10 @@ from looptap.protocol import replies as r
 from looptap.streams.operators.windows import Group, Window
 
 VERSION = (2, 0)
-"""(major, minor) of the wire: the same major understands each other."""
+"""(major, minor) of the wire: peers with the same major version understand each other."""
 
 VALUES, STATES = "values", "states"
-"""What `Attach.align` asks for."""
+"""Values of `Attach.align`."""
 
 SCALARS, ROWS, PACKED = 0, 1, 2
 """Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
@@ -36,13 +36,13 @@ class Message(msgspec.Struct, tag_field="t", omit_defaults=True, frozen=True):
 
 
 class Request(Message, Generic[R], frozen=True):
-    """A message that is answered once, with an ``R``; ``request`` is a number that the client has not used before."""
+    """A message with a reply of type ``R``; ``request`` is a number not used before."""
 
     request: int
 
 
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A query or a function: as text, or pickled by the same Python minor version."""
+    """A query or a function: text, or pickled by the same Python minor version."""
 
     text: str = ""
     pickled: bytes = b""
@@ -66,14 +66,13 @@ class Hello(Message, tag="hello", frozen=True):
 
 
 class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
-    """Start stream ``stream`` (a number the client chose and has not used before).
+    """Request to start stream ``stream``, a number that the client has not used yet.
 
-    Its values are numbered above ``above``, and above all that the agent has made for this stream of this client.
-    ``align``: the windows are alike on all ranks, those of seconds count from ``origin`` on the host's monotonic clock;
-    "values" are sent, or "states" of the query's parts, to be merged.
-    ``named``: if the code is the name of a declared stream, that is meant, and nothing else of this message counts;
-    its values have the numbers that they have for every reader, and those up to ``above`` are not sent. Where ``on``
-    is empty, it is no query if there is no such stream.
+    Its values are numbered above ``above``, and above all numbers that the agent has used for this stream of this
+    client. ``align``: the windows are the same on all ranks, and windows of seconds count from ``origin`` on the
+    host's monotonic clock; the agent sends "values", or "states" of the query's parts to merge. ``named``: if the code
+    is the name of a declared stream, the client reads that and the other fields are ignored; its values keep their
+    numbers, and those up to ``above`` are not sent. With ``on`` empty and no such stream, the request fails.
     """
 
     stream: int
@@ -96,26 +95,29 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
 
 
 class Detach(Request[None], tag="detach", frozen=True):
-    """End stream ``stream``; a cut window is flagged partial."""
+    """Request to end stream ``stream``; its open window is flagged partial."""
 
     stream: int
 
 
 class CloseWindow(Request[None], tag="close", frozen=True):
-    """Close the open window of stream ``stream`` at the next event."""
+    """Request to close the window of stream ``stream`` at the next event."""
 
     stream: int
 
 
 class Grant(Request[None], tag="grant", frozen=True):
-    """Let stream ``stream`` take the fraction ``budget`` of the loop's time; None: its part of the common budget."""
+    """Request to let a stream use the fraction ``budget`` of time; None: its share."""
 
     stream: int
     budget: float | None = None
 
 
 class Call(Request[r.CommandReply], tag="call", frozen=True):
-    """Run ``code`` once on the training thread at the next event ``on``; ``id`` never runs twice."""
+    """Request to run ``code`` once on the training thread at the next event ``on``.
+
+    ``id`` never runs twice.
+    """
 
     id: str
     code: Code
@@ -125,11 +127,11 @@ class Call(Request[r.CommandReply], tag="call", frozen=True):
 
 
 class Command(Request[r.CommandReply], tag="command", frozen=True):
-    """Do ``what`` once, at the next event ``on`` (empty: the first safe one); ``id`` never runs twice.
+    """Request to do ``what`` once, at the next event ``on``; ``id`` never runs twice.
 
-    ``what`` is set, trigger, checkpoint, stop, pause or resume; ``value`` is packed by looptap.protocol.codec; a change
-    is refused if the control's version is no longer ``expected``. ``outcome`` asks for that of the command ``id``;
-    ``cancel`` cancels it unless it has begun; the reply is its record in either case.
+    ``what`` is set, trigger, checkpoint, stop, pause or resume; an empty ``on`` is the first safe event; ``value`` is
+    packed by looptap.protocol.codec; a change is refused if the control's version is no longer ``expected``.
+    ``outcome`` asks for the record of the command ``id``; ``cancel`` cancels it unless it has begun.
     """
 
     id: str
@@ -144,7 +146,7 @@ class Command(Request[r.CommandReply], tag="command", frozen=True):
 
 
 class Agree(Request[r.CommandReply], tag="agree", frozen=True):
-    """Run the prepared command ``id`` at event ``number``, on all its ranks or none; the reply is its record.
+    """Request to run a prepared command at event ``number`` on all ranks or none.
 
     A `Call` or `Command` with ``ranks`` is only prepared, and so is this message with the number 0: the reply is a
     `looptap.protocol.replies.Preparation`. A number below 0 drops the command.
@@ -155,35 +157,35 @@ class Agree(Request[r.CommandReply], tag="agree", frozen=True):
 
 
 class GetStats(Request[r.AgentStats], tag="get stats", frozen=True):
-    """Ask for the counters of the agent."""
+    """Request for the counters of the agent."""
 
 
 class GetStacks(Request[r.StackReport], tag="get stacks", frozen=True):
-    """Ask where each thread of the job is."""
+    """Request for the stack of each thread of the job."""
 
 
 class GetControls(Request[r.ControlReport], tag="get controls", frozen=True):
-    """Ask what can be set and done in the job."""
+    """Request for the controls and triggers of the job."""
 
 
 class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen=True):
-    """Ask for the records of the newest commands."""
+    """Request for the records of the newest commands."""
 
 
 class GetShares(Request[r.Listed[r.ShareInfo]], tag="get shares", frozen=True):
-    """Ask for the shares that have not ended."""
+    """Request for the shares that have not ended."""
 
 
 class GetClock(Request[float], tag="get clock", frozen=True):
-    """Ask what the monotonic clock of the agent's host shows, in seconds."""
+    """Request for the monotonic clock of the agent's host, in seconds."""
 
 
 class GetStreams(Request[r.Listed[r.StreamInfo]], tag="get streams", frozen=True):
-    """Ask for the declared streams that this client may read."""
+    """Request for the declared streams that this client may read."""
 
 
 class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
-    """Start stream ``stream``, which reads the declared stream ``name``: its history above ``above``, then new values.
+    """Request to read the declared stream ``name``, history above ``above`` first.
 
     It carries no code: a viewer sends it in place of `Attach`.
     """
@@ -195,11 +197,11 @@ class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
 
 
 class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
-    """Show a stream to viewers (``export``), record it in the file of the run (``keep``); None leaves that as it is.
+    """Request to export a stream to viewers or record it; None leaves it as it is.
 
-    ``stream`` is one of this client. Its query then belongs to the job, as the declared stream ``name``, which outlives
-    the client as long as it is exported, kept or read. 0: the declared stream ``name``.
-    ``share`` shows it only to the viewers of a share that was made with `CreateShare.only`.
+    ``stream`` is one of this client. Its query becomes the declared stream ``name``, which outlives the client as long
+    as it is exported, kept or read. 0: the declared stream ``name``. ``share`` exports it only to the viewers of a
+    share that was made with `CreateShare.only`.
     """
 
     stream: int = 0
@@ -210,9 +212,9 @@ class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
 
 
 class CreateShare(Request[r.NewShare], tag="share", frozen=True):
-    """Admit viewers by a new key, for ``expires`` seconds, at ``endpoint`` (empty: a private socket).
+    """Request for a viewer key that expires after ``expires`` seconds.
 
-    They see what is exported to all, or with ``only`` what is exported to this share.
+    It admits at ``endpoint`` (empty: a private socket), to what is exported to all, or with ``only`` to this share.
     """
 
     expires: float
@@ -221,19 +223,19 @@ class CreateShare(Request[r.NewShare], tag="share", frozen=True):
 
 
 class Revoke(Request[r.Listed[str]], tag="revoke", frozen=True):
-    """End the share ``share`` at once, or all of them if it is empty."""
+    """Request to end the share ``share`` at once, or all shares if it is empty."""
 
     share: str = ""
 
 
 class Got(Message, tag="got", frozen=True):
-    """The client has received ``total`` bytes of `Values` frames over this link: flow control for the agent."""
+    """Flow control: the client has received ``total`` bytes of `Values` frames."""
 
     total: int
 
 
 class Leave(Message, tag="leave", frozen=True):
-    """The client disconnects for good; its streams end."""
+    """Goodbye of a client that disconnects for good; its streams end."""
 
 
 # ---------------------------------------------------------------- agent to client
@@ -242,8 +244,8 @@ class Leave(Message, tag="leave", frozen=True):
 class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Identity of one rank of a run.
 
-    The ranks of one job have the same ``job``, which their launcher gives them; no two jobs that run at the same time
-    share it. ``attempt`` counts the launcher's restarts, on this host.
+    The ranks of one job have the same ``job`` from their launcher; no two jobs that run at the same time share it.
+    ``attempt`` counts the launcher's restarts, on this host.
     """
 
     id: str
@@ -260,9 +262,9 @@ class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(Message, tag="welcome", frozen=True):
-    """The answer to `Hello`: the run, the client's role, the events seen so far with their counts.
+    """The answer to `Hello`: the run, the client's role, the events counted so far.
 
-    ``streams`` have gone on while the link was down; ``idle`` and ``ages`` are those of `Beat`.
+    ``streams`` have stayed active while the link was down; ``idle`` and ``ages`` are those of `Beat`.
     """
 
     version: tuple[int, int]
@@ -275,7 +277,7 @@ class Welcome(Message, tag="welcome", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The agent refuses this client, for ``reason``. A ``stranger`` has not sent a hello."""
+    """The refusal of this client; a ``stranger`` has not sent `Hello`."""
 
     reason: str
     version: tuple[int, int]
@@ -283,14 +285,14 @@ class Refused(Message, tag="refused", frozen=True):
 
 
 class Done(Message, tag="done", frozen=True):
-    """The answer to request ``request``; ``value`` is its reply, packed by looptap.protocol.codec."""
+    """The answer to request ``request``: its reply, packed by looptap.protocol.codec."""
 
     request: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 class Failed(Message, tag="failed", frozen=True):
-    """Request ``request`` failed: ``kind`` names an error class, ``text`` says why, ``detail`` is a traceback."""
+    """The answer to a failed request: error class ``kind``, ``text``, a traceback."""
 
     request: int
     kind: str
@@ -319,16 +321,16 @@ class Values(Message, tag="values", frozen=True):
 
 
 class Bundle(Message, tag="bundle", frozen=True):
-    """Several `Values` in one frame: each frame that is sent makes the job give up the interpreter lock once."""
+    """Several `Values` in one frame: each frame sent releases the GIL once."""
 
     messages: Annotated[tuple[msgspec.Raw, ...], _Few]
 
 
 class Status(Message, tag="status", frozen=True):
-    """How a stream is: ``state`` is live, ended or failed; counters are totals since the attach.
+    """The state of a stream: live, ended or failed; counters start at the attach.
 
-    ``withheld`` events were kept from the query by the budget, ``filtered`` ones gave no value.
-    Values up to number ``reached`` were sent before this message, or never will be.
+    The budget withheld ``withheld`` events from the query; ``filtered`` ones gave no value. Values up to number
+    ``reached`` were sent before this message, or never will be.
     """
 
     stream: int
@@ -348,10 +350,10 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """A sign of life, each second: events so far by type, and seconds since the last one and since a pause began.
+    """Heartbeat, each second: events by type, seconds since the last, and of pause.
 
     With ``confirm`` it is answered at once with `Got`. ``ages`` are the seconds since the last event of each type;
-    ``inside`` names the query or command that the loop has been inside of for long.
+    ``inside`` names the query or command that the loop has been running for long.
     """
 
     events: _Counts = {}
@@ -363,7 +365,7 @@ class Beat(Message, tag="beat", frozen=True):
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
-    """The run ends, or with ``dismissed`` only this client's access to it."""
+    """Goodbye of a run, or with ``dismissed`` the end of this client's access only."""
 
     reason: str = "the run ended"
     dismissed: bool = False

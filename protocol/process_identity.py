@@ -1,4 +1,4 @@
-"""Identifies a process by pid, machine, boot, pid namespace and start time."""
+"""Identify a process by pid, machine, boot, pid namespace and start time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-_FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed name of the one that is no container's
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's name of the namespace outside any container
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One process on one boot of one machine; empty strings where the system does not say."""
+    """A process on one boot of one machine; fields that are unknown are empty."""
 
     host: str
     machine: str
@@ -26,12 +26,12 @@ class Process(msgspec.Struct, frozen=True):
 
     @classmethod
     def this(cls) -> Process:
-        """Return the process that calls."""
+        """Return the calling process."""
         pid = os.getpid()
         return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start_time(pid) or "")
 
     def alive(self) -> bool | None:
-        """Return True if it still runs; None if unknown (another host or container)."""
+        """Return True if it is running; None if unknown (another host or container)."""
         if (self.host, self.machine, self.namespace) != (socket.gethostname(), _machine_id(), _namespace()):
             return None
         if self.boot != boot_id():

@@ -35,7 +35,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def checked_reply(kind: Any, value: Any) -> Any:
-    """Return an unpacked ``value`` as the ``kind`` of reply that was asked for. Raises MessageError for another shape.
+    """Return ``value`` as a reply of type ``kind``. Raises MessageError on mismatch.
 
     >>> checked_reply(EventActivity, {"count": 3, "idle": 0.5})
     EventActivity(count=3, idle=0.5)
@@ -50,7 +50,7 @@ def checked_reply(kind: Any, value: Any) -> Any:
 
 
 class StreamInfo(Reply, frozen=True, kw_only=True):
-    """One declared stream of a run, as of the moment when it was asked for; `Run.stream` reads it by its name."""
+    """A snapshot of one declared stream of a run; `Run.stream` reads it by name."""
 
     name: str
     query: str = ""
@@ -92,7 +92,7 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
 
 
 class DeclaredSource(Reply, frozen=True, kw_only=True):
-    """The declared stream that a subscription reads, with the values that its history holds."""
+    """The declared stream that a subscription reads, and the span of its history."""
 
     name: str
     query: str
@@ -105,14 +105,14 @@ class DeclaredSource(Reply, frozen=True, kw_only=True):
 
 
 class AttachPoint(Reply, frozen=True, kw_only=True):
-    """Where a query was put on its events: after event number ``event``, its values numbered above ``base``."""
+    """Start of a query: after event ``event``, with values numbered above ``base``."""
 
     event: _Number
     base: _Number
 
 
 class SubscriptionInfo(Reply, frozen=True, kw_only=True):
-    """A stream that was attached: how its query is understood, and where it begins."""
+    """A new subscription: how its query is understood, and where it begins."""
 
     mapped: bool
     """True if the query yields at events, not at the ends of windows."""
@@ -132,7 +132,7 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
 
 
 class ControlInfo(Reply, frozen=True, kw_only=True):
-    """One control: its value when it was looked at, what it admits, what it means, how often it was changed."""
+    """A control: its value when read, its bounds and meaning, how often it changed."""
 
     name: str
     value: Any = None
@@ -166,7 +166,7 @@ class ControlInfo(Reply, frozen=True, kw_only=True):
 
 
 class ControlReport(Reply, frozen=True, kw_only=True):
-    """What can be set and done in a job."""
+    """The controls and triggers of a job."""
 
     controls: Annotated[tuple[ControlInfo, ...], _Few] = ()
     triggers: _ByName[str] = {}
@@ -212,7 +212,7 @@ class NewShare(Reply, frozen=True, kw_only=True):
 
 
 class LongEvaluation(Reply, frozen=True, kw_only=True):
-    """A query or command that the loop has been inside of for more than 5 s."""
+    """A query or command that the loop has been running for more than 5 s."""
 
     kind: str
     name: str
@@ -265,7 +265,7 @@ class RecordedStreamStats(Reply, frozen=True, kw_only=True):
 
 
 class RecordingStats(Reply, frozen=True, kw_only=True):
-    """The file of the run: what was written to it and what waits."""
+    """The file of the run: what was written to it and what is pending."""
 
     file: str
     path: str
@@ -337,7 +337,7 @@ class EventActivity(Reply, frozen=True, kw_only=True):
 
 
 class StackReport(Reply, frozen=True, kw_only=True):
-    """Where each thread of the job is, and whether its loop moves."""
+    """The stack of each thread of the job, and whether the loop is moving."""
 
     threads: Listed[ThreadStack]
     events: _ByName[EventActivity]
@@ -354,7 +354,7 @@ PENDING = "pending"
 
 
 class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only=True):
-    """What is known of a command: what was asked, by whom, and what became of it."""
+    """The record of a command: what was asked, by whom, and its outcome."""
 
     id: str
     client: str
@@ -388,7 +388,7 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
 
 
 class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True, kw_only=True):
-    """A command that waits for its ranks to agree, and the ``number`` of this rank's newest event of type ``on``."""
+    """A prepared command, and the ``number`` of this rank's newest ``on`` event."""
 
     on: str
     number: _Number

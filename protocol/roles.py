@@ -1,4 +1,4 @@
-"""Access control: the roles that may send each type of message. What is not in the table is denied."""
+"""Access control: the roles that may send each type of message; default deny."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ALLOWED: dict[type, frozenset[str]] = {
 
 
 def may_send(role: str, message: object) -> bool:
-    """Return whether a client of ``role`` may send ``message``; False if it is not in `ALLOWED`.
+    """Return True if `ALLOWED` lets a client of ``role`` send ``message``.
 
     >>> may_send("operator", Leave()), may_send("viewer", Leave()), may_send("", Leave())
     (True, True, False)
@@ -68,7 +68,7 @@ def may_send(role: str, message: object) -> bool:
 
 
 def refusal(role: str, message: object) -> str:
-    """Say in a sentence why a client of ``role`` may not send ``message``."""
+    """Return a sentence that says why ``role`` may not send ``message``."""
     what = _CALLED.get(type(message), type(message).__name__)
     if role == VIEWER:
         return f"A viewer may not {what}: it reads the streams that are exported to it (run.streams), and nothing else."

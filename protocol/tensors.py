@@ -1,4 +1,4 @@
-"""Arrays and tensors as raw little-endian buffers with a header that says what they are.
+"""Encode arrays and tensors as raw little-endian buffers with a header.
 
 Nothing is allocated for a buffer whose header does not fit its length, and no header can name a dtype that
 holds Python objects. Tensors of dtypes that numpy lacks arrive exactly, as float32, where there is no torch.
@@ -35,7 +35,7 @@ _TORCH_DTYPES = frozenset({
 
 
 class MalformedArray(Exception):
-    """Why an array or tensor cannot be sent, as the end of a sentence."""
+    """The reason why an array or tensor cannot be sent, as the end of a sentence."""
 
 
 # ---------------------------------------------------------------- numpy
@@ -73,7 +73,7 @@ def array(data: memoryview) -> np.ndarray[Any, Any]:
 
 
 def _problem(shape: tuple[int, ...], kind: str, items: np.ndarray[Any, Any]) -> str:
-    """Say what is wrong with an array that fits its header; empty for nothing."""
+    """Return what is wrong with an array that fits its header; empty if nothing."""
     if not items.size:
         return _empty_problem(shape)
     if kind == "U" and int(np.ascontiguousarray(items).view(np.uint32).max()) > _MAX_CODE_POINT:
@@ -153,7 +153,7 @@ def _torch() -> Any:
 
 
 def _header(name: str, shape: tuple[int, ...]) -> bytes:
-    """Length of the name, number of dimensions, the name, the dimensions."""
+    """Return name length, dimension count, name and dimensions as bytes."""
     text = name.encode()
     return struct.pack(f"<BB{len(text)}s{len(shape)}Q", len(text), len(shape), text, *shape)
 

@@ -1,1 +1,1 @@
-"""Files that processes and people exchange: connection files, command lists, YAML documents."""
+"""Files shared by processes and people: connections, commands, YAML documents."""

@@ -1,6 +1,6 @@
-"""The commands of a run as a file that can be read, edited, compared, and done again in another run.
+"""Save the commands of a run as YAML that people edit and another run replays.
 
-It is YAML: a list with an entry on each line.
+It is a list with an entry on each line.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import ControlError
 
 REPLAYED = ("set", "trigger", "checkpoint", "stop", "call")
-"""What is done again. A pause changes nothing but the time."""
+"""Commands that a replay repeats. A pause changes only the timing."""
 _FIELDS = ("event", "number", "what", "name", "value", "schedule", "checkpoint", "old", "new", "outcome", "client",
            "time", "error")  # fmt: skip
-_VALUES = ("value", "old", "new")  # of which 0, False and "" say something
+_VALUES = ("value", "old", "new")  # kept even if 0, False or ""
 _HEAD = "# Commands of {run}: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)\n"
 
 
 def text_of(records: Iterable[Mapping[str, Any]], run: str) -> str:
-    """The file's text: what was done, and what failed or was refused, for the record.
+    """Return the text of the file, failed and refused commands included.
 
     >>> print(text_of([{"event": "batch", "number": 3, "what": "set", "name": "lr", "value": 1e-05}], "a"), end="")
     # Commands of a: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)
@@ -41,7 +41,7 @@ def _says(name: str, value: Any) -> bool:
 
 
 def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
-    """Write the commands of a run to ``path``, which is replaced as a whole."""
+    """Write the commands of a run to ``path``, replacing it atomically."""
     target = Path(path)
     beside = target.with_name(f"{target.name}.{secrets.token_hex(8)}.part")
     try:
@@ -65,10 +65,7 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def checked(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[str, Any]]:
-    """Return the ``entries`` that are replayed; ``where`` locates each.
-
-    Raises ControlError.
-    """
+    """Return the ``entries`` to replay; ``where`` locates each. Raises ControlError."""
     found = [_checked(entry, where(place)) for place, entry in enumerate(entries)]
     return [entry for entry in found if entry["what"] in REPLAYED and entry.get("outcome", "done") == "done"]
 

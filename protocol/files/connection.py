@@ -1,9 +1,4 @@
-"""Connection files: how a run says where it listens, and which key is let in.
-
-One file per run, rank and role, mode 0600, complete or absent, in a directory that only its owner can change.
-It holds the client's key pair of that role and the public half of the server's; never the server's secret.
-Who reads one refuses what others could have read or written, and says how to mend it.
-"""
+"""Connection files: where a run listens, and a key that it admits."""
 
 from __future__ import annotations
 
@@ -29,14 +24,14 @@ from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process_identity import Process
 
 MAX_FILE_BYTES = 65_536
-"""Bytes of a connection file that is believed."""
+"""Maximum size of a connection file."""
 
 IPC = "ipc://"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client needs to reach one rank of a run in one role; keys are Z85, the repr hides the secret."""
+    """Access to one rank of a run in one role, with Z85 keys; repr hides the secret."""
 
     version: tuple[int, int] = VERSION
     run: RunInfo
@@ -130,7 +125,7 @@ def private_dir() -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make ``directory``, mode 0700. Raises UnsafeFile if others can look into it."""
+    """Make ``directory``, mode 0700. Raises UnsafeFile if others can access it."""
     remake(directory)
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode):
@@ -145,7 +140,7 @@ def make_private(directory: Path) -> None:
 
 
 def remake(directory: Path) -> None:
-    """Make ``directory``, mode 0700, if nothing is there."""
+    """Make ``directory``, mode 0700, unless it exists."""
     try:
         directory.mkdir(mode=0o700)
         directory.chmod(0o700)  # whatever the umask took away
@@ -154,7 +149,7 @@ def remake(directory: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise UnsafeFile if others could change what is in ``directory``."""
+    """Raise UnsafeFile if others can change the contents of ``directory``."""
     if sys.platform != "win32" and directory.stat().st_mode & _OTHERS_WRITE:
         raise UnsafeFile(
             f"Other users can change what is in {directory}, so nothing in it can be trusted. "
@@ -163,7 +158,7 @@ def check_directory(directory: Path) -> None:
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """Return True for a file of the user of this process."""
+    """Return True if a file belongs to this process's user."""
     return sys.platform == "win32" or about.st_uid == os.geteuid()
 
 
@@ -179,7 +174,7 @@ def publish(file: ConnectionFile, directory: Path) -> Path:
 
 
 def write(file: ConnectionFile, path: Path) -> Path:
-    """Write ``file`` to ``path``, as `publish` does."""
+    """Write ``file`` to ``path``, like `publish`."""
     directory = path.parent
     check_directory(directory)
     draft = directory / f".{secrets.token_hex(8)}.draft"

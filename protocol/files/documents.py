@@ -1,6 +1,6 @@
-"""Files that people write, in YAML: read without running anything, and with the line at which each thing stands.
+"""Load YAML that people write, without running code, and locate its values.
 
-``on`` and ``no`` are words here, and 1e-3 a number, as people mean them. What is JSON is YAML too.
+``on`` and ``no`` are text here, and 1e-3 is a number, as people expect. JSON is YAML too.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from looptap.protocol.files.regular_files import read_regular
 from looptap.streams.errors import LooptapError
 
 LINE_CHARACTERS = 1_000_000
-"""Characters of a line, so that an entry has one."""
+"""Maximum length of a line, so that each entry fits on one."""
 MAX_BYTES = 16_777_216
-"""Bytes of a file that is read."""
+"""Maximum size of a file."""
 MAX_NODES = 2_000_000
-"""Values of a file, those behind an alias counted wherever they are named."""
+"""Maximum number of values in a file; an aliased value counts at each use."""
 MAX_DIGITS = 4_300
-"""Characters of a number: what Python turns into an integer without asking."""
+"""Maximum length of a number: Python's default limit for integers from text."""
 
 
 class Document:
-    """What a file holds, as ``value``; `where` tells at which line something stands.
+    """The content of a file, as ``value``; `where` returns the line of a part.
 
     Raises ``error``, made of a sentence that names the file and the line, for what cannot be read.
     """
@@ -51,7 +51,7 @@ class Document:
             raise error(f"{self.path} cannot be read: {' '.join(why.split())}.") from None
 
     def where(self, *keys: str | int) -> str:
-        """The file, and the line of what ``keys`` lead to from the top."""
+        """Return the file and the line of the value at the path ``keys``."""
         node = self._node
         for key in keys:
             if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
@@ -62,7 +62,7 @@ class Document:
 
 
 def entries(records: list[dict[str, Any]]) -> str:
-    """A list as YAML, a line for each entry.
+    """Return a list as YAML, an entry on each line.
 
     >>> print(entries([{"event": "batch", "value": 1e-05, "name": "on"}]), end="")
     - {event: batch, value: 1.0e-05, name: 'on'}
@@ -75,12 +75,12 @@ def entries(records: list[dict[str, Any]]) -> str:
 
 
 def _check_size(top: Any) -> None:
-    """Raise ValueError for a document that aliases make larger than its text, or endless."""
+    """Raise ValueError for a document that aliases make huge or endless."""
     sizes: dict[int, int] = {}
 
     def size(node: Any) -> int:
         if id(node) not in sizes:
-            sizes[id(node)] = MAX_NODES + 1  # what contains itself is larger than anything
+            sizes[id(node)] = MAX_NODES + 1  # a node that contains itself exceeds any bound
             sizes[id(node)] = min(1 + sum(map(size, _parts(node))), MAX_NODES + 1)
         return sizes[id(node)]
 
@@ -103,7 +103,7 @@ def _hint(wrong: yaml.MarkedYAMLError) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which makes numbers, texts, lists and dicts and nothing else."""
+    """The safe loader: makes numbers, text, lists and dicts only."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         names: set[str] = set()
@@ -135,7 +135,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 _BOOL = re.compile(r"(?:[Tt]rue|[Ff]alse)$")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?$|[-+]?\.(?:inf|Inf)$|\.(?:nan|NaN)$")
-for _kind in (_Loader, _Dumper):  # who writes a text that looks like a number puts it into quotes
+for _kind in (_Loader, _Dumper):  # text that looks like a number needs quotes
     _kind.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_representer(

@@ -1,6 +1,6 @@
-"""The runs that have ended, as they said when they left: lines of one file beside the connection files.
+"""The list of ended runs, in a file beside the connection files.
 
-A connection file goes with its run, so that a client that comes too late would learn nothing of a short run.
+A connection file is removed with its run; this list still names a short run to a client that comes too late.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from looptap.protocol.files.connection import check_directory, is_ours
 
 FILE_NAME = "ended.jsonl"
 MAX_BYTES = 65_536
-"""Bytes of the file from which on its older half goes."""
+"""Size of the file at which its older half is removed."""
 _MAX_TEXT_CHARACTERS = 500  # characters of a reason
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A run that has ended: times are seconds since the epoch, ``store`` is its file, if it has one."""
+    """An ended run, with times in seconds since the epoch and its ``store`` file."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 def note(run: Ended, directory: Path) -> None:
-    """Add a run to those that have ended in ``directory``. Raises OSError or UnsafeFile."""
+    """Add a run to the list in ``directory``. Raises OSError or UnsafeFile."""
     check_directory(directory)
     path = directory / FILE_NAME
     line = msgspec.json.encode(msgspec.structs.replace(run, reason=run.reason[:_MAX_TEXT_CHARACTERS])) + b"\n"
@@ -42,7 +42,7 @@ def note(run: Ended, directory: Path) -> None:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return
         size = file.seek(0, os.SEEK_END)
-        if size + len(line) > MAX_BYTES:  # of two at once, one may lose its line
+        if size + len(line) > MAX_BYTES:  # if two write at once, one may lose its line
             file.seek(max(0, size - MAX_BYTES // 2))
             kept = file.read(MAX_BYTES // 2).partition(b"\n")[2]
             file.truncate(0)
@@ -51,7 +51,7 @@ def note(run: Ended, directory: Path) -> None:
 
 
 def ended(directory: Path) -> list[Ended]:
-    """The runs that have ended in ``directory``, the newest first; none where the file is not to be trusted."""
+    """Return the ended runs in ``directory``, newest first; [] if not trusted."""
     path = directory / FILE_NAME
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     found = []

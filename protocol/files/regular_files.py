@@ -1,7 +1,7 @@
-"""Files by a path that another user may have prepared: opening never waits, and only regular files are read.
+"""Open files at paths that another user may control, without blocking.
 
-A fifo without a peer blocks `open` forever, a device may never end, a directory is no file. Symbolic links are
-followed: a path may name a link, and what it leads to must be regular, too.
+Only regular files are read: a fifo without a peer blocks `open` forever, and a device may never end. Symbolic links
+are followed; what they lead to must be regular, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a regular file for reading; does not block. Raises OSError, for anything else, too."""
+    """Open a regular file for reading; does not block. Raises OSError otherwise."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _NO_WAITING | _BINARY)
     except OSError as error:
@@ -36,7 +36,7 @@ def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Read a regular file of at most ``limit`` bytes; does not block. Raises OSError, for a larger one, too."""
+    """Read a regular file; does not block. Raises OSError above ``limit`` bytes."""
     with open_regular(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -45,7 +45,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether ``path`` leads to a regular file, or to nothing."""
+    """Return True if ``path`` is a regular file or does not exist."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -55,9 +55,9 @@ def is_regular(path: Path) -> bool:
 
 
 def open_for_writing(path: str | os.PathLike[str], *, append: bool = False, new: bool = False) -> IO[bytes]:
-    """Open a file, a terminal or a pipe with a reader for writing; does not block. Raises OSError.
+    """Open a file, terminal or fifo for writing; does not block. Raises OSError.
 
-    With ``append`` what it holds stays; with ``new`` nothing may be at ``path``, not even a link.
+    ``append`` keeps the content; with ``new`` nothing may exist at ``path``, not even a link.
     """
     how = os.O_EXCL if new else os.O_APPEND if append else os.O_TRUNC
     try:
