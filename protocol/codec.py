@@ -1,9 +1,8 @@
-"""Encode messages and values as bytes, and decode them.
+"""Encode messages and values as msgpack with raw buffers, and decode them.
 
-The format is msgpack with raw buffers inside; there is no pickle, and hostile bytes are refused. Values travel in one
-of three forms. Scalars and flat tuples of scalars are encoded and decoded in C. Anything else is `PACKED`: msgpack in
-which an array is a list, and tuples, sets, arrays, tensors and the like are extension types. Buffers are
-little-endian, and copied once on either side.
+Hostile bytes are refused. Scalars and flat tuples of scalars are encoded and decoded in C. Any other value is
+`PACKED`: msgpack in which an array is a list, and tuples, sets, arrays, tensors and the like are extension types.
+Buffers are little-endian, and copied once on either side. There is no pickle.
 """
 
 from __future__ import annotations
