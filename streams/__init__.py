@@ -1,1 +1,4 @@
-"""The query language and its pipelines, windows, reducers, snapshots, streams. No I/O, no threads."""
+"""The query language: pipelines, windows, reducers, snapshots and streams.
+
+No I/O, no threads.
+"""

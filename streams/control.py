@@ -1,6 +1,6 @@
-"""`Control`: declares that an attribute may be set from outside while the job runs, and within which bounds.
+"""`Control`: declares an attribute that clients may set, with bounds.
 
-It knows no agent and needs nothing: a class that declares one is useful without looptap, too.
+It has no dependencies: a class that declares one is useful without looptap, too.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True 
 
 
 class Control:
-    """Declares an attribute that may be set from outside: its type, default, bounds, unit and meaning.
+    """An attribute that clients may set: its type, default, bounds and meaning.
 
-    ``type`` is int, float, bool or str; without one it is that of the first choice, of the default, else float.
-    ``at`` names the events at which it is safe to change: one, several, or "" for any, where the innermost group of the
-    job (its batches) is the usual one. A wrong value raises `ControlError`, in the job too.
+    ``type`` is int, float, bool or str; by default that of the first choice or of the default, else float. ``at``
+    names the events at which it is safe to change: one, several, or "" for any; usually the innermost group of the job
+    (its batches). A wrong value raises `ControlError`, in the job too.
 
     >>> class Loader:
     ...     factor = Control(int, default=2, minimum=1, maximum=16, doc="how often each batch is used")
@@ -77,7 +77,7 @@ class Control:
     # ------------------------------------------------------------ what it admits
 
     def checked(self, value: Any, name: str = "", check: Any = None) -> Any:
-        """``value`` as this control has it, such as 3 as 3.0. Raises ControlError with the value and the range."""
+        """Return ``value`` converted to the type. Raises ControlError with the range."""
         found = (check or self._admitted)(value)
         if found is None:
             raise ControlError(f"{name or self.name or 'value'} = {value!r:.80} must be {self.range()}.")

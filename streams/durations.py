@@ -6,7 +6,7 @@ import math
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time to about two digits; what is below 0 is 0.
+    """Return a length of time to about two digits; negative ones are 0.
 
     >>> [duration(length) for length in (0.25, 42, 100, 2520, 9000, 400_000)]
     ['0.2 s', '42 s', '1.7 min', '42 min', '2.5 h', '4.6 days']

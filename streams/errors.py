@@ -45,19 +45,19 @@ class QueryError(LooptapError):
 
 
 class SnapshotError(LooptapError):
-    """A value that cannot leave the job; the message names its type and its path in the result."""
+    """A value that cannot leave the job; the message names its type and path."""
 
 
 class StreamEnded(LooptapError):
-    """A stream ended or failed before it yielded the awaited values; the message says why."""
+    """A stream that ended before the awaited values came; the message says why."""
 
 
 class StreamTimeout(LooptapError, TimeoutError):
-    """A stream did not yield the awaited values in time; the message says what arrived."""
+    """A stream whose values did not come in time; the message says what arrived."""
 
 
 class ControlError(LooptapError, ValueError):
-    """A change that a control refuses: an unknown name, a wrong type, a value out of range, a wrong moment."""
+    """A refused change: unknown name, wrong type, out of range, wrong moment."""
 
 
 class ControlConflict(ControlError):
@@ -65,16 +65,16 @@ class ControlConflict(ControlError):
 
 
 class CommandCancelled(ControlError):
-    """A command that was cancelled before its event: it is done on no rank."""
+    """A command cancelled before its event; no rank has executed it."""
 
 
 class NotAgreed(ControlError):
-    """A command for several ranks that was done on none of them: they did not all reach its event in time."""
+    """A command that no rank executed: not all reached its event in time."""
 
 
 class EventPassed(NotAgreed):
-    """A command for several ranks of which one had passed the event; another event will do."""
+    """A command whose event one rank had passed already; try another event."""
 
 
 class InDoubt(ControlError):
-    """A command for several ranks that was not done on one of them, and may have been on others."""
+    """A command that one rank did not execute, while others may have."""

@@ -1,4 +1,4 @@
-"""One event of the loop as a query sees it: observables by name, passed by reference."""
+"""An event of the loop as a query sees it: observables by name, by reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = {
 
 
 class MissingObservable(QueryError, AttributeError):
-    """A query read a name that this event does not have; the message lists the names it has."""
+    """A query read a name that this event lacks; the message lists its names."""
 
 
 lazies: list[bool] = []
@@ -32,7 +32,7 @@ lazies: list[bool] = []
 
 
 class Lazy:
-    """A value that is computed when a query first reads it, at most once per event."""
+    """A value computed when a query first reads it, at most once per event."""
 
     __slots__ = ("function",)
 
@@ -45,7 +45,7 @@ class Lazy:
 
 
 def lazy(function: Callable[[], Any]) -> Any:
-    """Return an observable that is computed only when a query reads it, at most once per event.
+    """Return an observable computed when first read, at most once per event.
 
     Raises TypeError if ``function`` cannot be called.
 
@@ -56,7 +56,7 @@ def lazy(function: Callable[[], Any]) -> Any:
 
 
 class EventOrigin:
-    """What all events of one type share: its name, the standing observables, the rank."""
+    """The attributes common to events of one type: name, exposed observables, rank."""
 
     __slots__ = ("name", "rank", "standing")
 
@@ -69,7 +69,7 @@ _ANONYMOUS = EventOrigin("event")
 
 
 class Event:
-    """One event. ``e.loss`` is the observable ``loss``; ``e.event_number`` and the like are always there.
+    """An event: ``e.loss`` is the observable ``loss``; some names are always there.
 
     >>> Event({"loss": 0.5}).loss
     0.5
@@ -109,7 +109,7 @@ class Event:
         raise _missing(name, self._source.name, self.__dict__, standing)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the observable ``name``, which need not be a name of Python: ``e["train/loss"]``."""
+        """Return the observable ``name``, such as ``e["train/loss"]``."""
         return getattr(self, name)
 
     def __looptap_names__(self) -> set[str]:
@@ -126,7 +126,7 @@ class Event:
 
 
 class LazyEvent(Event):
-    """An event of which some observables are lazy; they are computed on first read."""
+    """An event with lazy observables, which are computed when first read."""
 
     __slots__ = ("_lazies",)
 
@@ -151,7 +151,7 @@ class LazyEvent(Event):
 
 
 class EventSnapshot:
-    """What a query kept of one event: copies of the observables that the query mentions."""
+    """A query's copies of the observables of one event that it mentions."""
 
     __slots__ = ("__dict__", "_seen")
 
@@ -175,7 +175,7 @@ class EventSnapshot:
 
 
 def parts_of(event: Event | EventSnapshot) -> str:
-    """Say how to ask for something of this event: by the first names that the host gave it."""
+    """Return a hint how to read this event, with its first observables."""
     names = [f"e.{name}" for name in getattr(event, "_seen", ()) or vars(event)][:3] or ["e.loss"]
     return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]
 
@@ -184,7 +184,7 @@ _OF_VALUES = frozenset(name for kind in (int, float, str, list, dict, tuple, set
 
 
 def missing_of(event: Any, names: Iterable[str]) -> str:
-    """Say which of ``names`` this event does not have, and no common value either; empty if it has all.
+    """Return an error text for a name that this event lacks; empty if it has all.
 
     >>> missing_of(Event({"loss": 0.5}), ["shape", "loss"])
     ''

@@ -1,4 +1,4 @@
-"""Python expressions as trees: parsing with errors that point, free names, rewriting that respects scopes."""
+"""Python expressions as syntax trees: errors at a column, names, rewriting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 class SourceText:
-    """The text of a query with its tree; it makes the errors that point at a column of it."""
+    """The text of a query and its tree; creates errors that point at a column."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -70,20 +70,20 @@ def item_name(node: ast.AST) -> str | None:
 
 
 def names_read(node: ast.AST) -> set[str]:
-    """Return all names that are read of something in ``node``, as attributes or as items."""
+    """Return all attribute and item names read in ``node``."""
     found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
     return found | {name for n in ast.walk(node) if (name := item_name(n)) is not None}
 
 
 def attributes_of_names(node: ast.AST, known: Collection[str]) -> frozenset[str]:
-    """Return the names read, not called, as attributes of names that are not ``known``: `loss` of `e.loss`."""
+    """Return attributes read, not called, of unknown names: `loss` of `e.loss`."""
     called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in called]
     return frozenset(n.attr for n in read if isinstance(n.value, ast.Name) and n.value.id not in known)
 
 
 def names_in(code: CodeType | None) -> set[str]:
-    """Return the attribute and global names that a function's code mentions, inner functions included."""
+    """Return the attribute and global names in a function's code, nested ones too."""
     if code is None:
         return set()
     names = set(code.co_names)
@@ -94,7 +94,7 @@ def names_in(code: CodeType | None) -> set[str]:
 
 
 def texts_in(code: CodeType | None) -> set[str]:
-    """Return the texts that a function's code holds, inner functions included: `getattr` reads what they name."""
+    """Return the string constants in a function's code: `getattr` may read them."""
     texts: set[str] = set()
     for constant in () if code is None else code.co_consts:
         if isinstance(constant, CodeType):
@@ -105,12 +105,15 @@ def texts_in(code: CodeType | None) -> set[str]:
 
 
 def mentions(node: ast.AST, name: str, bound: frozenset[str] = frozenset()) -> bool:
-    """Return whether ``name`` is read freely in ``node``."""
+    """Return True if ``name`` is read freely in ``node``."""
     return any(n.id == name for n in free_names(node, bound))
 
 
 def rewrite(node: ast.expr, hook: Hook, bound: frozenset[str] = frozenset()) -> ast.expr:
-    """``node`` with every part replaced for which ``hook(part, bound names)`` gives another; top down, a copy."""
+    """Return a copy of ``node`` with parts replaced by ``hook``, top down.
+
+    ``hook(part, bound names)`` returns the replacement, or None.
+    """
     new = hook(node, bound)
     if new is not None:
         return ast.copy_location(new, node)
@@ -150,7 +153,7 @@ def parameters(node: ast.Lambda) -> frozenset[str]:
 
 
 def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Yield the expressions directly below ``node`` (through comprehension clauses), with the names bound for each."""
+    """Yield the expressions directly below ``node``, with the names bound for each."""
     if isinstance(node, ast.Lambda):
         yield node.body, parameters(node)
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
@@ -172,7 +175,7 @@ def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
 
 
 def function(parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]) -> Callable[..., Any]:
-    """Return a Python function of at most one parameter that evaluates ``body`` among ``names``."""
+    """Return a function of ``parameter`` that evaluates ``body`` among ``names``."""
     args = [ast.arg(parameter)] if parameter else []
     signature = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.copy_location(ast.Lambda(signature, body), body))
@@ -186,7 +189,7 @@ def function(parameter: str | None, body: ast.expr, text: SourceText, names: dic
 
 
 def format_error(error: BaseException, source: str = "") -> str:
-    """Return the traceback of ``error`` as text, from the first frame of the query on, with the query's own line."""
+    """Return a traceback of ``error`` from the query's first frame, with its line."""
     if isinstance(error, LooptapError):  # it says itself what is wrong, and where
         return str(error)
     tb: TracebackType | None = error.__traceback__
@@ -214,5 +217,5 @@ def _last_line(error: BaseException) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """'Did you mean …?' or nothing."""
+    """Return 'Did you mean …?' or nothing."""
     return did_you_mean(name, [n for n in names if not n.startswith("_")]).lstrip()

@@ -1,4 +1,4 @@
-"""Flags of a value: bits of one byte, the same in a pipeline, on the wire, in a stream and in a stored run."""
+"""Flags of a value: bits of a byte, the same in pipelines, files and on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts for people: shortened, the last line, the name that was meant."""
+"""Short text for people: shortened, last line, spelling suggestions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def cut(text: str, length: int) -> str:
-    """Return ``text`` in at most ``length`` characters, the last of them an ellipsis if it is longer.
+    """Return ``text`` cut to ``length`` characters, with an ellipsis if longer.
 
     >>> cut("gradient", 5), cut("loss", 5)
     ('grad…', 'loss')
@@ -16,12 +16,12 @@ def cut(text: str, length: int) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of ``text`` without the spaces around it: of a traceback, what was raised."""
+    """Return the stripped last line of ``text``: of a traceback, the exception."""
     return text.strip().rpartition("\n")[2]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a sentence that names the nearest of ``names``, after a space; empty if none is near.
+    """Return a sentence suggesting the nearest of ``names``; empty if none is near.
 
     >>> did_you_mean("los", ["loss", "step"])
     " Did you mean 'loss'?"

@@ -1,4 +1,4 @@
-"""Waits that Ctrl-C ends at once, also where a lock blocks signals."""
+"""Waits that Ctrl-C ends at once, even where a lock blocks signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _INTERRUPT_CHECK_SECONDS = 0.5  # the longest that a thread waits in one piece
 
 
 def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -> bool:
-    """Call ``wait`` with some seconds, again and again, until it returns a true value; False after ``timeout`` seconds.
+    """Call ``wait(seconds)`` until it returns true; return False after ``timeout``.
 
     >>> import threading
     >>> event = threading.Event()
@@ -29,7 +29,7 @@ def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -
 
 
 def poll_until(condition: Callable[[], object], interval: float, timeout: float | None = None) -> bool:
-    """Look every ``interval`` seconds until the condition is true; False after ``timeout`` seconds.
+    """Check ``condition`` each ``interval`` seconds; return False after ``timeout``.
 
     >>> poll_until(lambda: False, 0.0, 0.0)
     False

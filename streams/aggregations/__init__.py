@@ -1,1 +1,1 @@
-"""The aggregations of the query language, in bounded memory, with mergeable state."""
+"""The aggregations of the query language: bounded memory, mergeable state."""

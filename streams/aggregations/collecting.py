@@ -1,4 +1,4 @@
-"""Reducers that keep items, in ``Bounds``: list tuple set sorted nlargest nsmallest Counter reduce.
+"""Reducers that keep items: list, set, sorted, nlargest, Counter and others.
 
 A window that passes a bound releases its items at once, and its result is an error that names the bound and a way
 out.
@@ -19,7 +19,7 @@ from looptap.streams.values.sizing import DEFAULT_BOUNDS, MISSING, Bounds, as_ke
 
 
 class Collector(Stateful):
-    """Base of the reducers that keep items: counts their bytes, and gives up at a bound."""
+    """Base of the reducers that keep items; gives up when a bound is exceeded."""
 
     __slots__ = ("_bounds", "_bytes", "_items", "_max_bytes", "_max_items", "_passed")
     name: ClassVar[str] = "list"
@@ -34,14 +34,14 @@ class Collector(Stateful):
         self._items: Any = []
 
     def _give_up(self, bound: str) -> None:
-        """Forget the items; -1 makes every later add come here again."""
+        """Drop the items; size -1 makes every later add return here."""
         self._passed = self._passed or bound
         self._max_items = self._max_bytes = -1
         self._items, self._bytes = type(self._items)(), 0
 
     @property
     def passed(self) -> str | None:
-        """The bound that the items have passed; None while they have not."""
+        """The bound that the items exceed; None if they exceed none."""
         return self._passed
 
     def _checked(self) -> Any:
@@ -80,7 +80,7 @@ class Listing(Collector):
             self._items.append(item)
 
     def result(self) -> Any:
-        """Return the items; raises ``QueryError`` where they were too many."""
+        """Return the items; raises ``QueryError`` if there were too many."""
         return list(self._checked())
 
     def merge(self, other: Self) -> None:
@@ -101,7 +101,7 @@ class TupleListing(Listing):
     name: ClassVar[str] = "tuple"
 
     def result(self) -> Any:
-        """Return the items; raises ``QueryError`` where they were too many."""
+        """Return the items; raises ``QueryError`` if there were too many."""
         return tuple(self._checked())
 
 
@@ -122,7 +122,7 @@ class Sorting(Listing):
         self._key, self._reverse = key, reverse
 
     def result(self) -> Any:
-        """Return the sorted items; raises ``QueryError`` where they were too many."""
+        """Return the sorted items; raises ``QueryError`` if there were too many."""
         return sorted(self._checked(), key=self._key, reverse=self._reverse)
 
 
@@ -136,7 +136,7 @@ class Applied(Listing):
         self._function = function
 
     def result(self) -> Any:
-        """Return the function's result; raises ``QueryError`` where the items were too many."""
+        """Return the function's result; raises ``QueryError`` if items were too many."""
         if self._passed:
             raise too_much(getattr(self._function, "__name__", "this function"), self._bounds, self._passed)
         return self._function(list(self._items))
@@ -164,7 +164,7 @@ class Distinct(Collector):
                 self._give_up("items" if before >= self._max_items else "bytes")
 
     def result(self) -> Any:
-        """Return the set; raises ``QueryError`` where the items were too many."""
+        """Return the set; raises ``QueryError`` if there were too many items."""
         return set(self._checked())
 
     def merge(self, other: Self) -> None:
@@ -177,10 +177,10 @@ class Distinct(Collector):
 
 
 class Largest(Collector):
-    """``nlargest(n, xs, key=None)``: as ``heapq.nlargest``; of equal items the earlier ones are kept.
+    """``nlargest(n, xs, key=None)`` as in ``heapq``; earlier items win ties.
 
-    Items wait until there are as many as are kept; then the best are chosen, and what does not beat the worst
-    of them is refused at sight.
+    Items are collected until there are as many again as are kept; then the best are selected, and items below the
+    worst of them are rejected immediately.
     """
 
     __slots__ = ("_bar", "_chunk", "_key", "_n")
@@ -225,7 +225,7 @@ class Largest(Collector):
             self._give_up("bytes")
 
     def result(self) -> list[Any]:
-        """Return the n best, the best first; raises ``QueryError`` where they are too large."""
+        """Return the n best, best first; raises ``QueryError`` if they are too large."""
         self._checked()
         ordered = sorted(self._items, key=itemgetter(0), reverse=self.reverse)
         return [item for _, item in ordered[: self._n]]
@@ -240,7 +240,7 @@ class Largest(Collector):
 
 
 class Smallest(Largest):
-    """``nsmallest(n, xs, key=None)``: as ``heapq.nsmallest``; of equal items the earlier ones are kept."""
+    """``nsmallest(n, xs, key=None)`` as in ``heapq``; earlier items win ties."""
 
     __slots__ = ()
     name: ClassVar[str] = "nsmallest"
@@ -251,7 +251,7 @@ class Smallest(Largest):
 
 
 class Counting(Collector):
-    """``Counter``: how often each item came, for at most ``Bounds.keys`` different ones."""
+    """``Counter``: the count of each item, for up to ``Bounds.keys`` distinct ones."""
 
     __slots__ = ("other",)
     kept = ("_items", "_bytes", "_passed", "other")
@@ -269,7 +269,7 @@ class Counting(Collector):
         self._add(item, 1)
 
     def load_state(self, state: Any) -> None:
-        """Load what `state` of a reducer of the same call returned; counts are kept also beyond a bound."""
+        """Load the `state` of a reducer of the same call, even beyond a bound."""
         Stateful.load_state(self, state)
         self._items = collections.Counter(dict(self._items))
 
@@ -287,9 +287,9 @@ class Counting(Collector):
             counts[item] = times
 
     def result(self) -> Any:
-        """Return the ``collections.Counter``; raises ``QueryError`` where there were too many keys.
+        """Return the ``collections.Counter``; raises ``QueryError`` above the bound.
 
-        ``other`` tells how many items had none of the first keys.
+        ``other`` is the number of items that had none of the first keys.
         """
         if self._passed:
             error = too_much(self.name, self._bounds, self._passed)
@@ -309,10 +309,10 @@ _SIZED = (list, tuple, dict, set, str, bytes)
 
 
 class Fold(Collector):
-    """``reduce(f, xs[, initial])``: as ``functools.reduce``. Two folds cannot be merged.
+    """``reduce(f, xs[, initial])`` as in ``functools``. Two folds cannot be merged.
 
-    A mutable ``initial`` is copied, so that the next window starts with it again. What the fold builds may have at
-    most ``Bounds.items`` elements.
+    A mutable ``initial`` is copied, so that each window starts from the same value. The result may have at most
+    ``Bounds.items`` elements.
     """
 
     __slots__ = ("_f",)
@@ -335,12 +335,12 @@ class Fold(Collector):
             self._passed, self._items = "items", None
 
     def result(self) -> Any:
-        """Return the fold; raises ``TypeError`` where there is neither an item nor an initial value."""
+        """Return the fold; raises ``TypeError`` without items and initial value."""
         value = self._checked()
         return functools.reduce(self._f, ()) if value is MISSING else value
 
     def merge(self, other: Self) -> None:
-        """Raise ``TypeError``: how two partial folds combine is not known."""
+        """Raise ``TypeError``: there is no way to combine two partial folds."""
         raise TypeError("reduce cannot merge two parts. Use sum, max or another reducer, or window=None.")
 
     def nbytes(self) -> int:

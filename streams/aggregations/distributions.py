@@ -1,7 +1,4 @@
-"""Reducers of the distribution of many numbers: median quantile histogram.
-
-Exact while the numbers are few, then a sketch that states its error: ``error()`` is 0.0 while exact.
-"""
+"""Reducers of distributions: median quantile histogram."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class Median(QuantileSketch):
     name: ClassVar[str] = "median"
 
     def result(self) -> Any:
-        """Return the median, NaN where a NaN is among the items; raises ``StatisticsError`` for no item."""
+        """Return the median, NaN with a NaN item; raises ``StatisticsError`` if empty."""
         if not self.n and not self._buffer:
             raise statistics.StatisticsError("no median for empty data")
         if self.exact and not self._any_nan():
@@ -57,7 +54,7 @@ class Quantile(QuantileSketch):
                 raise ValueError(f"quantile takes q in 0..1, and q is {one!r}. Write 0.95 for the 95th percentile.")
 
     def result(self) -> Any:
-        """Return the quantile, NaN where a NaN is among the items; raises ``StatisticsError`` for no item."""
+        """Return the quantile, NaN with a NaN item; raises ``StatisticsError`` if empty."""
         if not self.n and not self._buffer:
             raise statistics.StatisticsError("quantile requires at least one data point")
         values = [self.quantile(q) for q in self._qs]
@@ -65,10 +62,10 @@ class Quantile(QuantileSketch):
 
 
 class Histogram(Stateful):
-    """``histogram(xs, bins=10, range=None)``: counts and edges as numpy's; array items are flattened.
+    """``histogram(xs, bins=10, range=None)``: counts and edges like numpy's.
 
-    With edges or a range it streams exactly. Of an unknown range it is exact for up to 65,536 numbers, then a
-    ``FineGrid``; ``error()`` tells the fraction of the numbers that may count in the bin next to theirs.
+    Array items are flattened. With edges or a range it streams exactly. Without, it is exact for up to 65,536 numbers,
+    then uses a ``FineGrid``; ``error()`` is the fraction of numbers that may be in a neighbouring bin.
     """
 
     __slots__ = ("_bad", "_bins", "_counts", "_edges", "_grid", "_kept", "_numbers", "_pending", "_range")
@@ -139,7 +136,7 @@ class Histogram(Stateful):
             self._kept = []
 
     def result(self) -> tuple[Counts, Floats]:
-        """Return ``(counts, edges)``; raises ``ValueError`` for an infinity or a NaN without a range."""
+        """Return ``(counts, edges)``; NaN or inf without a range raise ``ValueError``."""
         self._flush()
         if self._bad is not None:
             raise ValueError(
@@ -155,12 +152,12 @@ class Histogram(Stateful):
         return counts, edges
 
     def error(self) -> float:
-        """Return the fraction of the numbers that may count in the bin next to theirs; 0.0 while exact."""
+        """Return the fraction of numbers that may be one bin off; 0.0 while exact."""
         self._flush()
         return 0.0 if self._grid is None or not isinstance(self._bins, int) else self._grid.error(self._bins)
 
     def state(self) -> Any:
-        """Return what the items add up to, as plain data."""
+        """Return the partial result as plain data."""
         self._flush()
         return super().state()
 
@@ -194,7 +191,7 @@ class Histogram(Stateful):
 
 
 def median(xs: Iterable[Any]) -> Any:
-    """Return the median as ``statistics.median``, but NaN where a NaN is among the items.
+    """Return the median like ``statistics.median``, but NaN if an item is NaN.
 
     >>> median([3, 1, 2])
     2
@@ -206,9 +203,9 @@ def median(xs: Iterable[Any]) -> Any:
 
 
 def quantile(xs: Iterable[Any], q: float | Sequence[float]) -> Any:
-    """Return the q-quantile, q in 0..1, interpolated as ``numpy.quantile`` does; a list of q gives a list.
+    """Return the q-quantile, interpolated like ``numpy.quantile``; q is in 0..1.
 
-    A NaN among the items gives NaN. Raises ``statistics.StatisticsError`` where there is no item and
+    A list of q gives a list. A NaN item gives NaN. Raises ``statistics.StatisticsError`` if there are no items and
     ``ValueError`` for q out of range.
 
     >>> quantile([1, 2, 3, 4], 0.5)

@@ -63,12 +63,12 @@ class AnyTrue(ScalarReducer):
         self._found = False
 
     def add(self, item: Any) -> None:
-        """Look at the item."""
+        """Test the item."""
         if not self._found and item:
             self._found = True
 
     def result(self) -> bool:
-        """Return whether an item was true."""
+        """Return True if an item was true."""
         return self._found
 
     def merge(self, other: Self) -> None:
@@ -86,12 +86,12 @@ class AllTrue(ScalarReducer):
         self._kept = True
 
     def add(self, item: Any) -> None:
-        """Look at the item."""
+        """Test the item."""
         if self._kept and not item:
             self._kept = False
 
     def result(self) -> bool:
-        """Return whether every item was true."""
+        """Return True if every item was true."""
         return self._kept
 
     def merge(self, other: Self) -> None:
@@ -164,7 +164,7 @@ class Maximum(ScalarReducer):
         return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(min=number)
 
     def result(self) -> Any:
-        """Return the best item, else the default; raises ``ValueError`` where there is neither."""
+        """Return the best item or the default; raises ``ValueError`` without either."""
         if self._nan is not MISSING:
             return self._nan
         if self._device is not MISSING:
@@ -174,7 +174,7 @@ class Maximum(ScalarReducer):
         return self.plain(()) if self._default is MISSING else self._default
 
     def merge(self, other: Self) -> None:
-        """Join the later part: an equal item of this part wins."""
+        """Join the later part; of equal items the one in this part wins."""
         if self._best is MISSING and self._device is MISSING and self._nan is MISSING:
             self._nan = other._nan
         if other._best is not MISSING:
@@ -223,7 +223,7 @@ class First(ScalarReducer):
             self._item = item
 
     def result(self) -> Any:
-        """Return the item, else the default; raises ``ValueError`` where there is neither."""
+        """Return the item or the default; raises ``ValueError`` without either."""
         if self._item is not MISSING:
             return self._item
         if self._default is MISSING:
@@ -257,7 +257,7 @@ class Last(First):
 
 
 def first(xs: Iterable[Any], default: Any = MISSING) -> Any:
-    """Return the first item, else the default; raises ``ValueError`` where there is neither.
+    """Return the first item or the default; raises ``ValueError`` without either.
 
     >>> first([3, 1, 2])
     3
@@ -270,7 +270,7 @@ def first(xs: Iterable[Any], default: Any = MISSING) -> Any:
 
 
 def last(xs: Iterable[Any], default: Any = MISSING) -> Any:
-    """Return the last item, else the default; raises ``ValueError`` where there is neither.
+    """Return the last item or the default; raises ``ValueError`` without either.
 
     >>> last([3, 1, 2])
     2

@@ -1,9 +1,4 @@
-"""Reducers that add up: sum mean variance stdev.
-
-``sum`` and ``mean`` add integers exactly and floats with compensation; ``variance`` merges by the formula of
-Chan, Golub and LeVeque (1979). All work element by element on arrays and tensors, and on an accelerator with
-torch's arithmetic only: nothing waits for the device.
-"""
+"""Reducers of sums: sum mean variance stdev."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from looptap.streams.values.torch_interop import is_tensor, on_device
 
 
 def _wide(item: Any) -> Any:
-    """Return a real floating array or tensor as a new one of double precision, else the item itself."""
+    """Return a double-precision copy of a floating array or tensor, else the item."""
     if isinstance(item, np.ndarray):
         return item.astype(np.float64) if item.dtype.kind == "f" and item.dtype.itemsize <= 8 else item
     if is_tensor(item):
@@ -38,7 +33,7 @@ def _double(tensor: Any) -> Any:
 
 
 def _real(item: Any) -> Any:
-    """Return an array or tensor of integers or bools as one of floats, else the item itself."""
+    """Return an integer or bool array or tensor as floats, else the item itself."""
     if isinstance(item, np.ndarray) and item.dtype.kind in "biu":
         return item.astype(np.float64)
     if is_tensor(item) and not (item.is_floating_point() or item.is_complex()):
@@ -47,10 +42,10 @@ def _real(item: Any) -> Any:
 
 
 class _Others:
-    """The running sum of items that are no Python numbers; floating arrays add up in double precision.
+    """The running sum of items that are not Python numbers, in double precision.
 
-    ``narrow`` is the dtype that all of them had, to which the result of widened arrays goes back; ``wide``
-    says that the sum was widened, hence is an array of our own.
+    ``narrow`` is the dtype that all of them had, to which the result is cast back; ``wide`` is True if the sum was
+    widened, and so is an array of our own.
     """
 
     __slots__ = ("narrow", "total", "wide")
@@ -124,10 +119,10 @@ PARTS["others"] = _others_of
 
 
 class Sum(ScalarReducer):
-    """``sum``: integers exactly, floats compensated, arrays and tensors element by element.
+    """``sum``: exact for integers, compensated for floats, element-wise for arrays.
 
-    An infinity or a NaN gives what Python's ``sum`` gives. ``start`` counts once, however many parts merge.
-    Lists and tuples are joined if ``start`` is one, up to ``max_items`` elements in all.
+    An infinity or a NaN gives the result of Python's ``sum``. ``start`` counts once, however many parts merge. Lists
+    and tuples are joined if ``start`` is one, up to ``max_items`` elements in all.
     """
 
     __slots__ = ("_floats", "_lost", "_others", "_start", "_total", "_whole", "max_items")
@@ -211,7 +206,7 @@ class Sum(ScalarReducer):
 
 
 class Mean(Sum):
-    """``mean`` of numbers, as a float; of arrays and tensors, element by element."""
+    """``mean`` of numbers, as a float; element-wise for arrays and tensors."""
 
     __slots__ = ("_n",)
     kept = (*Sum.kept, "_n")
@@ -235,7 +230,7 @@ class Mean(Sum):
             self._add_other(_real(item))
 
     def result(self) -> Any:
-        """Return the mean; raises ``StatisticsError`` where there is no item."""
+        """Return the mean; raises ``StatisticsError`` if there are no items."""
         if not self._n:
             raise statistics.StatisticsError("mean requires at least one data point")
         numbers = self._numbers() / self._n
@@ -251,9 +246,9 @@ class Mean(Sum):
 
 
 class Variance(ScalarReducer):
-    """``variance`` of a sample (divisor n - 1); of arrays and tensors, element by element.
+    """``variance`` of a sample (divisor n - 1); element-wise for arrays and tensors.
 
-    Values are taken relative to the first, so that a large common offset costs no digits.
+    Values are taken relative to the first, so that a large common offset costs no precision.
     """
 
     __slots__ = ("_m2", "_mean", "_n", "_shift")
@@ -285,7 +280,7 @@ class Variance(ScalarReducer):
         return as_number(item, self.name)
 
     def result(self) -> Any:
-        """Return the variance; raises ``StatisticsError`` where there are fewer than two items."""
+        """Return the variance; raises ``StatisticsError`` for fewer than two items."""
         if self._n < 2:
             raise statistics.StatisticsError(f"{self.name} requires at least two data points")
         return self._m2 / (self._n - 1)
@@ -316,13 +311,13 @@ class Deviation(Variance):
     name: ClassVar[str] = "stdev"
 
     def result(self) -> Any:
-        """Return the standard deviation; raises ``StatisticsError`` where there are fewer than two items."""
+        """Return the deviation; raises ``StatisticsError`` for fewer than two items."""
         variance = super().result()
         return math.sqrt(variance) if isinstance(variance, int | float) else variance**0.5
 
 
 def elements(xs: Any) -> Iterable[Any]:
-    """Return what to loop over: a one-dimensional array or tensor as Python numbers, the rest as it is."""
+    """Return an iterable: a 1-d array or tensor as Python numbers, the rest as it is."""
     if (isinstance(xs, np.ndarray) or is_tensor(xs)) and xs.ndim == 1:
         numbers: list[Any] = xs.tolist()
         return numbers
@@ -338,9 +333,9 @@ def _reduced(reducer: Mean | Variance, xs: Any) -> Any:
 
 
 def mean(xs: Iterable[Any]) -> Any:
-    """Return the mean: a float for numbers, element by element for arrays and tensors.
+    """Return the mean: a float for numbers, element-wise for arrays and tensors.
 
-    Raises ``statistics.StatisticsError`` where there is no item.
+    Raises ``statistics.StatisticsError`` if there are no items.
 
     >>> mean([1, 2, 6])
     3.0
@@ -351,7 +346,7 @@ def mean(xs: Iterable[Any]) -> Any:
 
 
 def variance(xs: Iterable[Any]) -> Any:
-    """Return the variance of a sample, as ``statistics.variance``; arrays element by element.
+    """Return the sample variance as ``statistics.variance``; arrays element-wise.
 
     >>> variance([1, 2, 6])
     7.0
@@ -360,7 +355,7 @@ def variance(xs: Iterable[Any]) -> Any:
 
 
 def stdev(xs: Iterable[Any]) -> Any:
-    """Return the standard deviation of a sample, as ``statistics.stdev``; arrays element by element.
+    """Return the sample deviation as ``statistics.stdev``; arrays element-wise.
 
     >>> stdev([1, 3, 5])
     2.0

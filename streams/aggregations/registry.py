@@ -1,9 +1,8 @@
-"""The reducers of the query language by name, and ``group_by``, which gives every key one of its own.
+"""The reducers of the query language by name, and ``group_by``.
 
-A reducer takes the items of one window, one at a time, and gives what the plain function of the same name
-gives over the list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and for an
-empty window what Python makes of an empty sequence. Items are snapshots: a reducer keeps references and
-changes none.
+A reducer takes the items of one window, one at a time. Its result equals that of the plain function of the same name
+over a list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and an empty window gives what
+Python gives for an empty sequence. Items are snapshots: a reducer keeps references and modifies none.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = [
 
 
 class Reducer(Protocol):
-    """Aggregates the items of a window, in one pass."""
+    """An aggregation of the items of a window, in one pass."""
 
     mergeable: bool
     """Whether ``merge`` works."""
@@ -51,31 +50,31 @@ class Reducer(Protocol):
     """Whether the memory does not grow with the number of the items (plain numbers)."""
 
     def add(self, item: Any) -> None:
-        """Take the next item."""
+        """Add the next item."""
 
     def result(self) -> Any:
         """Return the value of the items so far; may be called more than once."""
 
     def merge(self, other: Self) -> None:
-        """Join the reducer of a later part of the window, made by the same call; it is left as it is."""
+        """Merge the reducer of a later part of the window, which stays unchanged."""
 
     def nbytes(self) -> int:
-        """Return about how many bytes are held for items."""
+        """Return the approximate bytes held for items."""
 
     @property
     def sendable(self) -> bool:
         """True if `state` can be merged in another process."""
 
     def state(self) -> Any:
-        """Return what the items add up to, as plain data; raises TypeError if that cannot be sent."""
+        """Return the partial result as plain data; raises TypeError if impossible."""
 
     def load_state(self, state: Any) -> None:
-        """Load what `state` of a reducer of the same call returned, into a new one; raises for anything else."""
+        """Load the `state` of a reducer of the same call; raises for anything else."""
 
 
 @dataclass(frozen=True)
 class ReducerSpec:
-    """A reducer's name, how it is made, and the plain function that it stands for.
+    """A reducer's name, its factory, and the plain function with the same result.
 
     ``sequence`` is the position of the sequence among the arguments; ``factory`` takes the other ones, with
     Python's keywords, and ``bounds=`` where ``bounded``.
@@ -88,10 +87,10 @@ class ReducerSpec:
     bounded: bool = False
 
     def maker(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Callable[[], Reducer]:
-        """Return what makes new reducers for the call's arguments other than the sequence.
+        """Return a factory of reducers for the call's arguments except the sequence.
 
-        Raises ``TypeError`` for arguments that the function does not take, and what the factory raises for
-        values that it refuses.
+        Raises ``TypeError`` for arguments that the function does not take, and whatever the factory raises for invalid
+        values.
         """
         if self.bounded:
             kwargs["bounds"] = bounds
@@ -104,7 +103,9 @@ class ReducerSpec:
         return make
 
     def create(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Reducer:
-        """Return a new reducer for the call's arguments other than the sequence; raises as ``maker`` does.
+        """Return a new reducer for the call's arguments except the sequence.
+
+        Raises like ``maker``.
 
         >>> total = REDUCERS["sum"].create(start=1)
         >>> total.add(2)
@@ -115,7 +116,7 @@ class ReducerSpec:
 
 
 class GroupBy:
-    """``group_by(pairs, reducer)``: a dict of one reducer per key of the (key, value) pairs."""
+    """``group_by(pairs, reducer)``: a dict with a reducer for each key of the pairs."""
 
     __slots__ = ("_bounds", "_bytes", "_groups", "_make", "_passed", "_shared", "mergeable")
     constant = False
@@ -129,7 +130,7 @@ class GroupBy:
         self._passed: str | None = None
 
     def add(self, item: Any) -> None:
-        """Give the value to the reducer of its key; raises ``TypeError`` for what is no pair."""
+        """Add the value to its key's reducer; raises ``TypeError`` if not a pair."""
         if self._passed:
             return
         try:
@@ -170,7 +171,7 @@ class GroupBy:
         self._passed, self._groups, self._bytes = self._passed or bound, {}, 0
 
     def result(self) -> dict[Any, Any]:
-        """Return the value of each key, in the order in which the keys came.
+        """Return the value of each key, in the order of the keys' arrival.
 
         Raises ``QueryError`` where there were too many keys or bytes.
         """
@@ -199,11 +200,11 @@ class GroupBy:
         return self.mergeable and self._make().sendable
 
     def state(self) -> Any:
-        """Return the states of the groups, as plain data."""
+        """Return the states of the groups as plain data."""
         return [(key, group.state()) for key, group in self._groups.items()], self._bytes, self._passed
 
     def load_state(self, state: Any) -> None:
-        """Load what `state` of a reducer of the same call returned."""
+        """Load the `state` of a reducer of the same call."""
         pairs, self._bytes, self._passed = state
         for key, inner in pairs:
             self._groups[key] = group = self._make()
@@ -215,7 +216,7 @@ class GroupBy:
 
 
 def group_by(pairs: Iterable[tuple[Any, Any]], reducer: Callable[..., Any]) -> dict[Any, Any]:
-    """Return a dict of the reducer's value over the values of each key.
+    """Return a dict with the reducer's value over the values of each key.
 
     ``reducer`` is a function of a sequence: ``mean``, ``max``, ``functools.partial(quantile, q=0.9)``, ...
 
@@ -262,7 +263,7 @@ _BY_FUNCTION = {spec.plain: spec for spec in REDUCERS.values()}
 
 
 def maker_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> Callable[[], Reducer]:
-    """Return what makes new reducers that do what the function does over a list.
+    """Return a factory of reducers with the result of the function over a list.
 
     A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; the list for any other
     callable is collected, bounded. Raises ``TypeError`` for what cannot be called.

@@ -1,4 +1,4 @@
-"""``sample``: a reducer that keeps k items, drawn from a generator of its own."""
+"""``sample``: a reducer that keeps k random items, with its own generator."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SEEDS = random.Random()
 
 
 class Sampling(Collector):
-    """``sample(xs, k)``: k items, every subset as likely as any other, in order of arrival.
+    """``sample(xs, k)``: k items in order of arrival, every subset equally likely.
 
-    Each item draws a number, and the k items with the lowest numbers stay: parts of any size merge rightly.
+    Each item draws a number, and the k items with the lowest numbers stay, so that parts of any size merge correctly.
     """
 
     __slots__ = ("_draw", "_heap", "_k", "_seen")
@@ -55,7 +55,7 @@ class Sampling(Collector):
             self._give_up("bytes")
 
     def result(self) -> list[Any]:
-        """Return the sample: all items where there are no more than k."""
+        """Return the sample: all items if there are no more than k."""
         self._checked()
         return [item for _, _, item in sorted(self._heap, key=itemgetter(1))]
 
@@ -70,7 +70,7 @@ class Sampling(Collector):
 
 
 def sample(xs: Iterable[Any], k: int, *, seed: int | None = None) -> list[Any]:
-    """Return k of the items, every subset as likely as any other, in their order; all if there are fewer.
+    """Return k items in their order, every subset equally likely; all if fewer.
 
     >>> sample("abc", 5)
     ['a', 'b', 'c']

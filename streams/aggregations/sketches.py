@@ -1,14 +1,4 @@
-"""Two sketches of many numbers in bounded memory, each with a proven error bound.
-
-``QuantileSketch`` (for ``median`` and ``quantile``) is exact for up to 4096 numbers. Beyond, full buffers are
-sorted and every second number is kept with twice the weight (Manku, Rajagopalan and Lindsay 1998),
-alternating between the even and the odd ones. One such step moves the rank of any value by at most its
-weight, upwards for the even, downwards for the odd numbers: both sums are kept, and their mean is the bound.
-It grows like n log2(n/4096) / 8192: 0.1 % of n at a million numbers.
-
-``FineGrid`` (for ``histogram``) counts numbers in 8192 or more cells of one width, a power of two. A number
-out of range doubles the width, which joins cells in pairs, so that grids merge exactly.
-"""
+"""Two sketches of numbers in bounded memory, each with a proven error bound."""
 
 from __future__ import annotations
 
@@ -30,7 +20,7 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class QuantileSketch(Stateful):
-    """Estimates any quantile of the numbers added, and bounds the error."""
+    """An estimate of any quantile of the added numbers, with an error bound."""
 
     __slots__ = ("_buffer", "_levels", "_nan", "_over", "_steps", "_under", "highest", "lowest", "n")
     kept = ("_buffer", "_levels", "_steps", "_over", "_under", "_nan", "lowest", "highest", "n")
@@ -48,7 +38,7 @@ class QuantileSketch(Stateful):
         self.n = 0
 
     def add(self, item: Any) -> None:
-        """Add a number; raises ``TypeError`` for what is none."""
+        """Add a number; raises ``TypeError`` for anything else."""
         if type(item) is not float and type(item) is not int:
             item = as_number(item, self.name)
         buffer = self._buffer
@@ -58,7 +48,7 @@ class QuantileSketch(Stateful):
 
     @property
     def exact(self) -> bool:
-        """Whether every number is still there."""
+        """True while every number is kept."""
         return not self._steps
 
     def error(self) -> float:
@@ -131,7 +121,7 @@ class QuantileSketch(Stateful):
         self._compact(number + 1)
 
     def _keep_half(self, number: int, numbers: Floats) -> None:
-        """Put every second of the sorted numbers of weight 2 ** number into the level of twice the weight."""
+        """Move every second of the sorted numbers to the level of twice the weight."""
         odd = self._count(number, 1) % 2
         if odd:
             self._under += 2**number
@@ -143,7 +133,7 @@ class QuantileSketch(Stateful):
         return self._nan or any(x != x for x in self._buffer)
 
     def quantile(self, q: float) -> Any:
-        """Return the q-quantile: exact and interpolated like numpy's, else a number of about that rank."""
+        """Return the q-quantile: exact like numpy's, else a number of about that rank."""
         if self._any_nan():
             return math.nan
         if self.exact:
@@ -164,7 +154,7 @@ class QuantileSketch(Stateful):
 
 
 def interpolate(ordered: Sequence[Any], q: float) -> Any:
-    """Interpolate between the two neighbours of position q (n - 1), as numpy's method "linear"."""
+    """Interpolate at position q (n - 1), like numpy's method "linear"."""
     position = q * (len(ordered) - 1)
     below = math.floor(position)
     part = position - below
@@ -178,7 +168,7 @@ def interpolate(ordered: Sequence[Any], q: float) -> Any:
 
 
 class FineGrid:
-    """Counts of finite numbers in cells of the width ``2 ** exponent``; ``base`` numbers the first cell."""
+    """Counts of finite numbers in cells of ``2 ** exponent``, numbered from ``base``."""
 
     __slots__ = ("base", "counts", "exponent", "highest", "lowest")
 
@@ -198,7 +188,7 @@ class FineGrid:
         self._count(numbers)
 
     def tagged(self) -> list[Any]:
-        """Return this grid as a part of a state."""
+        """Return this grid as part of a state."""
         return ["grid", (self.base, self.counts, self.exponent, self.highest, self.lowest)]
 
     def merge(self, other: FineGrid) -> None:
@@ -213,7 +203,7 @@ class FineGrid:
         self.counts += np.bincount(cells, minlength=self.counts.size)
 
     def _cover(self, lowest: float, highest: float, exponent: int) -> None:
-        """Double the width until the cells reach from lowest to highest, and at least to the exponent."""
+        """Double the width until the cells span lowest to highest at ``exponent``."""
         self.lowest, self.highest = lowest, highest
         # A cell's number must be an integer that a float can tell from the next one: at most 2 ** 52.
         exponent = max(exponent, self.exponent, math.frexp(max(abs(lowest), abs(highest)))[1] - 52)
@@ -240,7 +230,7 @@ class FineGrid:
         return counts.astype(np.int64), edges
 
     def error(self, bins: int) -> float:
-        """Return the fraction of the numbers whose cell lies across an edge between two bins."""
+        """Return the fraction of numbers whose cell crosses an edge between two bins."""
         edges = np.histogram_bin_edges(np.array([self.lowest, self.highest]), bins)[1:-1]
         cells = np.unique(np.floor(np.ldexp(edges, -self.exponent)).astype(np.int64)) - self.base
         return float(self.counts[cells[(cells >= 0) & (cells < self.counts.size)]].sum() / self.counts.sum())

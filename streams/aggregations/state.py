@@ -1,8 +1,7 @@
-"""Partial results as plain data: what the items of a reducer add up to in one process, to be merged in another.
+"""Partial results of reducers as plain data, to be merged in another process.
 
-A state is made of numbers, text, arrays, lists and tuples, which the wire carries like any value. Nothing of it is
-code, so it need not be trusted: data that is no state of that reducer raises an exception when it is loaded or
-merged.
+A state consists of numbers, text, arrays, lists and tuples, and contains no code, so it need not be trusted: invalid
+data raises an exception when it is loaded or merged.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class Stateful:
         return self.mergeable and bool(self.kept)
 
     def state(self) -> Any:
-        """Return what the items add up to, as plain data; raises TypeError if that cannot be sent."""
+        """Return the partial result as plain data; raises TypeError if impossible."""
         if not self.kept:
             raise TypeError(f"The partial result of {type(self).__name__} cannot be sent.")
         return tuple(_plain(getattr(self, name)) for name in self.kept)
 
     def load_state(self, state: Any) -> None:
-        """Load what `state` of a reducer of the same call returned, into a new one; raises for anything else."""
+        """Load the `state` of a reducer of the same call; raises for anything else."""
         if not self.kept:
             raise TypeError(f"{type(self).__name__} has no state to load.")
         for name, part in zip(self.kept, state, strict=True):
@@ -59,7 +58,7 @@ class Stateful:
 
 
 def _plain(part: Any) -> Any:
-    """Return a part of a state as plain data: lists that are no items begin with a tag."""
+    """Return a part of a state as plain data; lists that are not items get a tag."""
     if part is MISSING:
         return ["missing"]
     if hasattr(part, "tagged"):

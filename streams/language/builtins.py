@@ -24,9 +24,9 @@ _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.s
 
 
 def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
-    """Yield the exponential moving average of ``xs``: ``m = (1 - alpha) m + alpha x``, starting at the first x.
+    """Yield the moving average ``m = (1 - alpha) m + alpha x``, from the first x on.
 
-    ``alpha`` in (0, 1].
+    ``alpha`` is in (0, 1].
 
     >>> list(ema([1.0, 3.0], 0.5))
     [1.0, 2.0]
@@ -38,7 +38,7 @@ def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
 
 
 def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Builtins, math, statistics, itertools, functools, np, torch if loaded, reducers, helpers, ``extra``."""
+    """Return Python's names, reducers, helpers, ``extra``, and torch if loaded."""
     space: dict[str, Any] = dict(_BUILTINS)
     space.update({"math": math, "statistics": statistics, "itertools": itertools, "functools": functools})
     space.update({"operator": operator, "collections": collections, "heapq": heapq, "np": np, "numpy": np})

@@ -1,8 +1,8 @@
 """The query language: text or a Python function in, a `Pipeline` out.
 
-`compile_query` decides what a query is. Not a word of `events`: an expression mapped over them. A per-event
-sequence (a generator, map, filter, accumulate of events): its items, as they come. Anything else that mentions
-`events`: a reduction, whose streaming parts become slots and whose rest is evaluated when the window closes.
+`compile_query` chooses the form of a query. Text without `events` is an expression mapped over them. A per-event
+sequence (a generator, map, filter, accumulate of events) yields its items as they come. Anything else that mentions
+`events` is a reduction, whose streaming parts become slots and whose rest is evaluated when the window closes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ EVENT = "__event"
 class QuerySpec:
     """A query before it is compiled.
 
-    ``code`` is an expression or a function of one parameter; ``source`` is what the sequence is called (`events` in
-    the agent, `values` at the client); ``known`` are the observables seen so far, None if nothing is known yet;
-    ``functions`` are those that the host exposed; ``bounds`` is what its parts may hold for one window.
+    ``code`` is an expression or a function of one parameter; ``source`` is the name of the sequence (`events` in the
+    agent, `values` at the client); ``known`` are the observables seen so far, None if no event has come; ``functions``
+    are those that the host exposed; ``bounds`` limit what its parts hold for one window.
     """
 
     code: str | Callable[..., Any]
@@ -61,12 +61,12 @@ class QuerySpec:
 
     @property
     def item(self) -> str:
-        """What an item of the sequence is called: an event, of which a query reads observables, or a value."""
+        """The name of an item of the sequence in error messages: e or v."""
         return "e" if self.source == "events" else "v"
 
 
 def compile_query(spec: QuerySpec) -> Pipeline:
-    """Compile ``spec``. Raises QueryError, pointing at the column, for what cannot be compiled or stream.
+    """Compile ``spec``. Raises QueryError, pointing at the column, if it cannot.
 
     >>> pipeline = compile_query(QuerySpec("max(v for v in values)", source="values"))
     >>> _ = [pipeline.push(x) for x in (1, 3, 2)]
@@ -89,7 +89,7 @@ def _check(spec: QuerySpec) -> None:
 
 
 class _Compiler:
-    """Compiles the text of one query."""
+    """Compiler of the text of one query."""
 
     def __init__(self, spec: QuerySpec, text: SourceText) -> None:
         self.spec, self.text = spec, text
@@ -120,7 +120,7 @@ class _Compiler:
         return self.reducing(body)
 
     def is_source(self, node: ast.expr, bound: frozenset[str]) -> bool:
-        """Return whether ``node`` is the sequence of all events."""
+        """Return True if ``node`` is the sequence of all events."""
         return isinstance(node, ast.Name) and node.id == self.spec.source and node.id not in bound
 
     # ------------------------------------------------------------ mapped
@@ -131,7 +131,7 @@ class _Compiler:
         sequence = Items(self.expression(body), one=True)
 
         def rebind(item: Any) -> Items | None:
-            """At the first event the observables are known: one that hides a name of the language wins."""
+            """Compile again at the first event if its observables hide language names."""
             names = _observables(item)
             if not names & self.shadowed:
                 return None
@@ -149,7 +149,7 @@ class _Compiler:
         return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
 
     def sequence_wanted(self, call: ast.Call, given: ast.expr) -> None:
-        """Complain about `ema(loss, 0.1)`, which reads one item and wants them all."""
+        """Raise an error for `ema(loss, 0.1)`, whose argument is a single item."""
         if isinstance(given, ast.Name | ast.Attribute):
             item, shown = self.spec.item, self.text.segment(given)
             what = shown if isinstance(given, ast.Attribute) or shown == item else f"{item}.{shown}"
@@ -159,7 +159,7 @@ class _Compiler:
             )  # fmt: skip
 
     def expression(self, body: ast.expr) -> Callable[[Any], Any]:
-        """``body`` as a function of one event; free names are observables unless the language knows them."""
+        """Return ``body`` as a function of one event; unknown names are observables."""
         return function(EVENT, self.resolve(self.per_event(body, frozenset())), self.text, self.names)
 
     def resolve(self, body: ast.expr) -> ast.expr:
@@ -185,7 +185,7 @@ class _Compiler:
         return rewrite(body, hook)
 
     def per_event(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
-        """``body`` with its `recent(n)` reductions and `latest(event).name` replaced by places that hold them."""
+        """Replace `recent(n)` reductions and `latest(event).name` with calls."""
         return self.parts.recent_and_latest(body, bound)
 
     def generator(self, body: ast.expr, items: Items) -> Pipeline:
@@ -220,7 +220,7 @@ class _Compiler:
         return self.described(pipeline, body, shown)
 
     def complete(self, body: ast.expr) -> None:
-        """Complain about names that are neither of the language nor bound: observables need an event."""
+        """Raise an error for free names: outside an item there are no observables."""
         called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
         source = self.spec.source
         for node in free_names(body):
@@ -268,7 +268,7 @@ class _Compiler:
         return pipeline
 
     def judged(self, pipeline: Pipeline, body: ast.expr) -> str:
-        """Note on the pipeline what it reads if it is harmless; a sentence on when the agent guards it."""
+        """Set the pipeline's `sight`; return a sentence on when the agent guards it."""
         hosts = [n for n in free_names(body) if n.id in self.spec.functions]
         alias = self.alias if pipeline.mapped else self.spec.item
         names, whole = set(self.names) - self.known, self.parts.collects
@@ -297,7 +297,7 @@ def _observables(item: Any) -> set[str]:
 
 
 def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
-    """Return the names of a tuple's elements, where the query yields tuples."""
+    """Return the names of a tuple's elements if the query yields tuples."""
     if isinstance(body, ast.GeneratorExp):
         body = body.elt
     if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "map" and body.args:
@@ -314,7 +314,10 @@ def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
 
 
 def _hands_over(body: ast.expr) -> bool:
-    """Return whether a name, which may stand for an event, is used other than by its attributes and items."""
+    """Return True if a name is used other than by its attributes and items.
+
+    Such a name may stand for an event.
+    """
     held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
     held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
     bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -1,6 +1,6 @@
-"""Finds queries that are arithmetic on a few numbers of an event, and copies these numbers.
+"""Find queries that are arithmetic on a few numbers of an event, and copy these.
 
-To arithmetic a scalar tensor of the CPU is the Python number in it.
+In arithmetic, a scalar CPU tensor counts as the Python number in it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NODES = (
 
 
 def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
-    """Return the names that ``body`` reads of an event if it is arithmetic, else None.
+    """Return the names that ``body`` reads of an event; None if not arithmetic.
 
-    Of its free names ``observables`` stand for observables, ``language`` for what every query has. Numbers have
-    attributes, too, but no query asks for them: `x.y` is taken for the observable y of an event x.
+    Of its free names ``observables`` are observables, ``language`` belong to the query language. `x.y` is read as the
+    observable y of an event x: queries do not use attributes of numbers.
 
     >>> tree = ast.parse("step, 2 * e.loss", mode="eval").body
     >>> sorted(numbers_of(tree, {"step"}, set()))
@@ -62,7 +62,7 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
 
 
 def _counted(call: ast.Call) -> list[str]:
-    """Return the event in `len([e for e in events if …])`, which is not taken for a value."""
+    """Return the event that is only counted in `len([e for e in events if …])`."""
     if isinstance(call.func, ast.Name) and call.func.id == "len" and len(call.args) == 1:
         items = call.args[0]
         if isinstance(items, ast.ListComp | ast.GeneratorExp) and isinstance(items.elt, ast.Name):
@@ -81,7 +81,7 @@ IMMUTABLE = frozenset({float, int, bool, str, type(None)})
 
 
 def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
-    """Return the observables ``names``, if all are there and each is a number, a text or a scalar tensor of the CPU.
+    """Return observables by name; None unless all are numbers, text or CPU scalars.
 
     >>> copied_numbers({"step": 3, "loss": 0.5, "x": [1]}, ["step", "loss"])
     {'step': 3, 'loss': 0.5}

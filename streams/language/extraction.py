@@ -1,4 +1,4 @@
-"""The streaming parts of a query: per-event sequences, reductions of them, `recent(n)` and `latest(event)`."""
+"""The streaming parts of a query: sequences, reductions, `recent`, `latest`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_VALUES = {  # those that can make nothing of them, unless a key says what of
 
 
 class StreamingExtractor:
-    """Finds and compiles the streaming parts of one query."""
+    """Finder and compiler of the streaming parts of one query."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StreamingExtractor:
         self._places = 0
 
     def place(self, read: Callable[[], Any]) -> ast.expr:
-        """Return a call that reads ``read()`` where a part of the query stood."""
+        """Return a call of ``read``, to replace a part of the query."""
         self._places += 1
         name = f"__part{self._places}"
         self.names[name] = read
@@ -97,7 +97,7 @@ class StreamingExtractor:
         return chained(inner, self._stage(node, names))
 
     def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
-        """Return the comprehension over the one item that a post brings."""
+        """Return the comprehension, applied to the one item of a push."""
         item: ast.expr
         item = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         first = node.generators[0]
@@ -171,7 +171,7 @@ class StreamingExtractor:
     def reduction(
         self, node: ast.expr, is_source: IsSource, bound: frozenset[str]
     ) -> tuple[str, Items, Callable[[], Reducer]] | None:
-        """Return the name, the sequence and the maker of the reducer that ``node`` is a call of, or None."""
+        """Return the name, sequence and factory of the reducer that ``node`` calls."""
         if not isinstance(node, ast.Call):
             return None
         name = called_name(node)
@@ -206,7 +206,7 @@ class StreamingExtractor:
         return name, items, make
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of an argument that does not depend on events, which nothing guards: it is no event's."""
+        """Return the value of an argument without events, which runs unguarded."""
         for name in free_names(node):
             if name.id not in self.names and not name.id.startswith("__"):
                 raise self.text.error(
@@ -225,7 +225,7 @@ class StreamingExtractor:
     # ------------------------------------------------------------ recent(n), latest(event).name
 
     def recent_and_latest(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
-        """``body`` with reductions of `recent(n)` and reads of `latest(event).name` replaced by places."""
+        """Replace `recent(n)` reductions and `latest(event).name` in ``body`` with calls."""
 
         def hook(node: ast.expr, inner: frozenset[str]) -> ast.expr | None:
             read = node.attr if isinstance(node, ast.Attribute) else item_name(node)
@@ -247,7 +247,7 @@ class StreamingExtractor:
         return rewrite(body, hook)
 
     def _recent_in(self, node: ast.expr) -> int | None:
-        """Return the n of `recent(n)` if ``node`` is a reduction or sequence over it, else None."""
+        """Return n if ``node`` is a reduction or sequence over `recent(n)`, else None."""
         if isinstance(node, COMPREHENSIONS):
             return self._recent_in(node.generators[0].iter)
         if item_name(node) is not None and isinstance(node, ast.Subscript):
@@ -272,9 +272,10 @@ class StreamingExtractor:
 
 
 class Extraction:
-    """One pass over a reducing expression: its streaming parts become slots, and places in what remains.
+    """One pass over a reduction that replaces its streaming parts with slots.
 
-    With ``size`` the slots slide over the last ``size`` events. ``attributes`` are what collected events keep.
+    With ``size`` the slots slide over the last ``size`` events. ``attributes`` are the ones that collected events
+    keep.
     """
 
     def __init__(
@@ -287,12 +288,12 @@ class Extraction:
         self._rest: ast.expr | None = None
 
     def rewrite(self, body: ast.expr) -> ast.expr:
-        """``body`` with every streaming part replaced by a place."""
+        """Return ``body`` with each streaming part replaced by a call."""
         self._rest = rewrite(body, self.part)
         return self._rest
 
     def only(self) -> Callable[[], Any] | None:
-        """Return the one slot's result, if nothing remains around it."""
+        """Return the read function of the only slot, if nothing else remains."""
         rest = self._rest
         if len(self.slots) == 1 and isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name):
             read: Callable[[], Any] | None = self.parts.names.get(rest.func.id)
@@ -300,7 +301,7 @@ class Extraction:
         return None
 
     def part(self, node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
-        """Return the place for ``node`` if it streams or has to be collected, else None."""
+        """Return the replacement of ``node`` if it streams or is collected, else None."""
         reduction = self.parts.reduction(node, self.is_source, bound)
         shown = self.parts.text.segment(node)
         if reduction is not None and self.size and reduction[0] == "reduce" and reduction[1].bare:
@@ -342,7 +343,7 @@ class Extraction:
 
 
 def called_name(node: ast.Call) -> str | None:
-    """Return the name that is called, also through its module: `functools.reduce` is `reduce`."""
+    """Return the name of a called function: `reduce` for `functools.reduce`, too."""
     f = node.func
     if isinstance(f, ast.Name):
         return f.id
@@ -352,7 +353,7 @@ def called_name(node: ast.Call) -> str | None:
 
 
 def plain_name(node: ast.expr) -> str | None:
-    """Return the last name of `loss`, `e.loss`, `e['train/loss']`, `latest('epoch').error`; None for anything else."""
+    """Return the last name of `loss`, `e.loss`, `e['train/loss']`; None otherwise."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else item_name(node)

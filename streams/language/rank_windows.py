@@ -1,8 +1,7 @@
-"""Reductions over ranks: windows that are the same on each, and partial results that are merged elsewhere.
+"""Reductions over ranks: common windows, and partial results to merge.
 
-In each rank a query is `aligned`: its windows have numbers that do not depend on when it came, and yield either values
-or, to be merged, the states of its reducers. `RankMerger` is the same query where the states of all ranks come
-together.
+In each rank a query is `aligned`: the numbers of its windows do not depend on when it was attached, and it yields
+either values or the states of its reducers. `RankMerger` is the same query where the states of all ranks are merged.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ class WindowedValue:
 
 
 class RankWindowStage(Reducing):
-    """A reduction whose windows begin at the same events, or at the same time, whenever it was attached.
+    """A reduction with windows that do not depend on when it was attached.
 
-    Windows of n events end at the events whose numbers are multiples of n (of those that ``every`` looks at), windows
-    of seconds count from ``origin``, on the host's monotonic clock, and the groups of the host are numbered by it
-    (``at``). What it yields comes as `WindowedValue`. The first window is flagged partial, unless it begins with the
-    query.
+    Windows of n events end at event numbers that are multiples of n (among those that ``every`` selects), windows of
+    seconds count from ``origin`` on the host's monotonic clock, and the host numbers its groups (``at``). It yields
+    `WindowedValue`. The first window is flagged partial unless it begins with the query.
     """
 
     at = 0
@@ -43,7 +41,7 @@ class RankWindowStage(Reducing):
     origin = 0.0
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
-        """Let the event into every part; the outputs of windows that this closes."""
+        """Push the event into every part; return the outputs of windows that this ends."""
         if self.every != 1 and number % self.every:
             return ()
         window = self.window
@@ -69,9 +67,9 @@ class RankWindowStage(Reducing):
 
 
 def aligned(pipeline: Reducing, origin: float, states: bool) -> RankWindowStage:
-    """``pipeline`` with windows that are alike on all ranks, which yields its ``states`` in place of its value.
+    """Return ``pipeline`` with windows common to all ranks.
 
-    Raises QueryError for parts that cannot be merged.
+    It yields its ``states`` in place of its value if set. Raises QueryError for parts that cannot be merged.
     """
     new = RankWindowStage.__new__(RankWindowStage)
     new.__dict__.update(pipeline.__dict__)
@@ -88,7 +86,7 @@ def _states(slots: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def check(pipeline: Pipeline) -> None:
-    """Raise QueryError, which says why, for a query whose partial results cannot be merged."""
+    """Raise QueryError, with the reason, if partial results cannot be merged."""
     why, hint = "", "combine='list' gives the values of the ranks, combine=f a function of them."
     if not isinstance(pipeline, Reducing):
         why, hint = "it yields at each event, and has nothing to merge", "combine='mean' combines such values."
@@ -101,7 +99,7 @@ def check(pipeline: Pipeline) -> None:
 
 
 class RankMerger:
-    """Merges the states of a reducing query, from ranks or from other mergers.
+    """The query that merges states of a reduction, from ranks or other mergers.
 
     ``functions`` are names that only the job knows: what is called at each event is called there.
 
@@ -119,14 +117,14 @@ class RankMerger:
         self._pipeline = pipeline
 
     def value(self, states: Iterable[Any]) -> Any:
-        """Return the value of the query over all ``states``, in their order. Raises what the query raises."""
+        """Return the value of the query over ``states``. Raises what the query raises."""
         for slot, reducer in zip(self._pipeline.slots, self._merged(states), strict=True):
             assert isinstance(slot, Slot)
             slot.reducer = reducer
         return self._pipeline.finish()
 
     def joined(self, states: Iterable[Any]) -> tuple[Any, ...]:
-        """Return one state in place of several."""
+        """Merge several states into one."""
         return tuple(reducer.state() for reducer in self._merged(states))
 
     def _merged(self, states: Iterable[Any]) -> list[Reducer]:

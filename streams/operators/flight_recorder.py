@@ -1,7 +1,7 @@
-"""The flight recorder: the last events are held, and sent only if a condition comes true.
+"""The flight recorder: holds the last events, and sends them on a condition.
 
-The training thread makes snapshots; the condition is evaluated on them elsewhere, so that it never makes the loop
-wait for a device. It fires when it *turns* true: a loss that stays NaN is one accident, not one per event.
+The training thread makes snapshots; the condition is evaluated on them elsewhere, so that it never makes the loop wait
+for a device. It fires when it *becomes* true: a loss that stays NaN is one incident, not one per event.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ Record = TypeVar("Record")
 
 
 class FlightRecorder(Generic[Record]):
-    """Holds up to ``before`` records (and ``max_bytes``), lets them out when ``condition`` turns true.
+    """A buffer of ``before`` records, released when ``condition`` becomes true.
 
-    ``condition`` is a mapped pipeline over snapshots of events; ``after`` more records follow each firing.
+    It holds up to ``max_bytes``. ``condition`` is a mapped pipeline over snapshots of events; ``after`` more records
+    follow each firing.
     """
 
     def __init__(self, condition: Pipeline, before: int, after: int, max_bytes: int = 64_000_000) -> None:
@@ -42,7 +43,7 @@ class FlightRecorder(Generic[Record]):
     def push(
         self, record: Record, size: int, kept: Mapping[str, Any], number: int, now: float
     ) -> list[tuple[bool, Record]]:
-        """Return the records that may go now, each with whether it is the one that fired.
+        """Return the records to release now, each with True if it fired the recorder.
 
         ``kept`` are the snapshots that the condition reads. Raises what the condition raises; the record is held.
         """

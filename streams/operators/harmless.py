@@ -1,6 +1,6 @@
-"""The functions, methods and attributes of the query language that are known to be harmless on plain values.
+"""Functions, methods and attributes that are harmless on plain values.
 
-They neither draw nor write nor keep anything. What is not listed here runs in the agent's guard.
+They do not draw random numbers, write or keep anything. Everything else runs in the agent's guard.
 """
 
 from __future__ import annotations

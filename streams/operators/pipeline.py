@@ -69,35 +69,35 @@ class Pipeline:
 
     @property
     def trusted(self) -> bool:
-        """Whether it is harmless where what it reads is plain."""
+        """True if the query is harmless where the values that it reads are plain."""
         return self.sight is not None
 
     def explain(self) -> str:
-        """Describe which parts of the query stream, which are collected, and when it yields."""
+        """Describe which parts of the query stream or are collected, and when it yields."""
         return "\n".join([*self.explanation, *self.notes])
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
-        """Return the outputs that this event brings. A mapped query raises what its expression raises."""
+        """Return the outputs of this event. A mapped query raises its own errors."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
-        """End the window (flag B); the outputs that this brings."""
+        """End the window (flag B) and return the outputs."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
     def begin(self, partial: bool) -> None:
-        """Say that the open window began before the query did."""
+        """Flag the open window as partial if it began before the query."""
         self.partial = partial
 
     def yields(self, now: float) -> bool:
-        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        """Return True if an event at this time may yield a value."""
         return now >= self._next or self._next == now + self.throttle
 
     def recover(self, now: float) -> Sequence[Output]:
-        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
     def _due(self, now: float) -> bool:
-        """Return whether ``throttle`` lets a value out now."""
+        """Return True if ``throttle`` permits a value now."""
         if now < self._next:
             self.skipped += 1
             return False
@@ -105,7 +105,7 @@ class Pipeline:
         return True
 
     def _elapsed(self, now: float, size: float) -> bool:
-        """Return whether a window of ``size`` seconds ended before this event; windows stay aligned to the first."""
+        """Return True if a window of ``size`` seconds has ended; keep them aligned."""
         if self._start is None:
             self._start = now
         passed = now - self._start
@@ -116,7 +116,7 @@ class Pipeline:
 
 
 class Mapped(Pipeline):
-    """A query that yields at each event: an expression, a function, a generator, a running fold."""
+    """A query that yields at each event: expression, function, generator, fold."""
 
     mapped = True
 
@@ -137,9 +137,9 @@ class Mapped(Pipeline):
         self._plain = sequence.one and not slots and not self.restarts and not throttle
 
     def feed(self) -> Feed | None:
-        """Return the function that `push` calls if it does nothing else with the event; None before the first event.
+        """Return the function that `push` calls if that is all it does, else None.
 
-        For callers that look at ``every`` themselves.
+        Also None before the first event. Callers check ``every`` themselves.
         """
         return self.sequence.feed if self._plain and self._rebind is None else None
 
@@ -159,13 +159,13 @@ class Mapped(Pipeline):
         return [(0, value) for value in self.sequence.items(item)]
 
     def recover(self, now: float) -> Sequence[Output]:
-        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
         for slot in self.slots:  # of which one may have taken in half of the event
             slot.reset()
         return ()
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
-        """Restart running folds; a mapped query has nothing to yield at a close."""
+        """Restart running folds; a mapped query yields nothing at a close."""
         self.events = 0
         for reset in self.sequence.resets:
             reset()
@@ -180,7 +180,7 @@ class Mapped(Pipeline):
 
 
 class Reducing(Pipeline):
-    """A query that yields when its window closes; with a sliding window, at every event."""
+    """A query that yields when its window closes or, if sliding, at every event."""
 
     mapped = False
 
@@ -207,7 +207,10 @@ class Reducing(Pipeline):
         self._hole = 0  # how many events a sliding window had when it last missed some
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
-        """Let the event into every part; the outputs of windows that this closes. Errors become outputs."""
+        """Push the event into every part; return the outputs of windows that this ends.
+
+        Errors become outputs.
+        """
         if self.every != 1 and number % self.every:
             return ()
         if self._seconds:
@@ -239,12 +242,12 @@ class Reducing(Pipeline):
         return self._returned() if self._ready else ()
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
-        """Yield the window, if it had events and is not sliding, and begin the next."""
+        """Yield the window unless empty or sliding, and begin the next."""
         self._end(now)
         return self._returned()
 
     def _end(self, now: float) -> None:
-        """Move the value of the window to `_ready`, and begin the next; called again, it does what was left to do."""
+        """Move the window's value to `_ready` and begin the next; can be resumed."""
         if not self._closing:
             if not self.events or self._slides:
                 return
@@ -261,15 +264,15 @@ class Reducing(Pipeline):
         return outputs
 
     def end_windows_elsewhere(self) -> None:
-        """End no window by its count or its seconds: a subclass does."""
+        """Leave it to a subclass to end windows by count or seconds."""
         self._count, self._seconds = math.inf, 0.0
 
     def yields(self, now: float) -> bool:
-        """True if an event at this time brings a value, as far as can be known without looking at it."""
+        """Return True if an event at this time may yield a value."""
         return self._slides > 0 and super().yields(now)
 
     def recover(self, now: float) -> Sequence[Output]:
-        """Be whole again after Ctrl-C inside `post` or `close`; the outputs that these have not returned."""
+        """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
         missed = True
         if self._slides:
             if self.failure is not None:
@@ -282,11 +285,11 @@ class Reducing(Pipeline):
         return self._returned()
 
     def begin(self, partial: bool) -> None:
-        """Say that the open window lacks events: they came before the query did, or it could not see them."""
+        """Flag the open window as partial if it lacks events."""
         self.partial, self._hole = partial, self.events
 
     def merge(self, later: Reducing) -> None:
-        """Take in the open window of another instance of this query: of another rank, or a later part of the window.
+        """Merge the open window of another rank or of a later part of the window.
 
         Raises TypeError if a part of the query cannot be merged.
         """
@@ -325,7 +328,7 @@ class Reducing(Pipeline):
 
 
 def needs_group(pipeline: Pipeline) -> bool:
-    """Return whether the end of the host's group matters to this query."""
+    """Return True if the end of the host's group matters to this query."""
     return isinstance(pipeline.window, Group) and (isinstance(pipeline, Reducing) or _restarts(pipeline))
 
 

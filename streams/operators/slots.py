@@ -1,4 +1,4 @@
-"""The parts of a query that reduce: the items of each event stream into a reducer, or into those of the last events."""
+"""The reducing parts of a query, over a window or the last events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Feed = Callable[[Any], Any]
 
 
 class Items:
-    """A per-event sequence: ``feed(event)`` gives its item (``one``) or the items that this event adds."""
+    """A per-event sequence: ``feed(event)`` returns its item (``one``) or items."""
 
     __slots__ = ("bare", "copied", "feed", "one", "resets")
 
@@ -29,12 +29,12 @@ class Items:
         self.resets = list(resets)
 
     def items(self, event: Any) -> Iterable[Any]:
-        """Return the items that this event adds."""
+        """Return the items of this event."""
         return (self.feed(event),) if self.one else self.feed(event)
 
 
 class Slot:
-    """One reducing part of a query: its items stream into a reducer that restarts with each window."""
+    """A reducing part of a query, whose reducer restarts with each window."""
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
         self.sequence, self.make = sequence, make
@@ -49,7 +49,7 @@ class Slot:
             reset()
 
     def push(self, event: Any) -> None:
-        """Let the items of this event into the reducer."""
+        """Add the items of this event to the reducer."""
         if self._ours:
             self._add(self._feed(event))
         elif self._one:
@@ -79,7 +79,7 @@ class SlidingSlot:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all events."""
+        """Drop all events."""
         self._front: list[Reducer] = []  # suffixes of the older half, the longest last
         self._back: deque[list[Any]] = deque()  # the items of the younger half, event by event
         self._tail = self.make()  # all of the younger half
@@ -87,7 +87,7 @@ class SlidingSlot:
             reset()
 
     def push(self, event: Any) -> None:
-        """Let this event in and the oldest out."""
+        """Add this event and remove the oldest."""
         items: list[Any]
         if self.sequence.bare:
             items = [None]  # only counted: the event itself must not outlive emit

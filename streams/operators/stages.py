@@ -15,7 +15,7 @@ from looptap.streams.values.snapshots import take_item
 
 
 def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
-    """Return a slot that keeps, of each event, the observables ``names`` as far as it has them."""
+    """Return a slot that keeps the observables ``names`` of each event that has them."""
     wanted = tuple(names)
 
     def keep(event: Any) -> EventSnapshot:
@@ -30,13 +30,13 @@ def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> 
 
 
 def collected_values(size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
-    """Return a slot that keeps the values of a stream, which do not change any more."""
+    """Return a slot that keeps the values of a stream, which are immutable."""
     make, items = REDUCERS["list"].maker(bounds=bounds), Items(lambda value: value, one=True, copied=True)
     return Slot(items, make) if size is None else SlidingSlot(items, make, size, False)
 
 
 def as_made_by(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
-    """Collected items as what Python would have made of ``node``."""
+    """Return a function that converts collected items to the type of ``node``."""
     if isinstance(node, ast.SetComp):
         return lambda: set(read())
     if isinstance(node, ast.DictComp):
@@ -45,7 +45,7 @@ def as_made_by(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def chained(inner: Items, outer: Items) -> Items:
-    """``outer`` over the items of ``inner``."""
+    """Return ``outer`` applied to the items of ``inner``."""
     f, g, resets = inner.feed, outer.feed, [*inner.resets, *outer.resets]
     if inner.bare or inner.copied:
         return Items(g, outer.one, resets=resets)
@@ -57,7 +57,7 @@ def chained(inner: Items, outer: Items) -> Items:
 
 
 def uncopied(items: Items) -> Items:
-    """Return as many items without values: counting needs no copies."""
+    """Return as many items without values, since counting needs no copies."""
     f = items.feed
     if items.one:
         return Items(lambda e: (f(e), None)[1], one=True, resets=items.resets)
@@ -65,7 +65,7 @@ def uncopied(items: Items) -> Items:
 
 
 def snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """``f`` with a copy of its result, so that what is folded holds on to no graph."""
+    """Return ``f`` with a snapshot of its result, so that a fold keeps no graph."""
     return lambda a, x: take_item(f(a, x))
 
 
@@ -73,7 +73,7 @@ _NOTHING: Any = object()
 
 
 class FoldStage:
-    """itertools.accumulate as a stage: what has been folded so far, at each item."""
+    """itertools.accumulate as a stage: the running result at each item."""
 
     def __init__(self, func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None) -> None:
         self.f, self.initial = func or operator.add, initial
@@ -91,7 +91,7 @@ class FoldStage:
         return (self.initial,) if fresh else ()
 
     def push(self, item: Any) -> Any:
-        """Fold the item in; what has been folded so far."""
+        """Fold the item in; return the running result."""
         self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
         return self.total
 

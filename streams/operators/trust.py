@@ -1,8 +1,8 @@
-"""Finds queries that cannot affect the loop: pure operations on plain values of the event.
+"""Find queries that cannot affect the loop: pure operations on plain values.
 
-The tree says whether every operation is known not to draw, write or keep anything, given plain values, and which
-observables it reads, as far down as attributes and constant subscripts go. Whether these are plain is looked at
-again at each event, by their exact types. Everything else runs inside the agent's guard.
+The tree tells whether every operation is known not to draw random numbers, write or keep anything, given plain values,
+and which observables it reads, down to attributes and constant subscripts. Whether these are plain is checked at each
+event, by their exact types. Everything else runs in the agent's guard.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ DATA, EVENTS, LATEST = "data", "events", "latest"
 
 
 class ObservablePath(NamedTuple):
-    """A path below an observable: attributes by name, items by key in a tuple of one."""
+    """A path below an observable: attribute names, and item keys in 1-tuples."""
 
     root: str
     steps: tuple[str | tuple[Any], ...] = ()
 
     def shown(self) -> str:
-        """Return the path as the query has it."""
+        """Return the path as text in the query's syntax."""
         return self.root + "".join(f"[{step[0]!r}]" if isinstance(step, tuple) else f".{step}" for step in self.steps)
 
 
@@ -66,7 +66,7 @@ Need: TypeAlias = "tuple[ObservablePath, Callable[[Any], bool]]"
 
 
 class Sight:
-    """The paths that a query reads of its event: it is harmless where all of them are `plain`."""
+    """The paths that a query reads of its event; harmless if all of them are `plain`."""
 
     __slots__ = ("needs", "roots")
 
@@ -78,18 +78,18 @@ class Sight:
 
     @classmethod
     def of_whole(cls, names: Collection[str]) -> Sight:
-        """Return the paths that are read to copy the observables ``names``."""
+        """Return the paths read by a copy of the observables ``names``."""
         return cls([(ObservablePath(name), is_plain) for name in names])
 
     def explanation(self) -> str:
-        """Say when the agent guards the query."""
+        """Return a sentence on when the agent guards the query."""
         if not self.roots and not self.needs:
             return "not guarded: nothing in it can change the loop"
         shown = ", ".join(dict.fromkeys([*self.roots, *(path.shown() for path, _ in self.needs)]))
         return f"guarded only where this is no number, text, tensor, array, nor a container or model of them: {shown}"
 
     def plain(self, event: Any) -> bool:
-        """Return whether everything that the query reads of ``event`` is plain."""
+        """Return True if everything that the query reads of ``event`` is plain."""
         if type(event) is not Event:
             return type(event) is EventSnapshot
         own = event.__dict__
@@ -104,7 +104,7 @@ _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 
 def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Callable[[Any], bool]) -> bool:
-    """Return whether all on the way of ``path`` is stored, and ``test`` holds of what stands at its end."""
+    """Return True if ``path`` is stored at each step and ``test`` holds at its end."""
     value: Any = own[path.root] if path.root in own else event.__looptap_standing__().get(path.root)
     for place, step in enumerate(path.steps):
         kind = kind_of(type(value))
@@ -123,7 +123,7 @@ def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Calla
 
 
 class _Unknown(Exception):
-    """The tree has an operation that is not known to be harmless."""
+    """An operation that is not known to be harmless."""
 
     def __init__(self, node: ast.AST) -> None:
         self.node = node
@@ -132,11 +132,11 @@ class _Unknown(Exception):
 def sight_of(
     body: ast.expr, names: Set[str], *, alias: str, source: str, whole: bool = False, stands: Set[str] = frozenset()
 ) -> Sight | ast.AST:
-    """Return the paths that ``body`` reads if it is harmless where they are plain; else the part that is not.
+    """Return the paths that ``body`` reads, or a part not known to be harmless.
 
-    ``names`` are those of the language that nothing hides, ``alias`` is what an event is called, ``source`` the
-    sequence of all; with ``whole`` the query keeps observables as a whole. ``stands`` are the names of what the host
-    has exposed.
+    It is harmless if the values at these paths are plain. ``names`` are those of the language that nothing hides,
+    ``alias`` is the name of an event, ``source`` that of the sequence; with ``whole`` the query keeps whole
+    observables. ``stands`` are the names of what the host has exposed.
     """
     seen = _Tree(names, source, stands)
     try:
@@ -147,9 +147,9 @@ def sight_of(
 
 
 def unknown_call(node: ast.expr, names: Set[str]) -> ast.AST | None:
-    """Return the part of an argument without events that is not known to be harmless to evaluate, if there is one.
+    """Return the part of an event-free argument that may have effects, or None.
 
-    To name a function or to write one is harmless; what it does, it does when it is called.
+    To name or define a function is harmless; what it does counts when it is called.
     """
     if isinstance(node, ast.Lambda | ast.Name):
         return None
@@ -170,7 +170,7 @@ class _Tree:
         self.needs: list[Need] = []
 
     def data(self, node: ast.expr, bound: Mapping[str, Kind]) -> Kind:
-        """Return the path that ``node`` stands for where it is used as a value."""
+        """Return the path of ``node`` where it is used as a value."""
         kind = self.kind(node, bound)
         if isinstance(kind, ObservablePath):
             self.needs.append((kind, is_plain))
@@ -180,7 +180,7 @@ class _Tree:
         return kind
 
     def all(self, nodes: Collection[ast.expr | None], bound: Mapping[str, Kind]) -> Kind:
-        """Return the path that a value made of all of these stands for."""
+        """Return the path of a value made of all of these."""
         kinds = {self.data(node, bound) for node in nodes if node is not None}
         return EVENTS if EVENTS in kinds else DATA
 
@@ -234,7 +234,7 @@ class _Tree:
         raise _Unknown(node)
 
     def of_module(self, node: ast.expr, bound: Mapping[str, Kind]) -> tuple[str, str]:
-        """Return the module of the language that ``node`` is an attribute of, and the rest of the dotted name."""
+        """Return the language module of attribute ``node``, and the rest of its name."""
         names: list[str] = []
         while isinstance(node, ast.Attribute):
             names.append(node.attr)
@@ -286,7 +286,7 @@ class _Tree:
         return self.method(node, f, count, bound)
 
     def helper(self, node: ast.Call, bound: Mapping[str, Kind], test: Callable[[Any], bool]) -> Kind:
-        """Return a function of looptap's own that goes over a model or an optimizer."""
+        """Check a helper that walks over a model or an optimizer."""
         kind = self.kind(node.args[0], bound) if node.args else DATA
         if not isinstance(kind, ObservablePath):
             raise _Unknown(node)
@@ -306,7 +306,7 @@ class _Tree:
         return self.arguments(node, bound)
 
     def arguments(self, node: ast.Call, bound: Mapping[str, Kind], handed: int = 0) -> Kind:
-        """Return the path of the result of a harmless function: it is made of its arguments.
+        """Return the path of a harmless function's result, derived from its arguments.
 
         The first ``handed`` of them are functions that it calls.
         """

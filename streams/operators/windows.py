@@ -1,4 +1,4 @@
-"""The windows of a reducing query: the host's group, a number of events, a duration, or a sliding range."""
+"""The windows of a reduction: host's group, events, seconds, or sliding."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def seconds(size: float) -> Seconds:
 
 
 def sliding(size: int) -> Sliding:
-    """Return a window of the last ``size`` events (1 to 1,000,000). Raises QueryError for anything else.
+    """Return a window of ``size`` events, 1 to 1,000,000. Raises QueryError.
 
     >>> sliding(100)
     Sliding(size=100)
@@ -75,7 +75,7 @@ def sliding(size: int) -> Sliding:
 
 
 def as_window(window: object) -> Window:
-    """Return the window that ``window`` means: None the host's group, an int that many events, or a window itself.
+    """Return a window for None (the host's group), a number of events, or a window.
 
     Raises QueryError for anything else.
 
