@@ -1,4 +1,4 @@
-"""Charts: choosing one from the values of a stream, and drawing it with plotly, matplotlib or text."""
+"""Charts: chosen by a stream's values, drawn by plotly, matplotlib or as text."""
 
 from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, Series
 from looptap.visualizers.charts.choice import Choice, choose

@@ -1,4 +1,4 @@
-"""`Cell`: the place of one chart in a plot, which is chosen when the first value of its streams comes."""
+"""`Cell`: one chart of a plot, created when its streams have a first value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from looptap.visualizers.drawing.picture import Picture, Text
 
 
 class Cell:
-    """The place of one chart in a plot, and its streams. `chart` is None until the first value comes."""
+    """One chart of a plot and its streams; `chart` is None until the first value."""
 
     def __init__(
         self, streams: Sequence[Stream], options: dict[str, Any], how: dict[str, Any], legends: dict[int, Legend]
@@ -27,11 +27,11 @@ class Cell:
         self.refused: dict[str, str] = {}
         """Why a stream is not drawn, by its name."""
         self.commands = Marks()
-        """The vertical lines."""
+        """The commands drawn as vertical lines."""
         self.paused = False
-        """True while the picture is paused. Its streams continue; what arrives meanwhile is drawn afterwards."""
+        """True while the picture is paused; its streams continue, and are drawn on resume."""
         self.lock = threading.RLock()
-        """Held by each method; who needs the chart's lock besides takes this one first."""
+        """Held by each method. Lock order: this one before the chart's."""
         self._said: tuple[str, ...] = ()
         for stream in self.streams:
             self._mark_commands(stream)
@@ -43,7 +43,7 @@ class Cell:
         return str(self._options.get("title") or ", ".join(dict.fromkeys(stream.name for stream in self.streams)))
 
     def add(self, stream: Stream, **how: Any) -> None:
-        """Draw one more stream on this chart; ``how`` is what `Chart.add` takes. Raises IncompatibleStreams."""
+        """Draw one more stream, as `Chart.add` does. Raises IncompatibleStreams."""
         with self.lock:
             if self.chart is not None:
                 self.chart.add(stream, **{**self._look(stream), **how})
@@ -76,7 +76,7 @@ class Cell:
             self.commands.add(source)
 
     def pull(self) -> bool:
-        """Take in what has arrived; returns whether the picture changed."""
+        """Read new values; return whether the picture changed."""
         with self.lock:
             if self._begin() and self.chart is not None:
                 return not self.paused and self.chart.pull()
@@ -85,7 +85,7 @@ class Cell:
             return changed
 
     def draw(self) -> Picture:
-        """Return the current picture; before the first value it says what the chart waits for."""
+        """Return the current picture; before the first value, what the chart waits for."""
         with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
@@ -93,7 +93,7 @@ class Cell:
             return replace(picture, badges=(*picture.badges, "paused")) if self.paused else picture
 
     def _begin(self, strict: bool = False) -> bool:
-        """Choose the chart by the first stream that has a value. Raises IncompatibleStreams if ``strict``."""
+        """Create the chart if a value has come; raise IncompatibleStreams if ``strict``."""
         if self.chart is not None:
             return True
         asked = self._how.get("chart", "")
@@ -123,7 +123,7 @@ class Cell:
             self.commands.add(run)
 
     def _waits(self) -> tuple[str, ...]:
-        """Return lines that say what the chart waits for, and why it has not come."""
+        """Return lines that say what the chart waits for, and why it has not arrived."""
         lines = []
         for stream in self.streams:
             if stream.state == LIVE:
@@ -139,7 +139,7 @@ class Cell:
 
 
 class ChartGrid(Protocol):
-    """What a surface reads of a plot: its cells, their arrangement, the current pictures. `Plot` is one."""
+    """The part of `Plot` that surfaces use: cells, arrangement, current pictures."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -154,10 +154,10 @@ class ChartGrid(Protocol):
         """True while any stream may still yield something."""
 
     def pull(self) -> bool:
-        """Take in what has arrived; returns whether any picture changed."""
+        """Read new values; return whether any picture changed."""
 
     def pictures(self) -> list[Picture]:
-        """Return the current pictures, one of each chart."""
+        """Return the current picture of each chart."""
 
     def pause(self) -> None:
         """Pause all pictures."""

@@ -1,6 +1,6 @@
-"""`Plot`: charts beside each other, each chosen when the first value comes. Surfaces draw it.
+"""`Plot`: charts side by side, each chosen when the first value arrives.
 
-`looptap.plot` makes one, in a notebook its view. A surface calls `pull` when it is ready for the next frame and then
+`looptap.plot` creates one; in a notebook, its view. A surface calls `pull` when it is ready for the next frame and then
 draws the `pictures`.
 """
 
@@ -29,7 +29,7 @@ Streams: TypeAlias = Stream | Sequence[Stream]
 
 
 class Plot:
-    """Draw streams as charts in ``rows`` rows; a tuple or a list of streams shares one chart.
+    """Charts of streams in ``rows`` rows; a tuple or list of streams shares a chart.
 
     ``chart`` is the kind for all of them, by default chosen by the first values; ``x`` is what is drawn over: "step",
     "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields that are
@@ -71,7 +71,7 @@ class Plot:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the charts: as asked for, else about square with at most three columns."""
+        """Rows and columns: as requested, else about square, at most three columns."""
         count = max(1, len(self.cells))
         rows = self.rows if self.rows > 0 else math.ceil(count / min(3, math.ceil(math.sqrt(count))))
         return min(rows, count), math.ceil(count / min(rows, count))
@@ -79,7 +79,7 @@ class Plot:
     # ------------------------------------------------------------ what is on it
 
     def add(self, *streams: Streams, to: int | None = None, **how: Any) -> None:
-        """Give each stream a chart of its own, or draw it on the chart ``to``, counted from 0.
+        """Give each stream a chart of its own, or draw it on the chart ``to`` (from 0).
 
         ``how`` is what `Chart.add` takes: ``axis="right"``, ``color``, ``dash``, ``name``, ``y``. Raises
         IncompatibleStreams.
@@ -103,7 +103,7 @@ class Plot:
         self.cells[:] = [cell for cell in self.cells if cell.streams]
 
     def marks(self, source: Any) -> None:
-        """Draw a vertical line for each command of ``source`` on all charts. Those of the streams' runs are there."""
+        """Mark the commands of ``source`` on all charts, besides those of the runs."""
         for cell in self.cells:
             cell.marks(source)
 
@@ -120,11 +120,11 @@ class Plot:
     # ------------------------------------------------------------ what a surface calls
 
     def pull(self) -> bool:
-        """Take in what has arrived; returns whether any picture changed."""
+        """Read new values; return whether any picture changed."""
         return any([cell.pull() for cell in self.cells])
 
     def pictures(self) -> list[Picture]:
-        """Return the current pictures, one of each chart."""
+        """Return the current picture of each chart."""
         return [cell.draw() for cell in self.cells]
 
     @property
@@ -135,11 +135,11 @@ class Plot:
     # ------------------------------------------------------------ outside a notebook
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the current pictures to a file: .png, .svg, .pdf, .html or .txt by its suffix.
+        """Write the current pictures to a .png, .svg, .pdf, .html, .txt or .gif file.
 
-        A .gif shows the kept frames of a chart, one after the other: of that with the most. Raises ValueError for a
-        suffix that is not known, ImportError where the library for it is missing. The commands of a live run are asked
-        for before, for a second at most.
+        The suffix decides. A .gif shows the kept frames of the chart that has the most. Waits up to a second for the
+        commands of a live run. Raises ValueError for an unknown suffix, ImportError if the library for it is not
+        installed.
         """
         saving = import_module("looptap.visualizers.surfaces.saving")
         self.pull()
@@ -158,7 +158,7 @@ class Plot:
         return summary([stream for cell in self.cells for stream in cell.streams], names)
 
     def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
-        """Show it in a window, in the browser or in the terminal: the first that works here.
+        """Show the plot in a window, the browser or the terminal: the first that works.
 
         ``place`` is "window", "browser" or "terminal"; without ``block`` a script waits until it is closed.
         """
@@ -183,7 +183,7 @@ def _group(streams: Streams) -> list[Stream]:
 
 
 plot = Plot
-"""The function that scripts call: the class under the name of what it does."""
+"""The class as scripts call it, like a function."""
 
 
 def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
@@ -224,7 +224,7 @@ def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
 
 
 def _of_runs(runs: Sequence[Any], name: str) -> tuple[list[Stream], dict[str, str]]:
-    """Return the stream of that name of each run, and why others have none. Raises that if none has one."""
+    """Return each run's stream ``name`` and why others have none, or raise that."""
     found: list[Stream] = []
     without: dict[str, str] = {}
     for run in runs:

@@ -1,1 +1,1 @@
-"""Charts: choosing a kind from the values, and collecting what it shows."""
+"""Charts: the choice of a kind by the values, and the data that it shows."""

@@ -1,4 +1,4 @@
-"""The axis x of a line: step, epoch, event, time, or a part of the values."""
+"""The x axis of a line: step, epoch, event, time, or a part of the values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.numbers import Floats
 
 NUMBER, EVENT, TIME, WALL, RANK = range(5)
-"""The first columns of what a line keeps; the parts of the values follow."""
+"""The leading columns of a line's buffer; the parts of the values follow."""
 MAX_LEADING_COLUMNS = 5
-"""How many columns come before the parts of the values."""
+"""The number of columns before the parts of the values."""
 
 
 class Over(NamedTuple):
-    """The numbers of the axis x, its title, which part of the values it is (None: none), and whether it is a clock."""
+    """The x axis: numbers, title, the part of the values it is, whether a clock."""
 
     x: NDArray[np.float64]
     title: str
@@ -28,10 +28,10 @@ class Over(NamedTuple):
 
 
 def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, pair: bool) -> Over:
-    """Return the axis x that ``wanted`` means for values of parts ``names``; of a bare ``pair`` the first is x.
+    """Return the x axis named ``wanted``; "" picks one by the parts' ``names``.
 
-    ``start`` is the monotonic time at which relative time begins. What the values do not have is the number of the
-    event, with a remark.
+    Of a bare ``pair`` the first number is x. ``start`` is the monotonic time at which relative time begins. If the
+    values lack what is wanted, x is the event number, and a badge says so.
     """
     plain = [name.lower() for name in names]
     event = Over(columns[EVENT], on or "event")

@@ -1,4 +1,4 @@
-"""`ChartKind`: what the parts of a chart know of the kind that it is, and the two modes of drawing."""
+"""`ChartKind`: what every kind of chart provides, and the two drawing modes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from looptap.visualizers.drawing.picture import Axis, Mark
 Mode = Literal["append", "frame"]
 APPEND: Mode = "append"
 FRAME: Mode = "frame"
-"""In mode append a value is a point of the picture, in mode frame it is a whole picture."""
+"""In mode append a value is a point of the picture, in mode frame a whole picture."""
 
 
 class ChartKind(Protocol):
-    """A kind of chart: it takes in the values of a series and makes marks of them. `Chart` is its base class."""
+    """A kind of chart: turns the values of a series into marks (see `Chart`)."""
 
     kind: ClassVar[str]
     family: ClassVar[str]
@@ -24,7 +24,7 @@ class ChartKind(Protocol):
     plain: ClassVar[bool]
 
     def append(self, series: Any, new: Columns) -> None:
-        """Take in values that are points of the picture."""
+        """Add values that are points of the picture."""
 
     def frame(self, series: Any, value: Any) -> Any:
         """Return what is kept of a value that is a whole picture."""
@@ -33,7 +33,7 @@ class ChartKind(Protocol):
         """Return the marks of one series."""
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the axes x, y and z; None for z is a chart in the plane."""
+        """Return the axes x, y and z; None for z means a chart in the plane."""
 
     def place(self, series: Any, what: str, at: float) -> float | None:
-        """Return where on the axis x a number, event or wall time lies; None if x is something else."""
+        """Return the x of a number, event or wall time; None if x is something else."""

@@ -1,8 +1,8 @@
-"""`Chart`: streams on shared axes, and the picture of what has arrived.
+"""`Chart`: streams on shared axes, and the picture of their values so far.
 
-A chart does not listen: a surface that is ready for the next frame calls `pull`, which takes in what is new since
-the last time, and `draw`. So a slow surface takes larger steps and falls behind no further; a stream that no surface
-draws costs nothing but its own bounded buffer.
+A chart does not listen: a surface that is ready for the next frame calls `pull`, which reads the new values, and
+`draw`. So a slow surface takes larger steps and falls behind no further; a stream that no surface draws costs nothing
+but its own bounded buffer.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _OVERLAY = frozenset({"xy", "hist"})
 
 
 class IncompatibleStreams(ValueError):
-    """Two streams do not share axes; the message names both and a way out."""
+    """Two streams cannot share axes; the message names both and a way out."""
 
 
 class Chart:
-    """Streams on shared axes. A kind of chart is a subclass: it takes values in and makes marks of a `Picture`.
+    """Streams on shared axes; each kind of chart is a subclass.
 
-    A subclass writes `append` (mode append) or `frame` (mode frame), and `sketch`; `axes` if the titles are to say
+    A subclass implements `append` (mode append) or `frame` (mode frame), and `sketch`; `axes` if the titles should say
     more. It may raise TypeError or ValueError for a value that does not fit, before it keeps anything of it: that
     becomes a badge. Methods may be called from any thread: all hold `lock`.
 
     ``x`` is what the values of mode append are drawn over: "step", "epoch", "event", "time" (seconds since the first
-    value of the run), "wall", or a field of the values; "" leaves it to the values. Of mode append the newest
-    ``points`` are kept, of mode frame ``keep`` pictures within ``keep_bytes``.
+    value of the run), "wall", or a field of the values; "" leaves it to the values. In mode append the newest
+    ``points`` are kept, in mode frame ``keep`` pictures within ``keep_bytes``.
     """
 
     kind: ClassVar[str]
@@ -72,34 +72,34 @@ class Chart:
         self.lock = threading.RLock()
         self.palette = palette or Palette()
         self.refused: dict[str, str] = {}
-        """Why a stream whose first value came late is not drawn, by its name."""
+        """Why a stream with a late first value is not drawn, by its name."""
         self._waiting: list[tuple[Stream, dict[str, Any]]] = []
         self._layers: dict[str, Chart] = {}
         self.commands = Marks() if commands is None else commands
-        """The vertical lines."""
+        """The commands drawn as vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
 
     # ------------------------------------------------------------ what a subclass writes
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in values that are points of the picture, in columns: values, event numbers, times."""
+        """Add values that are points: columns of values, event numbers and times."""
         raise NotImplementedError(f"{type(self).__name__} has no append, and its mode is append.")
 
     def frame(self, series: Series, value: Any) -> Any:
-        """Return what is kept of a value that is a whole picture; by default the value itself."""
+        """Return what is kept of a value that is a whole picture: here, the value."""
         return value
 
     def sketch(self, series: Series) -> Iterable[Mark]:
-        """The marks of one stream. In mode frame `Series.frames.shown` are those to draw, the one of now last."""
+        """Yield the marks of one stream; in mode frame, of `Series.frames.shown`."""
         raise NotImplementedError
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the axes x, y and z; None for z is a chart in the plane."""
+        """Return the axes x, y and z; None for z means a chart in the plane."""
         return Axis(), Axis(), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """Return where on the axis x that number, event or wall time lies; None if x is something else."""
+        """Return the x of a number, event or wall time; None if x is something else."""
         return None
 
     # ------------------------------------------------------------ what is on the chart
@@ -116,11 +116,11 @@ class Chart:
         choice: Choice | None = None,
         chart: str = "",
     ) -> None:
-        """Draw ``stream`` too, from its oldest kept value on; one that is here already stays as it is.
+        """Draw ``stream`` too, from its oldest kept value, unless it is drawn already.
 
         ``axis="right"`` gives it the second axis; ``color`` is its own, or the field that colours its points; ``name``
-        is for the legend, ``y`` names the fields that are drawn. A stream without a value is judged when its first
-        comes. Raises IncompatibleStreams if the first value asks for a chart that does not share axes with this one.
+        is for the legend, ``y`` names the fields that are drawn. A stream without a value is checked when its first
+        arrives. Raises IncompatibleStreams if the first value needs a chart that cannot share axes with this one.
         """
         if axis not in ("", "left", "right"):
             raise ValueError(f"axis={axis!r:.80} must be 'left' or 'right'.")
@@ -136,7 +136,7 @@ class Chart:
                 self._admit(stream, choice, options)
 
     def remove(self, stream: Stream) -> None:
-        """Stop drawing ``stream``, which itself continues. A stream that is not on the chart is no error."""
+        """Stop drawing ``stream``, if it is on the chart; the stream continues."""
         with self.lock:
             self.series[:] = [one for one in self.series if one.stream is not stream]
             self._waiting = [(one, options) for one, options in self._waiting if one is not stream]
@@ -173,7 +173,7 @@ class Chart:
         self._state = None
 
     def _layer(self, kind: str) -> Chart:
-        """Return the chart of another kind that takes in and sketches the streams of that kind here."""
+        """Return the chart of kind ``kind`` that draws such streams on this chart."""
         if kind not in self._layers:
             self._layers[kind] = layer = kind_of(kind)(x=self.x, points=self.points, palette=self.palette)
             layer.series = self.series
@@ -182,7 +182,7 @@ class Chart:
     # ------------------------------------------------------------ what a surface calls
 
     def pull(self) -> bool:
-        """Take in what has arrived since the last call; returns whether the picture changed."""
+        """Read the values that are new; return whether the picture changed."""
         with self.lock:
             changed = self._admit_waiting()
             for series in self.series:
@@ -221,7 +221,7 @@ class Chart:
                 self._shown = leader.frames.given_up + max(0, index)
 
     def film(self) -> list[Picture]:
-        """Return a picture of each kept frame, the oldest first; one picture for a chart without frames."""
+        """Return a picture of each kept frame, oldest first; without frames, just one."""
         with self.lock:
             shown = self._shown
             try:
@@ -239,7 +239,7 @@ class Chart:
         return max(framed, key=lambda series: len(series.frames)) if framed else None
 
     def _aim(self) -> tuple[int, int] | None:
-        """Select the frame of the same moment for all streams; returns (index, count) for the slider."""
+        """Select the same moment in all streams; return (index, count) for the slider."""
         leader = self._leader()
         if leader is None:
             return None
@@ -250,7 +250,7 @@ class Chart:
         return index, len(leader.frames)
 
     def draw(self) -> Picture:
-        """Return the picture of what was taken in."""
+        """Return the picture of the values read so far."""
         with self.lock:
             frame = self._aim()
             marks: list[Mark] = []
@@ -261,7 +261,7 @@ class Chart:
                 try:
                     with np.errstate(all="ignore"):
                         marks += series.layer.sketch(series)
-                except Exception as error:  # of a chart of the user's own, too: the others are drawn
+                except Exception as error:  # also of a user's own kind: the other streams are still drawn
                     badges.append(f"{series.name!r} cannot be drawn: {type(error).__name__}: {error}")
             first = self.series[0].layer if self.series else self
             try:
@@ -295,7 +295,7 @@ class Chart:
 
 
 def chosen(stream: Stream, chart: str = "") -> Choice | None:
-    """Choose the chart for a stream by its first value that is not None; None before there is one."""
+    """Choose the chart by a stream's first value; return None before there is one."""
     value = stream.first()
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
 

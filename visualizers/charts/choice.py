@@ -1,4 +1,4 @@
-"""Chooses the chart for a value: `choose`, a pure function, returns a `Choice`."""
+"""`choose`, a pure function: the chart for a value, as a `Choice`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
 
 MAX_CURVE_NUMBERS = 256
-"""Numbers up to which a one-dimensional array is a line; a longer one is a histogram."""
+"""The longest one-dimensional array drawn as a line; a longer one is a histogram."""
 MAX_CONFUSION_CLASSES = 200
-"""Rows up to which a square matrix of counts is a confusion matrix."""
-_MIN_SCATTER_ROWS = 8  # rows that a matrix of two or three columns has more than, to be a scatter
+"""The most rows of a square matrix of counts drawn as a confusion matrix."""
+_MIN_SCATTER_ROWS = 8  # a matrix of two or three columns with more rows is a scatter
 _CHANNEL_COUNTS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of chart by its name, the family it shares axes with, what a value holds, and how values add up.
+    """The chart for a stream: its kind, its family, and the parts of a value.
 
-    ``family`` is one of xy, xyz, hist, mat, img, pie and text. ``schema`` names the parts of a value, as in
-    ``("step", "loss")``. ``guess`` says what was guessed where the shape is ambiguous, and how to override it.
+    ``family`` is one of xy, xyz, hist, mat, img, pie and text: charts of a family share axes. ``schema`` names the
+    parts of a value, as in ``("step", "loss")``. ``guess`` says what was guessed where the shape is ambiguous, and how
+    to override it.
     """
 
     kind: str
@@ -73,7 +74,7 @@ def _choice(kind: str, mode: Mode | None = None, schema: Sequence[str] = (), gue
 
 
 def _asked(kind: str, value: Any, fields: Sequence[str], query: str) -> Choice:
-    """Return the kind that the user wants, for such values."""
+    """Return the kind that the user requested, for this value."""
     if kind == "line" and not is_point(value) and not isinstance(value, Mapping):
         kind = "curve"
     modes = KINDS[kind][1]
@@ -84,7 +85,7 @@ def _asked(kind: str, value: Any, fields: Sequence[str], query: str) -> Choice:
 
 
 def _own(value: Any, fields: Sequence[str], query: str) -> Choice | None:
-    """Return what the object itself asks for; ignores a kind that does not exist."""
+    """Return the object's own choice; ignore a kind that does not exist."""
     try:
         hook = getattr(value, "__looptap_chart__", None)
         asked = hook() if callable(hook) else hook
@@ -103,7 +104,7 @@ def _true(fits: Callable[[Any], bool], value: Any) -> bool:
 
 
 def is_point(value: Any) -> bool:
-    """True if a value is one point: a number, a text, or a tuple of numbers and texts."""
+    """Return whether a value is one point: a number, a text, or a tuple of them."""
     if isinstance(value, tuple):
         return bool(value) and all(part is None or isinstance(part, str) or is_number(part) for part in value)
     return isinstance(value, str) or is_number(value)
@@ -136,7 +137,7 @@ def _by_shape(value: Any) -> Choice:
 
 
 def is_picture(value: Any) -> bool:
-    """True if the value is a picture: from a job, of PIL, or a figure of matplotlib."""
+    """Return whether a value is an image: from a job, of PIL, or a matplotlib figure."""
     if isinstance(value, Image):
         return True
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
@@ -163,7 +164,7 @@ def _of_tuple(value: tuple[Any, ...]) -> Choice:
 
 
 def is_histogram(value: Any) -> bool:
-    """True if the value is (counts, edges), with one edge more than counts."""
+    """Return whether a value is (counts, edges), with one edge more than counts."""
     if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(v, list) or is_array(v) for v in value):
         return False
     shapes: list[Any] = [
@@ -174,14 +175,14 @@ def is_histogram(value: Any) -> bool:
 
 
 def captioned(value: Any) -> bool:
-    """True if the value is an image with its caption."""
+    """Return whether a value is (image, caption)."""
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], str | int | float):
         return False
     return _is_image(value[0])
 
 
 def image_field(rows: Sequence[Any]) -> Any:
-    """Return the key under which each of a list of dicts has an image, as `batch_topk` yields; else None."""
+    """Return the key of the images in a list of dicts, as of `batch_topk`; else None."""
     if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
         return None
     keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]
@@ -266,7 +267,7 @@ def _of_array(value: Any) -> Choice:
 
 
 def _counts(value: Any) -> bool:
-    """True if a matrix is square, small, of integers that are not bytes, and not negative."""
+    """Return whether a matrix is small, square, and of integers that are counts."""
     rows, columns = value.shape
     kind = str(value.dtype).removeprefix("torch.")
     if (

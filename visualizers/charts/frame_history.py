@@ -11,7 +11,7 @@ from looptap.streams.values.snapshots import weight
 MAX_FRAMES = 100
 """Frames of a stream that are kept."""
 MAX_FRAME_BYTES = 64_000_000
-"""Bytes that the frames of a stream may take, about; the newest is always kept."""
+"""The approximate limit for the frames of a stream; the newest is always kept."""
 TRAIL_FRAMES = 8
 """Frames that are drawn behind the one of now, lighter."""
 
@@ -26,7 +26,7 @@ class ChartFrame(NamedTuple):
 
 
 class FrameHistory:
-    """At most ``keep`` frames within ``nbytes``; `aim` says which is shown.
+    """At most ``keep`` frames within ``nbytes``; `aim` selects the one shown.
 
     >>> frames = FrameHistory(2)
     >>> for number in range(3):
@@ -38,7 +38,7 @@ class FrameHistory:
     def __init__(self, keep: int = MAX_FRAMES, nbytes: int = MAX_FRAME_BYTES) -> None:
         self.keep, self.nbytes = max(1, keep), nbytes
         self.given_up = 0
-        """How many frames made room for newer ones."""
+        """The number of dropped frames."""
         self._frames: deque[ChartFrame] = deque()
         self._held = 0
         self._index = 0
@@ -47,7 +47,7 @@ class FrameHistory:
         return len(self._frames)
 
     def append(self, value: Any, event: int, wall: float) -> None:
-        """Keep one more; the oldest give way."""
+        """Add a frame; drop the oldest ones beyond the bounds."""
         frame = ChartFrame(value, event, wall, weight(value))
         self._frames.append(frame)
         self._held += frame.nbytes
@@ -57,7 +57,7 @@ class FrameHistory:
         self._index = len(self._frames) - 1
 
     def aim(self, number: int | None) -> int:
-        """Show the frame of that number since the first, None the newest; returns its index among those kept."""
+        """Show frame ``number`` since the first, or the newest; return its kept index."""
         last = len(self._frames) - 1
         self._index = last if number is None else min(max(0, number - self.given_up), last)
         return self._index
@@ -68,7 +68,7 @@ class FrameHistory:
             return
         wall = leader._frames[leader._index].wall
         walls = [frame.wall for frame in self._frames]
-        if newest or walls[0] == walls[-1]:  # the clock does not tell
+        if newest or walls[0] == walls[-1]:  # the clock cannot distinguish them
             back = 0 if newest else len(leader) - 1 - leader._index
             self._index = max(0, len(walls) - 1 - back)
         else:
@@ -76,7 +76,7 @@ class FrameHistory:
 
     @property
     def shown(self) -> list[Any]:
-        """The frame to draw, last, and up to `TRAIL_FRAMES` before it; none if there is none."""
+        """Up to `TRAIL_FRAMES` earlier frames and, last, the one to draw."""
         start = max(0, self._index - TRAIL_FRAMES)
         return [self._frames[index].value for index in range(start, self._index + 1)] if self._frames else []
 

@@ -19,7 +19,7 @@ class Legend(NamedTuple):
 
 
 def run_of(stream: Stream) -> Any:
-    """Return the run of a live or stored stream, or of the stream that it is derived from; None if unknown.
+    """Return the run of a stream or of its source; None if unknown.
 
     >>> run_of(Stream("loss")) is None
     True
@@ -39,9 +39,9 @@ def label_of(run: Any) -> str:
 
 
 def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
-    """Return the legend of each stream by its ``id()``: of streams of several runs the run and what differs.
+    """Return the legend of each stream by its ``id()``: run, and what differs.
 
-    Streams of one group share a chart. Nothing for streams of one run, whose own names will do.
+    Streams of one group share a chart. Returns {} if there is only one run: the streams' own names will do.
     """
     streams = [stream for group in groups for stream in group]
     runs: dict[int, Any] = {id(run): run for stream in streams if (run := run_of(stream)) is not None}
@@ -60,9 +60,10 @@ def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
 
 
 def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
-    """Return the name of each run, and of those that have one name also what differs: commit, folder, host, start, id.
+    """Return the name of each run; runs of the same name get what differs.
 
-    What only some of them tell is no difference: a live run does not say in which folder it is.
+    What differs is the commit, folder, host, start or id. What is known of only some of them does not count: a live run
+    does not say in which folder it is.
     """
     names = {id(run): label_of(run) for run in runs}
     for facts in (("commit", "directory", "host"), ("started",), ("id",)):
@@ -76,7 +77,7 @@ def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
 
 
 def _fact(run: Any, fact: str) -> str:
-    """Return a fact of a stored or a live run, short enough for a legend; empty if it is not known."""
+    """Return a fact of a run, short enough for a legend; "" if unknown."""
     known = getattr(run, "metadata", None)
     value = known.get(fact) if isinstance(known, dict) else getattr(getattr(run, "info", None), fact, None)
     match fact:

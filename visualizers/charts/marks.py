@@ -22,14 +22,14 @@ _QUERY_INTERVAL_SECONDS = 1.0  # seconds between two questions for the commands 
 
 
 class CommandMark(NamedTuple):
-    """A vertical line: its text, and its place at event ``number`` of type ``event``, or at a time."""
+    """A vertical line: its text, and an event number or time as its place."""
 
     text: str
     event: str
     number: int
     wall: float
     run: Any = None
-    """The run that it was for, if that is known: other runs have other events and times."""
+    """The run it was for, if known: other runs have other events and times."""
 
 
 class WatchedCommands:
@@ -41,7 +41,7 @@ class WatchedCommands:
         self._looked = -_QUERY_INTERVAL_SECONDS
 
     def look(self, run: Any) -> None:
-        """Take in the answer if it is there, and ask again once per second."""
+        """Read the reply if it has arrived; request again once per second."""
         answer = self._asked
         if answer is not None and answer.done():
             self._asked = None
@@ -61,12 +61,12 @@ class WatchedCommands:
             return
 
     def ask(self, run: Any) -> None:
-        """Ask again: the answer to an earlier request does not have the newest."""
+        """Request again: an earlier reply lacks the newest commands."""
         self._asked, self._looked = None, -_QUERY_INTERVAL_SECONDS
         self.look(run)
 
     def wait(self, run: Any, seconds: float) -> None:
-        """Take in the answer if it comes within ``seconds``."""
+        """Read the reply if it arrives within ``seconds``."""
         asked = self._asked
         if asked is not None:
             wait([asked], max(0.0, seconds))
@@ -86,9 +86,9 @@ class Marks:
         self._shown: list[CommandMark] = []
 
     def add(self, source: Any) -> None:
-        """Show the commands of ``source``: a run, stored or live, or a stream or list of mappings.
+        """Show the commands of ``source``: a run, or a stream or list of mappings.
 
-        A mapping has name, old, new and outcome, and of ``number``, ``time`` and ``wall`` what tells where it stands.
+        A mapping has name, old, new and outcome, and one of ``number``, ``time`` and ``wall`` as its place.
         """
         if isinstance(source, Stream):
             self._streams.setdefault(id(source), (source, 0))
@@ -102,7 +102,7 @@ class Marks:
             self._fixed += commands(source)
 
     def pull(self) -> bool:
-        """Take in new commands; returns whether there were any."""
+        """Read new commands; return whether there were any."""
         for key, (stream, taken) in self._streams.items():
             if stream.newest > taken:
                 self._streams[key] = (stream, stream.newest)
@@ -120,7 +120,7 @@ class Marks:
         return changed
 
     def rules(self, series: list[Series]) -> tuple[VerticalLine, ...]:
-        """Return a vertical line for each command and restart, and where the budget began and ceased to limit."""
+        """Return a line for each command, restart, and change of the overhead limit."""
         found = []
         for command in self._shown:
             at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
@@ -135,7 +135,7 @@ class Marks:
 
 
 def _changes(stream: Stream) -> Iterator[tuple[int, str]]:
-    """Yield the items of a stream from which on something is different, and what."""
+    """Yield (number, text) for each item of a stream where something changed."""
     for seam in stream.seams:
         yield seam.after + 1, f"restart: {seam.new}"
     for stretch in stream.limited:
@@ -145,7 +145,7 @@ def _changes(stream: Stream) -> Iterator[tuple[int, str]]:
 
 
 def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) -> None:
-    """Wait up to ``seconds`` for the newest commands; of a run that does not answer, keep the old ones."""
+    """Wait up to ``seconds`` for the newest commands of all runs."""
     watched = {id(one): (run, one) for marks in several for run, one in marks._runs}
     for run, one in watched.values():
         one.ask(run)
@@ -155,7 +155,7 @@ def settle(several: Iterable[Marks], seconds: float = SETTLE_TIMEOUT_SECONDS) ->
 
 
 def _place(command: CommandMark, series: list[Series]) -> float | None:
-    """Return the place of a command on the axis x: by its event if a stream is of that type, else by time."""
+    """Return the x of a command: by event if a stream has that type, else by time."""
     for one in series:
         if command.number and command.event in ("", one.stream.on):
             at = one.layer.place(one, "event", command.number)
@@ -170,7 +170,7 @@ def _place(command: CommandMark, series: list[Series]) -> float | None:
 
 
 def commands(source: Iterable[Any]) -> list[CommandMark]:
-    """Return the commands on record, in mappings or rows of a store; leaves out other objects and refused ones.
+    """Return the marks of records, mappings or store rows, except refused commands.
 
     >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
     'lr 0.1 → 0.01'
@@ -199,7 +199,7 @@ def _mark_of_mapping(one: Any) -> CommandMark | None:
 
 
 def _mark(what: str, old: Any, new: Any, outcome: str, event: str, number: int, wall: float) -> CommandMark | None:
-    """What a command looks like on a chart; None if it was refused: it changed nothing, and has no event."""
+    """Return the mark of a command; None if it was refused and changed nothing."""
     if outcome.startswith("refused"):
         return None
     change = f"{new!r:.20}" if old is None else f"{old!r:.20} → {new!r:.20}"

@@ -22,7 +22,7 @@ _MAX_PNG_PIXELS = 40_000_000  # of a PNG, more are not unpacked
 
 
 def pictures(value: Any, *, many: bool, most: int) -> tuple[list[tuple[Pixels, str]], int, bool]:
-    """Return at most ``most`` images of a value with captions, how many there are, whether any was scaled.
+    """Return up to ``most`` images (pixels, caption), how many there are, if scaled.
 
     ``many``: the first axis of an array counts images. Raises TypeError or ValueError for what is no image.
     """
@@ -46,15 +46,15 @@ def _pairs(value: Any, many: bool) -> list[tuple[Any, str]]:
 
 
 def _brief(value: Any) -> str:
-    """Below an image there is little room."""
+    """Return a value in few characters: there is little room below an image."""
     return f"{value:.3g}" if isinstance(value, float) else shown(value, 24)
 
 
 def pixels(value: Any) -> tuple[Pixels, bool]:
-    """Return the pixels of one image, and whether its numbers had to be scaled.
+    """Return the pixels of one image, and whether its numbers were scaled.
 
-    Numbers are taken as 0..1 if they are floating and within it, as 0..255 if they are within that, else from the
-    least to the largest. A matrix is gray; of three axes the last or the first is channels.
+    Floats within 0..1 are taken as such, numbers within 0..255 too; others are scaled from the smallest to the largest.
+    A matrix is gray; of three axes the last or the first is channels.
 
     >>> pixels(np.array([[0.0, 1.0]]))[0].tolist()
     [[[0, 0, 0], [255, 255, 255]]]

@@ -1,4 +1,4 @@
-"""The kinds of charts by their names, users' own kinds among them: `register`."""
+"""The kinds of charts by name, including users' own: `register`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from looptap.visualizers.charts.base import APPEND, FRAME, ChartKind, Mode
 
 
 class KindEntry(NamedTuple):
-    """What is known of a kind of chart before its module is loaded."""
+    """A kind of chart, as known before its module is loaded."""
 
     family: str
     modes: tuple[Mode, ...]
-    """The usual one first."""
+    """The modes it can draw in, the usual one first."""
     found_at: str = ""
     """The module in `charts.kinds` and the class, for the kinds that come with looptap."""
     fits: Callable[[Any], bool] | None = None
-    """For which values a user's own kind is chosen."""
+    """Returns whether a user's own kind is chosen for a value."""
 
 
 KINDS: dict[str, KindEntry] = {
@@ -58,10 +58,11 @@ Kind = TypeVar("Kind", bound=type[ChartKind])
 
 
 def register(kind: Kind) -> Kind:
-    """Make a subclass of `Chart` known by its ``kind``, for ``looptap.plot(s, chart=kind)``: a class decorator.
+    """Register a subclass of `Chart` under its ``kind``: a class decorator.
 
-    A class with a static method ``fits(value)`` is also chosen for values for which that is true, before the table of
-    docs/charts.md. Raises ValueError if the class does not say its ``kind`` and ``family``.
+    ``looptap.plot(s, chart=kind)`` then draws it. A class with a static method ``fits(value)`` is also chosen for
+    values for which that is true, before the table of docs/charts.md. Raises ValueError if the class lacks ``kind`` or
+    ``family``.
     """
     name, family = getattr(kind, "kind", ""), getattr(kind, "family", "")
     if not (isinstance(name, str) and name and isinstance(family, str) and family):
@@ -73,7 +74,7 @@ def register(kind: Kind) -> Kind:
 
 
 def kind_named(name: str) -> str:
-    """Return the kind that a user means by ``name``. Raises ValueError if there is none."""
+    """Return the kind that a user means by ``name``. Raises ValueError if none."""
     kind = name.strip().lower()
     kind = ALIASES.get(kind, kind)
     if kind not in KINDS:
@@ -83,7 +84,7 @@ def kind_named(name: str) -> str:
 
 
 def find(name: str) -> type[ChartKind]:
-    """Return the class of a kind of chart; loads its module. Raises ValueError if there is none."""
+    """Return the class of a kind of chart. Raises ValueError if there is none."""
     name = kind_named(name)
     if name not in _loaded:
         module, _, found = KINDS[name].found_at.partition(".")

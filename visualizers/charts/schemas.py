@@ -1,4 +1,4 @@
-"""Reads the names of a value's parts: which is the step, which are quantiles of one thing."""
+"""The meaning of the names of a value's parts: step, epoch, quantiles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 STEPS = ("step", "global_step", "iteration", "iter", "it", "batch", "batch_idx", "batch_index", "event_number")
-"""Names of a part that counts steps."""
+"""Names of parts that count steps."""
 EPOCHS = ("epoch", "current_epoch")
-"""Names of a part that counts epochs."""
+"""Names of parts that count epochs."""
 _OVER = ("x", "time", "event_time", "seconds", "tokens", "samples", "examples")
 _LOW = ("lo", "low", "lower", "min", "minimum")
 _MIDDLE = ("mid", "middle", "median", "mean", "average", "estimate", "value")
@@ -19,7 +19,7 @@ _QUANTILE = re.compile(r"[qp]_?(\d{1,2}|0?\.\d+)$")
 
 
 class QuantileBand(NamedTuple):
-    """Which parts of a value are a band: the position of x, of the middle, and pairs (low, high), the widest first."""
+    """Positions of x, of the middle, and of (low, high) pairs, the widest first."""
 
     x: int | None
     middle: int | None
@@ -27,12 +27,12 @@ class QuantileBand(NamedTuple):
 
 
 def counts(name: str) -> bool:
-    """True if others are drawn over a part of that name: a step, an epoch, a time, x."""
+    """Return whether a part of that name is an x axis: step, epoch, time or x."""
     return name.lower() in (*STEPS, *EPOCHS, *_OVER)
 
 
 def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
-    """Return the names of the parts of a value: keys of a dict, fields, quantiles in the query."""
+    """Return the names of a value's parts: dict keys, fields, or quantiles."""
     if isinstance(value, Mapping):
         return tuple(map(str, value))
     parts = len(value) if isinstance(value, tuple | list) else 0
@@ -46,7 +46,7 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
 
 
 def band_of(names: Sequence[str]) -> QuantileBand | None:
-    """Return the band that names such as lo, mid, hi or step, q10, q50, q90 mean; None if they mean none.
+    """Return the band meant by names such as step, q10, q50, q90; else None.
 
     >>> band_of(("step", "lo", "mid", "hi"))
     QuantileBand(x=0, middle=2, pairs=((1, 3),))
@@ -74,7 +74,7 @@ def band_of(names: Sequence[str]) -> QuantileBand | None:
 
 
 def _rank(name: str) -> float | None:
-    """Return the rank in 0..1 that a name such as q10, p_90 or median stands for."""
+    """Return the rank in 0..1 that a name such as q10, p_90 or median means."""
     if name.rsplit("_", 1)[-1] == "median":
         return 0.5
     found = _QUANTILE.search(name)
@@ -85,7 +85,7 @@ def _rank(name: str) -> float | None:
 
 
 def x_of(names: Sequence[str]) -> int | None:
-    """Return the position of the part that is the step of the others, else that of the epoch; None if there is none."""
+    """Return the position of the step, else of the epoch; None if neither exists."""
     for wanted in (STEPS, EPOCHS):
         for index, name in enumerate(names):
             if name.lower() in wanted:

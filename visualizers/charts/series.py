@@ -1,4 +1,4 @@
-"""`Series`: one stream on a chart: how far it was taken in, what did not fit, what is missing."""
+"""`Series`: a stream on a chart: its position, misfits and missing values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MAX_NOTES = 2
 
 @dataclass(eq=False)
 class Series:
-    """One stream on a chart, and how far it has been taken in.
+    """One stream on a chart, and how far it has been read.
 
     ``data`` belongs to the chart: whatever it keeps of the values of this stream. ``layer`` is the chart of the kind
-    that the stream asks for: the chart it is on, unless that is of another kind.
+    that the stream needs: the chart it is on, unless that is of another kind.
     """
 
     stream: Stream
@@ -34,7 +34,7 @@ class Series:
     layer: ChartKind = field(repr=False)
     side: Side = "left"
     taken: int = 0
-    """The number of the newest value that was taken in."""
+    """The number of the newest value read."""
     skipped: int = 0
     complaint: str = ""
     """Why the first of the skipped values did not fit."""
@@ -52,9 +52,9 @@ class Series:
     sample: Any = None
     """The value by which the chart was chosen."""
     forgotten: int = 0
-    """Values that the stream gave up before they were taken in."""
+    """The number of values that the stream dropped before they were read."""
     passed: int = 0
-    """Values that were older than what the chart keeps, and not read."""
+    """The number of values skipped as older than what the chart keeps."""
     remarks: dict[str, str] = field(default_factory=dict)
     """Badges of the chart about this stream, by what they are about."""
 
@@ -65,7 +65,7 @@ class Series:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """What the badges and the vertical lines depend on."""
+        """The state on which the badges and the vertical lines depend."""
         stream = self.stream
         losses = (
             stream.dropped,
@@ -86,7 +86,7 @@ class Series:
     # ------------------------------------------------------------ taking in
 
     def take(self) -> bool:
-        """Take in new values; returns whether there were any."""
+        """Read new values; return whether there were any."""
         newest = self.stream.newest
         if newest <= self.taken:
             return False
@@ -120,11 +120,11 @@ class Series:
             try:
                 kept = self.layer.frame(self, value)
                 self.frames.append(kept, int(new.events[place]), float(new.walls[place]))
-            except Exception as error:  # any value, a user's own chart: the next may fit
+            except Exception as error:  # the next value may fit
                 self.skip(1, complaint_of(error))
 
     def _append(self, new: Columns) -> None:
-        """Take in all that fits: what the chart refuses as a whole is halved until the culprits stand alone."""
+        """Add all values that fit; halve a refused block until misfits stand alone."""
         if type(None) in set(map(type, new.values)):
             there: Any = [value is not None for value in new.values]
             new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
@@ -170,7 +170,7 @@ class Series:
 
 
 def complaint_of(error: Exception) -> str:
-    """Return the words of a badge about an error."""
+    """Return the text of a badge about an error."""
     plain = isinstance(error, TypeError | ValueError)
     return f"{error}" if plain else f"{type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""`Summary`: the final and the best values of streams, as a table that rich, pandas and a notebook can show."""
+"""`Summary`: final and best values of streams, for rich, pandas and notebooks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _LARGEST = re.compile(
     r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
 )
-"""Words of a name whose largest number is the best one; of others it is the smallest."""
+"""Words of names whose best number is the largest; of others it is the smallest."""
 
 
 class Summary(list[dict[str, Any]]):
-    """A row for each line: run, stream, values, final, best, at (the step of the best), best_is (min or max).
+    """A row per line: run, stream, values, final, best, at, best_is.
 
-    ``pandas.DataFrame(summary)`` makes a table of it, and so does rich.
+    ``at`` is the step of the best, ``best_is`` min or max. ``pandas.DataFrame(summary)`` makes a table of it, and so
+    does rich.
     """
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -66,7 +67,7 @@ class Summary(list[dict[str, Any]]):
 
 
 def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
-    """Return the table for these streams, ``names`` being legends by ``id()``; streams without numbers have no row.
+    """Return a row for each stream of numbers; ``names`` has the legends by ``id()``.
 
     >>> from looptap.streams.stream.stream import stream_of
     >>> summary([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])
@@ -102,7 +103,7 @@ def _whole(at: float) -> float | int:
 
 
 def _lines(stream: Stream) -> Iterator[tuple[str, Floats, Floats]]:
-    """Each line of a stream of numbers: its name, where its points are, and the numbers."""
+    """Yield each line of a stream of numbers: its name, x and numbers."""
     columns = stream.columns()
     events = columns.events.astype(np.float64)
     first = stream.first()

@@ -1,16 +1,16 @@
-"""The colours of streams: one belongs to a stream's name, as long as there are enough of them."""
+"""The colours of streams: each name keeps its own while there are enough."""
 
 from __future__ import annotations
 
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
-"""In the order in which the names of streams come."""
+"""Assigned to names of streams in order of appearance."""
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""For the eleventh name, the 21st and so on, which has the colour of an earlier one."""
+"""The next dash for every ten names, whose colours repeat."""
 _MAX_NAMES = 10_000
 
 
 class Palette:
-    """Which colour has been given to which name. Charts that are seen together share one.
+    """The colour of each name; charts that are seen together share a palette.
 
     >>> palette = Palette()
     >>> palette.color("loss") != palette.color("error"), palette.color("loss") == palette.color("loss")
@@ -27,9 +27,9 @@ class Palette:
         return self._places.setdefault(name, len(self._places))
 
     def color(self, name: str) -> str:
-        """Return the colour of that name, as #rrggbb."""
+        """Return the colour of a name, as #rrggbb."""
         return COLORS[self.place(name) % len(COLORS)]
 
     def dash(self, name: str) -> str:
-        """Return the dash of that name: solid, dash, dot or dashdot."""
+        """Return the dash of a name: solid, dash, dot or dashdot."""
         return DASHES[self.place(name) // len(COLORS) % len(DASHES)]

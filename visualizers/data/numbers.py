@@ -1,4 +1,4 @@
-"""Values of a stream as float64 numbers: of Python, numpy and torch, of any dtype.
+"""Values of a stream as float64: of Python, numpy and torch, of any dtype.
 
 A complex number counts as its magnitude; None is NaN. Nothing here imports torch: the sender of a tensor has.
 """
@@ -21,12 +21,12 @@ _NUMERIC = "biufc"
 
 
 def is_array(value: Any) -> bool:
-    """True if the value is an array or a tensor, of any number of dimensions."""
+    """Return whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def is_number(value: Any) -> bool:
-    """True if the value is one number: of Python or numpy, or an array or tensor without dimensions.
+    """Return whether a value is a single number, of Python, numpy or torch.
 
     >>> is_number(True), is_number(np.float32(1)), is_number("1"), is_number(np.zeros(1))
     (True, True, False, False)
@@ -39,7 +39,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    """Return the value as a float; raises TypeError if it is no number.
+    """Return a value as a float. Raises TypeError if it is not a number.
 
     >>> number(3 + 4j), number(10**400)
     (5.0, inf)
@@ -57,9 +57,9 @@ def number(value: Any) -> float:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """Return an array, a tensor or nested lists as a numpy array of numbers; raises TypeError if there are none in it.
+    """Return an array, a tensor or nested lists as a numpy array of numbers.
 
-    Of a tensor that numpy has no dtype for, such as bfloat16, single precision is made.
+    A tensor whose dtype numpy lacks, such as bfloat16, becomes float32. Raises TypeError if there are no numbers in it.
     """
     if is_tensor(value):
         value = _of_tensor(value)
@@ -88,7 +88,7 @@ def _of_tensor(tensor: Any) -> Any:
 
 
 def floats(value: Any) -> Floats:
-    """Return the numbers of an array, a tensor or nested lists, in its shape; raises TypeError if there are none in it.
+    """Return an array, tensor or nested lists as float64, or raise TypeError.
 
     >>> floats([1, 2.5])
     array([1. , 2.5])
@@ -101,7 +101,7 @@ def floats(value: Any) -> Floats:
 
 
 def scalars(values: Sequence[Any]) -> Floats:
-    """Return the values as an array (n,); raises TypeError at the first that is no number.
+    """Return the values as an array (n,). Raises TypeError if one is not a number.
 
     >>> scalars([1, None, True])
     array([ 1., nan,  1.])
@@ -115,7 +115,7 @@ def scalars(values: Sequence[Any]) -> Floats:
 
 
 def rows(values: Sequence[Sequence[Any]], width: int) -> Floats:
-    """Rows of ``width`` numbers as an array (width, n); raises TypeError at the first that is none.
+    """Return rows of ``width`` numbers as an array (width, n), or raise TypeError.
 
     >>> rows([(1, 0.5), (2, 0.25)], 2)[1]
     array([0.5 , 0.25])
@@ -145,7 +145,7 @@ def _row(value: Any, width: int) -> list[float]:
 
 
 def describe(value: Any) -> str:
-    """Describe a value, in the words of messages.
+    """Describe a value for error messages.
 
     >>> describe((1, "a")), describe(np.zeros((2, 3))), describe({"a": 1})
     ('(number, str)', 'an array of float64 (2, 3)', 'a dict of number')

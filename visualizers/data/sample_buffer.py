@@ -1,6 +1,4 @@
-"""`SampleBuffer`: columns of numbers, the newest of which are kept, and `thinned`, which of them a line of a picture
-needs.
-"""
+"""`SampleBuffer`: the newest columns of numbers; `thinned`: points to draw."""
 
 from __future__ import annotations
 
@@ -12,16 +10,16 @@ from numpy.typing import NDArray
 from looptap.visualizers.data.numbers import Floats
 
 MAX_KEPT_POINTS = 200_000
-"""Points of a line that are kept."""
+"""The most points kept of a line."""
 MAX_DRAWN_POINTS = 2_000
-"""Points of a line that are drawn."""
+"""The most points drawn of a line."""
 MAX_BUFFER_BYTES = 64_000_000
-"""Bytes that a ring may take, whatever its points."""
+"""The most bytes of a buffer, whatever its number of points."""
 _MAX_GAPS = 500  # NaN that keep their place in a thinned line
 
 
 class SampleBuffer:
-    """At most ``points`` rows of ``width`` numbers; the oldest give way. Memory grows as rows come.
+    """At most ``points`` rows of ``width`` numbers, the newest; grows on demand.
 
     >>> ring = SampleBuffer(2, points=3)
     >>> ring.append(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]))
@@ -34,18 +32,18 @@ class SampleBuffer:
         self._data = np.empty((width, min(256, 2 * self.points)))
         self._start = self._end = 0
         self.given_up = 0
-        """How many rows gave way."""
+        """The number of dropped rows."""
 
     def __len__(self) -> int:
         return self._end - self._start
 
     @property
     def columns(self) -> Floats:
-        """The rows that are kept as columns (width, n): a view that later rows overwrite."""
+        """The kept rows as columns (width, n): a view that later rows overwrite."""
         return self._data[:, self._start : self._end]
 
     def append(self, block: NDArray[Any]) -> None:
-        """Take in rows as columns (width, n)."""
+        """Add rows given as columns (width, n)."""
         count = block.shape[1]
         if count > self.points:
             self.given_up += count - self.points
@@ -59,7 +57,7 @@ class SampleBuffer:
         self._end += count
 
     def widen(self, more: int) -> None:
-        """Add columns, which were NaN so far."""
+        """Add columns, filled with NaN for the rows so far."""
         width, points = self._data.shape[0] + more, self.points
         held = self.columns
         self.points = max(1, min(points, MAX_BUFFER_BYTES // (16 * width)))
@@ -68,7 +66,7 @@ class SampleBuffer:
         self._start, self._end = 0, held.shape[1]
 
     def _make_room(self, count: int) -> None:
-        """Move what is kept to the front, of an array twice as long while it is small: each row moves seldom."""
+        """Move the kept rows to the front; double the array while it is small."""
         held, size = self.columns, len(self)
         room = self._data.shape[1]
         while room < 2 * self.points and room < 2 * (size + count):
@@ -83,9 +81,9 @@ class SampleBuffer:
 
 
 def thinned(y: Floats, drawn: int = MAX_DRAWN_POINTS) -> NDArray[np.intp]:
-    """Indices of at most about ``drawn`` points that keep the look of a line, its gaps (NaN, inf) included.
+    """Return about ``drawn`` indices at most that keep a line's look and gaps.
 
-    By the number of a point and not by its x: MinMaxLTTB of tsdownsample panics where all x are equal.
+    Gaps are NaN or inf. By position, not by x: MinMaxLTTB of tsdownsample panics where all x are equal.
     """
     if len(y) <= drawn:
         return np.arange(len(y))

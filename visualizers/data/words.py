@@ -1,4 +1,4 @@
-"""Values as short texts: for tables and logs. No value makes them fail, and none makes them long."""
+"""Values as short texts, for tables and logs; works for every value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _short.maxlong = 60
 
 
 def shown(value: Any, letters: int = 200) -> str:
-    """Return a value as text of at most ``letters`` letters.
+    """Return a value as text of at most ``letters`` characters.
 
     >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None])
     ('0.123457', 'aaaa…', '[1, None]')

@@ -1,1 +1,1 @@
-"""Drawing a `Picture` with matplotlib, with plotly and as text: three libraries, one description."""
+"""Drawing a `Picture` with matplotlib, with plotly and as text."""

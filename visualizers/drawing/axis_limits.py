@@ -1,4 +1,4 @@
-"""The limits of an axis: held while the data stays inside, moved with room to grow when it does not."""
+"""The limits of an axis: held while the data stays inside, else moved."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from looptap.visualizers.drawing.picture import Axis, Numbers
 Limits = tuple[float, float]
 
 PADDING_SHARE = 0.04
-"""The share of the data's span that stays free on both sides."""
+"""The padding on both sides, as a share of the data's span."""
 GROWTH_SHARE = 0.2
-"""The share that is added where the data grew beyond the limits, so that they hold for the next frames."""
+"""The share added where data outgrew the limits, so that they hold for the next frames."""
 MIN_FILLED_SHARE = 0.5
-"""The limits come closer when the data fills less than this share of them."""
+"""The limits shrink when the data fills less than this share of them."""
 
 
 def span(columns: Iterable[Numbers]) -> Limits | None:
-    """Return the smallest and the largest number of all columns; None if there is no finite one."""
+    """Return the smallest and the largest finite number of all columns, or None."""
     ends = [(c.min(), c.max()) for column in columns if (c := column[np.isfinite(column)]).size]
     return (float(min(low for low, _ in ends)), float(max(high for _, high in ends))) if ends else None
 
 
 def apart(low: float, high: float) -> bool:
-    """True if float64 can distinguish numbers between two ends."""
+    """Return whether float64 can distinguish numbers between two ends."""
     return high - low > 1e-12 * max(abs(low), abs(high), 1e-200)
 
 
 def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDING_SHARE) -> Limits:
-    """Return the limits of ``axis`` for data from ``data[0]`` to ``data[1]``; the object ``now`` if they hold.
+    """Return the limits of ``axis`` for ``data`` (low, high); ``now`` if they hold.
 
     >>> held = fit(None, (0, 100), Axis(), pad=0.1)
     >>> held, fit(held, (0, 105), Axis()) is held, fit(held, (0, 120), Axis(), pad=0.1)

@@ -1,4 +1,4 @@
-"""`beside`: where a text at a point of a line stands so that it does not lie on the line."""
+"""`beside`: places texts at the points of a line so that none lies on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Box: TypeAlias = tuple[float, float, float, float]
 _ALIGNED: tuple[tuple[Align, float, float], ...] = (
     ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
 )  # fmt: skip
-"""The end of a text that is at its point, how much of the text is left of that, and whether it is moved aside."""
-_OUTSIDE_DISTANCE = 1e6  # more than any way off the line
+"""The end of a text at its point, the share of the text left of it, and the direction of its shift."""
+_OUTSIDE_DISTANCE = 1e6  # more than any shift off the line
 _LETTER_HEIGHT_PIXELS, _LETTER_WIDTH_PIXELS = 14.0, 6.0  # pixels of a letter on a page
-_MARGIN_SHARE = 0.05  # of the size of a plot on a page, around all of its lines
+_MARGIN_SHARE = 0.05  # of a plot's size, around all of its lines
 
 
 class Beside(NamedTuple):
-    """``align`` is the end of the text that is at its point, moved by ``right``; its lower edge is ``up`` above it."""
+    """The place of a text: the end at its point, its shift ``right``, and ``up``."""
 
     align: Align
     right: float
@@ -31,10 +31,11 @@ class Beside(NamedTuple):
 
 
 def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], tall: float, box: Box) -> list[Beside]:
-    """Return the place of each text in pixels, ``y`` upwards; ``box`` is left, bottom, right, top of what is seen.
+    """Return the place of each text, in pixels with ``y`` upwards.
 
-    A text of so many pixels begins, ends or has its middle at its point, over or under all of the line that is below or
-    above it, or is moved beside the point: where that is nearest, inside, and clear of the texts before it.
+    ``box`` is left, bottom, right, top of what is seen. A text begins, ends or has its middle at its point, over or
+    under the whole line there, or is moved beside the point: where that is nearest, inside, and clear of the texts
+    before it.
 
     >>> rising = np.arange(100.0)
     >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
@@ -77,7 +78,7 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
 def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str]]:
     """Place the notes of a line in a plot of so many pixels that shows all of it.
 
-    Points of the axes over which their lower edges are, and on which side of those, as in "top right".
+    Returns the points over which their lower edges are, in units of the axes, and the side of each, as in "top right".
     """
     places = [place for place, _ in line.notes]
     (across, back), (up, down) = _pixels(line.x, x.log, size[0]), _pixels(line.y, y.log, size[1])
@@ -93,7 +94,7 @@ def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Num
 
 
 def _pixels(numbers: Numbers, log: bool, size: float) -> tuple[Floats, Callable[[Floats], Floats]]:
-    """Numbers of an axis as pixels, and the way back."""
+    """Return the numbers of an axis as pixels, and the inverse function."""
     seen = np.log10(numbers) if log else numbers
     low, high = span([seen]) or (0.0, 1.0)
     scale = (high - low) / size or 1.0

@@ -1,4 +1,4 @@
-"""Layout that surfaces share: the panels of a picture, their structure and arrangement, places of bars."""
+"""Shared layout: the panels of a picture, their arrangement, places of bars."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Kind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Marks that share axes: all in the plane, all in space, or a single one of another sort."""
+    """Marks that share axes, in the plane or in space, or a single other mark."""
 
     kind: Kind
     marks: tuple[Mark, ...]
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:
-    """Return the panels of a picture, in the order of their first marks; a picture without marks is an empty plane."""
+    """Return the panels of a picture by first mark; without marks an empty plane."""
     found: list[tuple[Kind, list[Mark]]] = []
     for mark in picture.marks:
         kind = _kind(mark)
@@ -49,7 +49,7 @@ def panels(picture: Picture) -> tuple[Panel, ...]:
 
 
 def structure(picture: Picture) -> Hashable:
-    """Return what stays the same while only data changes; pictures that agree in it share artists."""
+    """Return what stays the same while only data changes, to keep the artists."""
     axes = tuple(
         None if axis is None else (axis.title, axis.log, axis.time, axis.low, axis.high)
         for axis in (picture.x, picture.y, picture.z, picture.right)
@@ -58,7 +58,7 @@ def structure(picture: Picture) -> Hashable:
 
 
 def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int, int]:
-    """Rows and columns for ``count`` panels; without ``rows`` about as many as suits panels ``wide`` times as wide.
+    """Return rows and columns for ``count`` panels; ``wide`` is their aspect ratio.
 
     >>> arrange(4), arrange(3, rows=1)
     ((2, 2), (1, 3))
@@ -71,12 +71,12 @@ def arrange(count: int, rows: int | None = None, wide: float = 1.5) -> tuple[int
 
 
 def bar_labels(marks: Sequence[Mark]) -> tuple[str, ...]:
-    """Return the labels of all labelled bars, each once: the index of a label is the place of its bar."""
+    """Return all bar labels once: the index of a label is the place of its bar."""
     return tuple(dict.fromkeys(label for mark in marks if isinstance(mark, Bars) for label in mark.labels))
 
 
 def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
-    """Return the left and right sides of a mark's bars; labelled bars of several marks stand beside each other."""
+    """Return the left and right edges of a mark's bars, grouped with other ``marks``."""
     if mark.edges is not None:
         return np.minimum(mark.edges[:-1], mark.edges[1:]), np.maximum(mark.edges[:-1], mark.edges[1:])
     labelled = [other for other in marks if isinstance(other, Bars) and other.edges is None]
@@ -87,7 +87,7 @@ def bar_sides(mark: Bars, marks: Sequence[Mark]) -> tuple[Numbers, Numbers]:
 
 
 def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
-    """Return the outlines of the areas between two curves, one for each stretch without a gap, each of shape (n, 2)."""
+    """Return an outline (n, 2) for each gapless part of the area between two curves."""
     known = np.isfinite([x, low, high]).all(axis=0)
     ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [
@@ -97,7 +97,7 @@ def polygons(x: Numbers, low: Numbers, high: Numbers) -> list[Numbers]:
 
 
 def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
-    """Return at most ``most`` points that keep the lowest and the highest of each stretch of a line."""
+    """Return at most ``most`` points: the lowest and highest of each stretch."""
     if len(y) <= most:
         return x, y
     stretch = -(-len(y) * 2 // (most - 2))
@@ -115,7 +115,7 @@ def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:
 
 
 def scale(values: Numbers) -> tuple[float, float]:
-    """Return the smallest and the largest finite number, apart from each other; (0, 1) if there is none."""
+    """Return the smallest and largest finite number, apart from each other."""
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     if high - low > 1e-9 * max(abs(low), abs(high)):
@@ -124,7 +124,7 @@ def scale(values: Numbers) -> tuple[float, float]:
 
 
 def written(cell: float) -> str:
-    """Return a number as it stands in a cell.
+    """Return a number as it is written in a cell.
 
     >>> written(12.0), written(0.12345), written(float("nan"))
     ('12', '0.123', '')
@@ -140,12 +140,12 @@ def frame_words(picture: Picture) -> str:
 
 
 def time_words(seconds: float) -> str:
-    """Return a moment of the wall clock, to the second."""
+    """Return a wall-clock time, to the second."""
     return str(np.datetime64(int(seconds), "s")).replace("T", " ")
 
 
 def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
-    """Return the marks for a legend, each name once; none where one name is all and a title says what is drawn."""
+    """Return the marks of a legend, each name once; none if a title says it all."""
     found: dict[str, Line | Band | Points | Bars] = {}
     for mark in marks:
         if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):

@@ -1,7 +1,7 @@
-"""A chart's picture as plain data: axes and marks. plotly, matplotlib and text draw from it; nothing here draws.
+"""A chart's picture as plain data: axes and marks, which the backends draw.
 
-A new picture is made for each frame and never changed; a surface that keeps the one before sees by comparing
-what it has to update. Arrays are float64 and decimated by the maker of the picture; NaN is a gap.
+A new picture is made for each frame and never changed; a surface that keeps the previous one sees by comparing what it
+has to update. Arrays are float64 and decimated by the maker of the picture; NaN is a gap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Side: TypeAlias = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """Points joined in their order; with ``z`` in space. ``notes`` are (index of a point, text)."""
+    """Joined points, in space if they have ``z``; notes are (index, text)."""
 
     x: Numbers
     y: Numbers
@@ -28,7 +28,7 @@ class Line:
     """solid, dash, dot or dashdot."""
     opacity: float = 1.0
     filled: float | None = None
-    """The height down to which the area below is filled; None is a bare line."""
+    """The height down to which the area below is filled; None for a line only."""
     notes: tuple[tuple[int, str], ...] = ()
     side: Side = "left"
 
@@ -48,7 +48,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Points that are not joined; with ``z`` in space. ``values`` colour them one by one, by a scale."""
+    """Separate points, in space if they have ``z``, coloured by ``values`` if given."""
 
     x: Numbers
     y: Numbers
@@ -62,7 +62,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bars:
-    """A bar for each label; with ``edges`` (one more than heights) the bars of a histogram, and no labels."""
+    """A bar per label; with ``edges`` (one more than heights), a histogram."""
 
     heights: Numbers
     labels: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A matrix (rows, columns) as a heat map, the first row on top; ``written`` puts the numbers into the cells."""
+    """A matrix as a heat map, first row on top; ``written`` shows the numbers."""
 
     cells: Numbers
     rows: tuple[str, ...] = ()
@@ -86,12 +86,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """Pictures side by side, each uint8 of shape (height, width, 3) or (height, width, 4), with their captions."""
+    """Pictures side by side: uint8 (height, width, 3 or 4), with captions."""
 
     images: tuple[Numbers, ...]
     captions: tuple[str, ...] = ()
     columns: int = 0
-    """How many stand in a row; 0 leaves it to the surface."""
+    """The number of images in a row; 0 leaves it to the surface."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Text:
-    """Lines of plain text, the newest last. A surface escapes them: they come from the job."""
+    """Lines of plain text, newest last. Surfaces escape them: they come from the job."""
 
     lines: tuple[str, ...]
 
@@ -130,14 +130,14 @@ class VerticalLine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
-    """The title of an axis, and what it shows: None for the limits leaves them to the data."""
+    """The title and limits of an axis; None leaves a limit to the data."""
 
     title: str = ""
     low: float | None = None
     high: float | None = None
     log: bool = False
     time: bool = False
-    """True if its numbers are seconds since the epoch, to be shown as dates."""
+    """True if the numbers are seconds since the epoch, to be shown as dates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

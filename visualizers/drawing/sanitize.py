@@ -1,6 +1,4 @@
-"""`sanitize`: a picture that no library chokes on. Its numbers are finite or NaN, its texts one line without
-controls.
-"""
+"""`sanitize`: makes a picture safe to draw: finite numbers or NaN, clean text."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from looptap.visualizers.drawing.picture import (
 )
 
 MAX_MAGNITUDE = 1e100
-"""Larger numbers are drawn as this one: beyond it the libraries' own arithmetic overflows."""
+"""Larger numbers are clipped to this: beyond it the libraries' own arithmetic overflows."""
 MAX_NOTES = 100
 MAX_IMAGES = 400
 MAX_BARS = 500
@@ -41,22 +39,19 @@ MAX_ROWS = 200
 MAX_COLUMNS = 30
 MAX_LINES = 1000
 MAX_VERTICAL_LINES = 100
-"""How many of each a surface draws; a badge counts the rest."""
+"""The most of each that a surface draws; a badge counts the rest."""
 
 _NAMED = {
     "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
     "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
     "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
 }  # fmt: skip
-_PLOTTABLE_EPOCH_SECONDS = (
-    -8.5e9,
-    10.5e9,
-)  # seconds since the epoch in the years 1700 to 2300: numbers beyond are no dates
+_PLOTTABLE_EPOCH_SECONDS = (-8.5e9, 10.5e9)  # the years 1700 to 2300: other numbers are no dates
 
 
 @lru_cache(maxsize=8192)
 def clean(text: str, most: int = 120) -> str:
-    """Text on one line, of at most ``most`` characters; what is neither printed nor a space is shown as �.
+    """Return one line of at most ``most`` characters, � for the unprintable ones.
 
     >>> clean("a\\x1b[31m\\tb")
     'a�[31m b'
@@ -68,13 +63,13 @@ def clean(text: str, most: int = 120) -> str:
 
 
 def color_of(color: str, index: int) -> str:
-    """Return a colour as #rrggbb: ``color`` where it is one or a common name, else the index-th of ours."""
+    """Return #rrggbb: ``color`` if it is known, else the index-th of our colours."""
     known = color if re.fullmatch(r"#[0-9a-fA-F]{6}", color) else _NAMED.get(color)
     return known or COLORS[index % len(COLORS)]
 
 
 def flat(values: Any) -> Numbers:
-    """Return one dimension of float64, infinities as NaN, nothing beyond `MAX_MAGNITUDE`."""
+    """Return one dimension of float64, infinities as NaN, magnitudes bounded."""
     numbers: Numbers = np.array(values, dtype=np.float64).ravel()
     numbers[np.isinf(numbers)] = np.nan
     np.clip(numbers, -MAX_MAGNITUDE, MAX_MAGNITUDE, out=numbers)
@@ -82,7 +77,7 @@ def flat(values: Any) -> Numbers:
 
 
 def local(seconds: Numbers) -> Numbers:
-    """Seconds since the epoch as the clock on the wall counts them: a library that shows UTC then shows local time."""
+    """Shift seconds since the epoch so that a library showing UTC shows local time."""
     known = seconds[np.isfinite(seconds)]
     newest = float(np.clip(known.max(), *_PLOTTABLE_EPOCH_SECONDS)) if known.size else 0.0
     shifted: Numbers = np.clip(seconds + time.localtime(newest).tm_gmtoff, *_PLOTTABLE_EPOCH_SECONDS)
@@ -90,15 +85,15 @@ def local(seconds: Numbers) -> Numbers:
 
 
 def sanitize(picture: Picture) -> Picture:
-    """Return the same picture with numbers, texts and colours that can be drawn; badges name what is left out.
+    """Return a picture whose numbers, texts and colours every library can draw.
 
-    Seconds on a time axis become those of the wall clock (`local`), so a picture is tidied once. What is empty
-    becomes a `Text` that says so.
+    Badges name what is left out. Times are shifted to local time (`local`), so do this once. What is empty becomes a
+    `Text` that says so.
     """
     notices: list[str] = []
     x, y = _axis(picture.x), _axis(picture.y)
     if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
-        x = Axis(x.title)  # labels stand at 0, 1, 2, ...
+        x = Axis(x.title)  # labels are at 0, 1, 2, ...
     right = _axis(picture.right) if picture.right else None
     space = _axis(picture.z) if picture.z else Axis()
     marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
@@ -219,7 +214,7 @@ def _image(image: Any) -> Numbers:
 
 
 def _along(values: Any, axis: Axis) -> Numbers:
-    """Numbers as their axis can show them: no zero on a logarithmic one, the local time on one of time."""
+    """Return numbers for an axis: positive if it is logarithmic, local if of time."""
     numbers = flat(values)
     if axis.log:
         numbers[~(numbers > 1 / MAX_MAGNITUDE)] = np.nan
@@ -260,5 +255,5 @@ def _tell(notices: list[str], count: int, most: int, what: str) -> None:
 
 
 def _piled(text: str, i: int) -> bool:
-    """True if a character is one of a pile of accents, which would grow over its neighbours."""
+    """Return whether a character is the fourth or later of stacked accents."""
     return all(unicodedata.combining(c) for c in text[i - 3 : i + 1])

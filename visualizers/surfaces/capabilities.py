@@ -1,4 +1,4 @@
-"""Finds where charts can be shown: a window, the browser or the terminal."""
+"""Finds out where charts can be shown: a window, the browser or the terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TITLES = {
     "window": "a window",
 }  # fmt: skip
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
-"""Their names in matplotlib."""
+"""The matplotlib backends of windows."""
 QT_PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
 _TOOLKIT_TIMEOUT_SECONDS = 20.0  # seconds that a toolkit has to start
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where to show charts, and why not in the places that come before."""
+    """A place to show charts, and why the places before it do not work."""
 
     name: PlaceName
     obstacles: tuple[str, ...] = ()
     backend: str = ""
-    """Its name in matplotlib, if it is a window."""
+    """The matplotlib backend, for a window."""
 
     def __str__(self) -> str:
         why = f", because {'; '.join(self.obstacles)}" if self.obstacles else ""
@@ -39,15 +39,15 @@ class Place:
 
 
 class NoPlace(RuntimeError):
-    """Charts cannot be shown where they were asked to be; the message says why and what to do."""
+    """Charts cannot be shown where requested; the message says why and what to do."""
 
 
 def choose(wanted: str = "") -> Place:
-    """Return the first place that works here, or the one that is ``wanted``; "window" is the first that is a window.
+    """Return the first place that works here, or the one that is ``wanted``.
 
-    A backend given to matplotlib (``matplotlib.use``, MPLBACKEND) comes first. Asking starts the toolkit for a
-    moment; Qt is asked in another process, since it ends the process where it fails. Raises NoPlace if the place that
-    is wanted does not work, ValueError for one that there is not.
+    "window" is the first that is a window. A backend given to matplotlib (``matplotlib.use``, MPLBACKEND) comes first.
+    Checking starts the toolkit for a moment; Qt is checked in another process, which it ends if it fails. Raises
+    NoPlace if the wanted place does not work, ValueError for an unknown one.
 
     >>> choose("terminal").name
     'terminal'
@@ -76,7 +76,7 @@ def choose(wanted: str = "") -> Place:
 
 
 def _given_backend() -> str:
-    """Return the backend that the user gave matplotlib; empty if it may choose."""
+    """Return the backend that the user gave matplotlib; "" if it may choose."""
     if _no_matplotlib():
         return ""
     import matplotlib
@@ -95,7 +95,7 @@ def _no_matplotlib() -> str:
 
 
 def no_display() -> str:
-    """Say why no window can open here, as far as the environment shows; empty if one may."""
+    """Return why no window can open here, judged by the environment; "" if one may."""
     if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return ""
     return "there is no display (DISPLAY is not set; over ssh, ssh -X sets it)"

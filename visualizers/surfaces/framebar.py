@@ -1,4 +1,4 @@
-"""`FrameBar`: the bar under the charts of a window, along which one goes back to earlier frames."""
+"""`FrameBar`: the slider under a window's charts that shows earlier frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WORDS = dict(fontsize=8, color="#666666", va="center", parse_math=False)
 
 
 class FrameBar:
-    """A track with a knob on axes of its own. ``moved`` is called with a frame's index, None for the newest."""
+    """A track with a knob; calls ``moved`` with a frame's index, None for the newest."""
 
     def __init__(self, axes: Any, moved: Callable[[int | None], object]) -> None:
         self.axes, self._moved = axes, moved
@@ -32,7 +32,7 @@ class FrameBar:
         return [self._knob, self._words] if self.axes.get_visible() else []
 
     def show(self, index: int, count: int) -> None:
-        """Put the knob where the frame stands."""
+        """Put the knob at the place of the frame."""
         self._count = count
         self._knob.set_xdata([index / max(1, count - 1) if count > 1 else 1.0])
         back = "the newest" if index >= count - 1 else f"{count - 1 - index} before the newest (End: back to it)"

@@ -1,4 +1,4 @@
-"""Charts as a page in the browser: one file without scripts, rewritten while the streams live."""
+"""Charts as a page in the browser: one file, rewritten while streams live."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RELOAD_INTERVAL_SECONDS = 2.0
 
 
 def page(plot: ChartGrid, title: str, again: float | None) -> str:
-    """Return the page; it reloads after ``again`` seconds. Words of the job are in the picture, or escaped."""
+    """Return the page, which reloads after ``again`` seconds; texts are escaped."""
     down, across = plot.shape
     figure = new_figure(min(16.0, 3 + 4 * across), min(40.0, 1 + 3.2 * down))
     draw_all(plot.pictures(), figure, down)
@@ -49,9 +49,9 @@ def show_page(
     open_page: Callable[[str], object] | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Open the page, and rewrite it until all streams have ended or ``ended``; the last one stays.
+    """Open the page, and rewrite it until all streams have ended or ``ended``.
 
-    It lies in a directory that only this user can read. Returns its path.
+    It remains, in a directory that only this user can read. Returns its path.
     """
     import webbrowser
 

@@ -1,4 +1,4 @@
-"""Pictures to files: `save` draws with matplotlib, plotly or as text, as the file's name says."""
+"""Pictures to files: `save` draws with matplotlib, plotly or as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from looptap.visualizers.drawing.picture import Picture
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
 """Suffixes that `save` writes; a .gif shows the pictures one after the other."""
 _EXTRAS = {".html": "html", ".txt": "terminal"}
-"""The optional packages of looptap that draw them, if not "window"."""
+"""The extras of looptap that install the library, if not "window"."""
 
 
 def save(
@@ -25,13 +25,12 @@ def save(
     script: Literal["inline", "cdn"] = "inline",
     seconds: float = 0.2,
 ) -> Path:
-    """Write one picture or several on one page, by the suffix of ``path``, and return the path.
+    """Write one or several pictures to ``path`` by its suffix; return the path.
 
     .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page by plotly
-    that opens offline (4.8 MB; with ``script="cdn"`` some kB, and the browser loads plotly from its makers). In a .gif
-    each picture is a frame of ``seconds``. ``rows`` says in how many rows several pictures stand. Raises ValueError for
-    any other suffix and for no pictures, FileNotFoundError where the directory is missing, ImportError where the
-    library that draws is.
+    that opens offline (4.8 MB; with ``script="cdn"`` some kB, and the browser downloads plotly). In a .gif each picture
+    is a frame of ``seconds``. ``rows`` says in how many rows several pictures are. Raises ValueError for any other
+    suffix and for no pictures, FileNotFoundError for a missing directory, ImportError for a missing library.
     """
     path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     suffix = path.suffix.lower()

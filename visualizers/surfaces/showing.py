@@ -1,4 +1,4 @@
-"""`show`: a plot in a window, in the browser or in the terminal, whichever works here."""
+"""`show`: a plot in a window, browser or terminal, whichever works here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show(
     title: str = "",
     report: Callable[[str], object] | None = None,
 ) -> Any:
-    """Show a plot; returns the `ChartWindow` if it is one.
+    """Show a plot; return the `ChartWindow` if it is one.
 
     ``report`` gets a line on where it is shown and one on what was saved; by default both are printed to stderr.
 
@@ -77,7 +77,7 @@ def title_of(plot: ChartGrid) -> str:
 
 
 def status_of(plot: ChartGrid) -> str:
-    """Say which runs are lost or have ended; empty while all are live."""
+    """Return which runs are lost or have ended; "" while all are live."""
     said: dict[str, None] = {}
     for cell in plot.cells:
         for stream in cell.streams:

@@ -1,4 +1,4 @@
-"""Charts in a terminal, redrawn while the streams live; printed once, without colours, elsewhere."""
+"""Charts in a terminal, redrawn while streams live; elsewhere printed once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ GATHER_SECONDS = 5.0
 def show_terminal(
     plot: ChartGrid, title: str, status: Callable[[], str] = lambda: "", *, wait: float = GATHER_SECONDS
 ) -> None:
-    """Draw a plot in the terminal until no stream lives any more; the last frame stays.
+    """Draw a plot in the terminal until all streams have ended; keep the last frame.
 
-    Where stdout is no terminal, what came within ``wait`` seconds is printed once.
+    If stdout is no terminal, what arrives within ``wait`` seconds is printed once.
     """
     console = Console(highlight=False)
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
@@ -46,7 +46,7 @@ def show_terminal(
     with Live(frame(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
         size: Any = console.size
         while True:
-            alive, start = plot.live, time.monotonic()  # before the look: what came before the end is seen
+            alive, start = plot.live, time.monotonic()  # read before pulling, so that the last values are seen
             if plot.pull() or console.size != size or not alive:
                 size = console.size
                 live.update(frame(), refresh=True)
@@ -56,7 +56,7 @@ def show_terminal(
 
 
 def drawn(plot: ChartGrid, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
-    """Return the charts, each of at most ``height`` lines, under a line that names their run."""
+    """Return the charts, each of at most ``height`` lines, under the run's title."""
     head = "".join(c for c in f"{title}  {status}".rstrip() if c.isprintable())
     text = draw_all(plot.pictures(), width, height, color)
     return Text.assemble((head[: max(1, width)], "bold"), "\n", Text.from_ansi(text, no_wrap=True))

@@ -1,8 +1,8 @@
-"""`ChartWindow`: charts in a window of matplotlib, redrawn at most 30 times per second.
+"""`ChartWindow`: charts in a matplotlib window, at most 30 frames a second.
 
-Everything here runs on the thread of the window's toolkit, which owns matplotlib. A timer has the charts take in what
-is new; while the limits of the axes hold, only the lines are drawn, over the picture of the rest. A turn that takes
-long makes the next come later, so that the window always answers.
+Everything here runs on the thread of the window's toolkit, which owns matplotlib. A timer makes the charts read new
+values; while the limits of the axes hold, only the lines are drawn, over a saved picture of the rest. A slow turn
+delays the next, so that the window always answers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from looptap.visualizers.surfaces.window_part import WindowPart
 MIN_FRAME_SECONDS = 0.03
 """Seconds from one frame to the next, at least."""
 _PLAYBACK_FRAME_SECONDS = 0.1  # seconds between two frames that are played back
-_STATUS_INTERVAL_SECONDS = 0.5  # seconds between two looks at what the title says
-_FRAME_BAR_SHARE = 0.07  # of the height, for the bar of frames
+_STATUS_INTERVAL_SECONDS = 0.5  # seconds between two updates of the title
+_FRAME_BAR_SHARE = 0.07  # share of the height, for the slider of frames
 HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
 
 
 class ChartWindow:
-    """A plot on a figure of pyplot's, with keys and a bar for earlier frames.
+    """A plot on a pyplot figure, with keys and a slider for earlier frames.
 
-    ``status`` returns what the title says of the run, and ``say`` is called with what was done. The window opens at
-    once; `show` waits until the user closes it.
+    ``status`` returns the state of the run for the title, and ``say`` is called with a report of each action. The
+    window opens at once; `show` waits until the user closes it.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class ChartWindow:
         self.title, self._status, self._say = title, status, say
         self.closed = self.paused = self._interrupted = self._turning = False
         self.frames = self.redrawn = 0
-        """How many frames were shown, and how many of them redrew everything."""
+        """The number of frames shown, and of those that redrew everything."""
         down, across = plot.shape
         self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
         self.canvas: Any = self.figure.canvas
         self.manager: Any = self.canvas.manager
         self.parts: list[WindowPart] = []
         self.bar: FrameBar | None = None
-        self._background: Any = None  # the picture of all that stands
+        self._background: Any = None  # the picture of all that does not move
         self._standing: list[Any] = []  # the texts in it
-        self._stamps: dict[Any, Any] = {}  # pictures of legends
+        self._stamps: dict[Any, Any] = {}  # drawn legends, by artist
         self._saving = False
         self._playing = 0.0
         self.shown_title = ""
@@ -75,7 +75,7 @@ class ChartWindow:
 
     def _connect(self) -> None:
         if (default := getattr(self.manager, "key_press_handler_id", None)) is not None:
-            self.canvas.mpl_disconnect(default)  # space, s and the arrows mean something else here
+            self.canvas.mpl_disconnect(default)  # matplotlib's own meaning of space, s and the arrows
         for name, handler in (
             ("draw_event", self._drawn), ("resize_event", self._resized), ("close_event", self._closed),
             ("key_press_event", self._key), ("button_release_event", self._released),
@@ -86,7 +86,7 @@ class ChartWindow:
         self.canvas.print_figure = self._print_whole
 
     def show(self, block: bool | None = None) -> None:
-        """Show the window; wait until it is closed if ``block``, by default as pyplot.show() does.
+        """Show the window; wait until it is closed if ``block``, like pyplot.show().
 
         Ctrl-C in the terminal closes it, and raises KeyboardInterrupt.
         """
@@ -97,14 +97,14 @@ class ChartWindow:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Note a Ctrl-C, and cut a turn short: the toolkit would swallow an exception that is raised elsewhere."""
+        """Note Ctrl-C and cut a turn short: the toolkit would swallow an exception."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def note(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
-            # A turn that is cut short leaves Tk with callbacks about images that are gone; it would print each.
+            # An interrupted turn leaves Tk with callbacks for deleted images, and it would print an error for each.
             window: Any = getattr(self.manager, "window", None)
             if hasattr(window, "report_callback_exception"):
                 window.report_callback_exception = lambda *_: None
@@ -124,7 +124,7 @@ class ChartWindow:
     # ------------------------------------------------------------ arranging
 
     def _arrange(self) -> None:
-        """Give each chart its part of the figure, and the frames their bar."""
+        """Give each chart its part of the figure, and the frames their slider."""
         self.figure.clear()
         cells = list(self.plot.cells)
         self.plot.pull()
@@ -149,14 +149,14 @@ class ChartWindow:
             yield from self.bar.artists
 
     def _labels(self) -> list[Any]:
-        """Return the texts in the axes: they are drawn with what stands, for a text takes longer than a line."""
+        """Return the texts in the axes, drawn with the background: they are slow."""
         return [
             (artist, artist.get_text(), artist.get_position())
             for part in self.parts for artist in part.drawing.artists if _is_label(artist)
         ]  # fmt: skip
 
     def _animate(self, animated: bool) -> None:
-        """Leave out what moves when everything else is drawn."""
+        """Exclude what moves from full draws."""
         for artist in self._artists():
             artist.set_animated(animated)
             if isinstance(artist, Legend):
@@ -170,7 +170,7 @@ class ChartWindow:
     # ------------------------------------------------------------ drawing
 
     def turn(self) -> None:
-        """Show what is new; what the timer calls."""
+        """Show what is new; called by the timer."""
         if self._gone():
             return
         self._turning = True
@@ -203,7 +203,7 @@ class ChartWindow:
             self._call_it()
         took = time.monotonic() - start
         period = max(MIN_FRAME_SECONDS, 1.5 * took)  # the toolkit needs time for the mouse and for keys
-        # A timer of Tk's counts from the end of a turn, those of others from its start.
+        # Tk's timer counts from the end of a turn, those of other toolkits from its start.
         wait = max(1, round(1000 * (period - took if "Tk" in type(self.timer).__name__ else period)))
         if abs(wait - self.timer.interval) > 0.2 * self.timer.interval:
             self.timer.interval = wait
@@ -220,7 +220,7 @@ class ChartWindow:
         self.canvas.blit(self.figure.bbox)
 
     def _drawn(self, event: Any) -> None:
-        """Everything but what moves was drawn: keep that, and draw the rest over it."""
+        """Keep the background that was just drawn, and draw what moves over it."""
         if self._saving or self._gone():
             return
         if self.canvas.supports_blit:
@@ -230,7 +230,7 @@ class ChartWindow:
         self._draw_artists()
 
     def _draw_artists(self) -> None:
-        """Draw what moves. A legend takes longer than all lines: it is drawn once, and then put where it was."""
+        """Draw what moves; draw a legend once, then copy it: it is slower than all lines."""
         for artist in self._artists():
             if artist in self._stamps:
                 self.canvas.restore_region(self._stamps[artist])
@@ -243,7 +243,7 @@ class ChartWindow:
         return self.bar is None and any(part.frames for part in self.parts)
 
     def _call_it(self) -> None:
-        """Say in the title which run it is, and how it is."""
+        """Show the run and its state in the title."""
         parts = [self.title, self._status(), "paused" if self.paused else ""]
         title = " – ".join(filter(None, parts))
         if title != self.shown_title:
@@ -262,14 +262,14 @@ class ChartWindow:
             self.bar.show(*framed[0].picture.frame)
 
     def go_to(self, index: int | None) -> None:
-        """Show the frame ``index`` of the chart that has the most, and those of the same age; None the newest."""
+        """Show frame ``index`` (None: the newest) of the chart with most, others alike."""
         framed = self._framed()
         for part in framed:
             back = 0 if index is None else framed[0].frames - 1 - index
             part.show(max(0, part.frames - 1 - back) if back > 0 else None)
 
     def step(self, by: int) -> bool:
-        """Go some frames on, or back; False if there is nothing further."""
+        """Go some frames forward or back; return False if there are none."""
         framed = self._framed()
         if not framed or framed[0].picture.frame is None:
             return False
@@ -320,7 +320,7 @@ class ChartWindow:
             self._release()
 
     def _released(self, event: Any) -> None:
-        """The user has zoomed or moved with the tools of the toolbar: that view is kept."""
+        """Keep the view that the user has set with the tools of the toolbar."""
         if event.inaxes is None or not getattr(self.canvas.toolbar, "mode", ""):
             return
         for part in self.parts:
@@ -331,18 +331,18 @@ class ChartWindow:
         if any([part.release() for part in self.parts]):
             self._animate(True)
             if self.canvas.toolbar is not None:
-                self.canvas.toolbar.update()  # forgets the views that one could go back to
+                self.canvas.toolbar.update()  # forgets the earlier views
             self._background = None
 
     def _at_home(self) -> bool:
-        """True if the toolbar's Home was pressed after a zoom: it restores limits that are out of date."""
+        """Return whether Home was pressed after a zoom: it restores outdated limits."""
         views: list[Any] = getattr(getattr(self.canvas.toolbar, "_nav_stack", None), "_elements", [])
         return any(part.held for part in self.parts) and len(views) > 1 and views[-1] is views[0]
 
     # ------------------------------------------------------------ saving and closing
 
     def save(self, path: str = "") -> str:
-        """Write the window as it is to ``path``, by default a new PNG file here; returns the path."""
+        """Write the window to ``path``, by default a new PNG file here; return the path."""
         if not path:
             name = re.sub(r"[^\w.+-]+", "_", self.title)[:80].strip("_") or "looptap"
             path = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.png"
@@ -360,7 +360,7 @@ class ChartWindow:
             self.canvas.toolbar.set_message(text)
 
     def _print_whole(self, *args: Any, **how: Any) -> Any:
-        """Print the figure with what moves; also what the toolbar's button for saving calls."""
+        """Print the figure with what moves; also called by the toolbar's save button."""
         self._saving = True
         self._animate(False)
         try:
@@ -373,7 +373,7 @@ class ChartWindow:
                 self.canvas.draw_idle()
 
     def _gone(self) -> bool:
-        """True if the window is closed; its toolkit may report that a little late."""
+        """Return whether the window is closed; its toolkit may report that a little late."""
         return self.closed or self.figure.canvas is not self.canvas
 
     def _closed(self, event: Any) -> None:

@@ -9,7 +9,7 @@ from looptap.visualizers.drawing.backends.with_matplotlib import Drawing
 
 
 class WindowPart:
-    """One chart in the window, and what of its view the user holds fast."""
+    """One chart in the window, and the axes whose limits the user holds."""
 
     def __init__(self, cell: Cell, figure: Any) -> None:
         self.cell = cell
@@ -22,11 +22,11 @@ class WindowPart:
 
     @property
     def frames(self) -> int:
-        """How many frames one can look back at."""
+        """The number of frames to look back at."""
         return 0 if self.cell.chart is None else self.cell.chart.frames
 
     def update(self) -> str:
-        """Take in what is new and set it; "" if there is nothing, else what it takes to show it."""
+        """Read and set what is new; return what has to be redrawn, "" for nothing."""
         if not (self.cell.pull() or self.dirty):
             return ""
         self.dirty = False
@@ -40,7 +40,7 @@ class WindowPart:
         return change
 
     def show(self, index: int | None) -> None:
-        """Show an earlier frame, None the newest."""
+        """Show an earlier frame, None for the newest."""
         if self.cell.chart is not None:
             self.cell.chart.show(index)
             self.dirty = True
@@ -56,7 +56,7 @@ class WindowPart:
             axes.set_ylim(y)
 
     def release(self) -> bool:
-        """Let the limits follow the data again; whether they did not."""
+        """Let the limits follow the data again; return whether they were held."""
         held, self.held = bool(self.held), {}
         if held:
             self.drawing = Drawing(self.drawing.figure, self.picture)

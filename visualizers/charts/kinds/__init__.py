@@ -1,1 +1,1 @@
-"""The kinds of charts that come with looptap, a module for each family of them."""
+"""The built-in kinds of charts, a module for each family."""

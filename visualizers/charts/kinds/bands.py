@@ -19,12 +19,12 @@ from looptap.visualizers.drawing.picture import Mark
 
 
 class BandChart(LineChart):
-    """The middle as a line, and the area between each pair of a low and a high part."""
+    """The middle as a line, and the area between each pair of low and high parts."""
 
     kind: ClassVar[str] = "band"
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """Return the names of the parts; two or three without names are low, high or low, middle, high."""
+        """Return the names of the parts; unnamed: low, high or low, mid, high."""
         names, form = super().parts(series, value)
         found = schemas.band_of(names)
         if found is None:
@@ -36,7 +36,7 @@ class BandChart(LineChart):
         return names, form
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the bands, the widest first, and the line in their middle."""
+        """Yield the bands, widest first, then the middle line."""
         if "ring" not in series.data:
             return
         columns, band = series.data["ring"].columns, series.data["band"]

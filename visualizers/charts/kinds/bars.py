@@ -1,4 +1,4 @@
-"""Bars by label, and pies: of (label, number) as they come, and of dicts as whole pictures."""
+"""Bars and pies: of (label, number) values, or of dicts as whole pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BarsChart(Chart):
     mode: ClassVar[Mode] = APPEND
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in (label, number): the newest number of a label counts."""
+        """Add (label, number) values: the newest number of a label counts."""
         found = {}
         for value in new.values:
             if not isinstance(value, tuple | list) or len(value) != 2 or not is_point(value) or value[0] is None:
@@ -71,13 +71,13 @@ class BarsChart(Chart):
         )  # fmt: skip
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Labels, and the numbers."""
+        """Return the axes: labels, and numbers."""
         mine = [one.name for one in self.series if one.layer is self]
         return Axis(), Axis(mine[0] if len(mine) == 1 else ""), None
 
 
 class PieChart(BarsChart):
-    """The share of each label in the whole; a number that is negative, NaN or infinite has none."""
+    """The share of each label; a negative, NaN or infinite number has none."""
 
     kind: ClassVar[str] = "pie"
     family: ClassVar[str] = "pie"

@@ -23,14 +23,14 @@ class CurveChart(Chart):
     mode: ClassVar[Mode] = FRAME
 
     def frame(self, series: Series, value: Any) -> Floats:
-        """Return the array as float64; a number stands for an array of one, a row or a column for its elements."""
+        """Return the array as float64 in one dimension."""
         found = floats(value)
         if found.ndim > 1 and found.size != max(found.shape, default=0):
             raise TypeError(f"expected a 1-D array, got {describe(value)}")
         return found.ravel()
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the line of now, and those before it, the older the lighter."""
+        """Yield the current line and earlier ones, older ones lighter."""
         shown = series.frames.shown
         for age, values in zip(reversed(range(len(shown))), shown, strict=True):
             picked = thinned(values)
@@ -39,13 +39,13 @@ class CurveChart(Chart):
             yield Line(picked.astype(float), y, name=name, color=series.color, opacity=opacity, side=series.side)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the index of an element, and its value."""
+        """Return the axes: the index of an element, and its value."""
         mine = [one.name for one in self.series if one.layer is self]
         return Axis("index"), Axis(mine[0] if len(mine) == 1 else ""), None
 
 
 def fading(age: int) -> float:
-    """Return the opacity of what was shown ``age`` frames before now: 1 for now.
+    """Return the opacity of a frame that is ``age`` frames old: 1 for the newest.
 
     >>> [round(fading(age), 2) for age in range(4)]
     [1.0, 0.43, 0.3, 0.21]

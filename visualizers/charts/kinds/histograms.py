@@ -1,4 +1,4 @@
-"""Histograms: of long arrays, of counts and edges that were binned in the job, of numbers as they come."""
+"""Histograms: of arrays, of counts and edges binned in the job, of numbers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Binned: TypeAlias = tuple[Floats, Floats]
 
 
 class HistogramChart(Chart):
-    """How numbers are distributed."""
+    """The distribution of numbers."""
 
     kind: ClassVar[str] = "histogram"
     family: ClassVar[str] = "hist"
     mode: ClassVar[Mode] = FRAME
 
     def frame(self, series: Series, value: Any) -> Binned:
-        """Counts and edges: those that came, or of the numbers of an array of any shape."""
+        """Return counts and edges: as received, or of the numbers of an array."""
         return binned(value)
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in numbers one by one: the newest are binned when they are drawn."""
+        """Add single numbers; the newest are binned when they are drawn."""
         series.data.setdefault("ring", SampleBuffer(1, series.points)).append(scalars(new.values)[None])
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the bars of the frame that is shown, or of all numbers that are kept."""
+        """Yield the bars of the current frame, or of all kept numbers."""
         if "ring" in series.data:
             counts, edges = binned(series.data["ring"].columns[0])
         elif series.frames.shown:
@@ -51,13 +51,13 @@ class HistogramChart(Chart):
         yield Bars(counts, edges=edges, name=series.name, color=series.color, opacity=opacity, side=series.side)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the value, and how often it is there."""
+        """Return the axes: the value, and how often it occurs."""
         mine = [one.name for one in self.series if one.layer is self]
         return Axis(mine[0] if len(mine) == 1 else "value"), Axis("count"), None
 
 
 def binned(value: Any, bins: int = DEFAULT_BINS) -> Binned:
-    """Return the histogram of a value: (counts, edges) as they came, else of its finite numbers. Raises TypeError.
+    """Return (counts, edges): as received, or of finite numbers. Raises TypeError.
 
     >>> binned((np.array([3, 1]), np.array([0.0, 1.0, 2.0])))[0]
     array([3., 1.])

@@ -17,7 +17,7 @@ MAX_IMAGES = 64
 
 
 class ImageChart(Chart):
-    """An image: of an array, a tensor, PIL, matplotlib, or as it comes from a job."""
+    """An image: an array, a tensor, PIL, matplotlib, or as received from a job."""
 
     kind: ClassVar[str] = "image"
     family: ClassVar[str] = "img"
@@ -41,12 +41,12 @@ class ImageChart(Chart):
             yield ImagesMark(tuple(pixels for pixels, _ in shown), captions if any(captions) else ())
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """None that would need a title."""
+        """Return axes without titles."""
         return Axis(), Axis(), None
 
 
 class ImagesChart(ImageChart):
-    """Images side by side: (n, height, width) with or without channels, or a list of (image, caption)."""
+    """Images side by side: (n, height, width[, channels]) or (image, caption) pairs."""
 
     kind: ClassVar[str] = "images"
     many: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Lines: numbers over steps, pairs, several numbers at once, dicts of numbers, and lines with notes."""
+"""Lines: numbers over steps, pairs, rows and dicts of numbers, with notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_NOTE_CHARACTERS = 120
 
 
 class LineChart(Chart):
-    """A line for each part of the values, over a step among them or the number of the event."""
+    """A line for each part of the values, over their step or the event number."""
 
     kind: ClassVar[str] = "line"
     family: ClassVar[str] = "xy"
@@ -41,7 +41,7 @@ class LineChart(Chart):
     # ------------------------------------------------------------ taking in
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in numbers, tuples of numbers or dicts of numbers, as the first value was."""
+        """Add numbers, tuples of numbers or dicts of numbers, like the first value."""
         data = series.data
         if "names" not in data:
             data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
@@ -52,7 +52,7 @@ class LineChart(Chart):
         data["ranks"].update(np.unique(new.ranks).tolist())
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """Return the names of the parts of a value, and its form: number, row or dict. Raises TypeError."""
+        """Return a value's part names and form: number, row or dict. Raises TypeError."""
         schema = series.choice.schema
         if isinstance(value, dict):
             return list(map(str, value))[:_MAX_LINES], "dict"
@@ -65,7 +65,7 @@ class LineChart(Chart):
         raise TypeError(f"expected number, got {describe(value)}")
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
-        """Return the parts of the values (parts, n). Raises TypeError if one does not fit."""
+        """Return the parts of the values (parts, n). Raises TypeError if one is wrong."""
         data = series.data
         match data["form"]:
             case "number":
@@ -78,7 +78,7 @@ class LineChart(Chart):
     # ------------------------------------------------------------ drawing
 
     def over(self, series: Series, columns: Floats) -> Over:
-        """Return the axis x of one stream."""
+        """Return the x axis of one stream."""
         data = series.data
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
@@ -88,7 +88,7 @@ class LineChart(Chart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield a line for each part and each rank, and a point where a number is NaN or infinite."""
+        """Yield a line for each part and rank, and points for NaN and infinities."""
         if "ring" not in series.data:
             return
         columns, series.data["odd"] = series.data["ring"].columns, 0
@@ -121,13 +121,13 @@ class LineChart(Chart):
                 name = f"{name} rank {rank}"
                 color = self.palette.color(name)
             yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
-            if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is not seen
+            if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is invisible
                 yield Points(x[alone], shown[alone], color=color, side=series.side)
             if gaps:
                 yield _odd(axis.x, y, bad, name, color, series)
 
     def drawn(self, series: Series, axis: Over) -> list[int]:
-        """Return the parts that are lines: those that the user names, else all but what counts steps."""
+        """Return the parts that are lines: those requested, else all but the step."""
         names = series.data["names"]
         if series.y:
             wanted = [i for i, name in enumerate(names) if name in series.y]
@@ -137,11 +137,11 @@ class LineChart(Chart):
             return wanted
         steps = 0 if self.pair(series) else schemas.x_of(names)
         if steps is not None and self.x and not schemas.counts(names[steps]):
-            steps = None  # the first of a pair is a number like the other, over what the user asks for
+            steps = None  # over another x the first of a pair is a number like the other
         return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
-        """True if the values are pairs, of which the first is x."""
+        """Return whether the values are pairs, of which the first is x."""
         return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
 
     def remark_length(self, series: Series) -> None:
@@ -151,7 +151,7 @@ class LineChart(Chart):
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
     def appearance(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
-        """Return the name and the colour of a line; the first has the colour of the stream."""
+        """Return the name and colour of a line; the first has the stream's colour."""
         if len(drawn) == 1:
             return series.name, series.color
         name: str = series.data["names"][part]
@@ -159,7 +159,7 @@ class LineChart(Chart):
         return name if len(self.series) == 1 else f"{series.name} {name}", color
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the axes, with the names of what is on them where it is one thing."""
+        """Return the axes, titled where they show a single thing."""
         mine = [one for one in self.series if one.layer is self and "ring" in one.data]
         if not mine:
             return Axis(), Axis(), None
@@ -172,7 +172,7 @@ class LineChart(Chart):
         return Axis(axis.title, time=axis.clock), Axis(title), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """Return where on the axis x that number, event or wall time lies; None if it is not kept."""
+        """Return the x of a number, event or wall time; None if it is not kept."""
         if "ring" not in series.data:
             return None
         columns = series.data["ring"].columns
@@ -195,13 +195,13 @@ class AnnotatedLineChart(LineChart):
     width: ClassVar[int] = 2
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """Return the names of the numbers of a value; the text is kept beside them."""
+        """Return the names of a value's numbers; its text is kept separately."""
         schema, width = series.choice.schema, self.width
         series.data["texts"] = deque(maxlen=series.points)
         return list(schema[:width] if len(schema) == width + 1 else ("x", "y", "z")[:width]), "row"
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
-        """Return the numbers of the values (parts, n); their texts are kept. Raises TypeError if one does not fit."""
+        """Return the numbers of the values, and keep their texts. Raises TypeError."""
         width = self.width
         for value in values:
             if not isinstance(value, tuple | list) or len(value) != width + 1 or not isinstance(value[-1], str | None):
@@ -218,7 +218,7 @@ class AnnotatedLineChart(LineChart):
             yield self.noted(mark, series) if isinstance(mark, LineMark) else mark
 
     def noted(self, mark: LineMark, series: Series) -> LineMark:
-        """Return the line with all points that have a text; those of the line that were thinned out come back."""
+        """Return the line with every point that has a text, even if thinned out."""
         columns = series.data["ring"].columns
         axis = self.over(series, columns)
         y = columns[MAX_LEADING_COLUMNS + 1]
@@ -232,21 +232,21 @@ class AnnotatedLineChart(LineChart):
 
 
 def noted_places(texts: deque[str]) -> list[int]:
-    """Return the indices of the newest texts that are not empty, the oldest first."""
+    """Return the indices of the newest non-empty texts, oldest first."""
     last = len(texts) - 1
     return [last - back for back in islice((i for i, text in enumerate(reversed(texts)) if text), _MAX_NOTES)][::-1]
 
 
 def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp]) -> tuple[tuple[int, str], ...]:
-    """Notes for a line of the points ``picked``, among which all ``places`` are."""
+    """Return the notes of a line of the points ``picked``, which include ``places``."""
     at = np.searchsorted(picked, np.array(places, np.intp))
     return tuple((int(index), texts[place][:_MAX_NOTE_CHARACTERS]) for index, place in zip(at, places, strict=True))
 
 
 def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
-    """Columns of dicts; a name that is new gets a line, up to a bound.
+    """Return columns of dicts; a new name gets a line, up to a bound.
 
-    In them NaN is what a dict did not have, and infinite what was NaN or infinite.
+    NaN means that the dict lacked the name; a NaN in the dict becomes infinite.
     """
     names: list[str] = series.data["names"]
     if set(map(type, values)) != {dict}:
@@ -272,7 +272,7 @@ def _present(found: Any) -> Any:
 
 
 def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
-    """Points where a number is NaN or infinite, at the height of the last that is neither."""
+    """Return points for NaN and infinities, at the height of the last finite number."""
     places, finite = np.flatnonzero(bad)[-_MAX_MARKED_NANS:], np.isfinite(y)
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
@@ -281,13 +281,13 @@ def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, se
 
 
 def breaks_of(series: Series, columns: Floats) -> NDArray[np.intp]:
-    """Return the indices of the points before which values are missing, or with which another run begins."""
+    """Return the indices of points that follow missing values or start another run."""
     after = [seam.after for seam in series.stream.seams] + [gap.after for gap in series.stream.gaps]
     return np.searchsorted(columns[NUMBER], after, side="right") if after else np.empty(0, np.intp)
 
 
 def broken(picked: NDArray[np.intp], breaks: NDArray[np.intp], x: Floats, *parts: Floats) -> list[Floats]:
-    """``x`` and the other coordinates of a line, with NaN in these before each break: it joins nothing across one."""
+    """Return a line with NaN before each break in all its coordinates but ``x``."""
     at = _places(picked, breaks)
     return [np.insert(x, at, x[at]), *(np.insert(part, at, np.nan) for part in parts)] if len(at) else [x, *parts]
 
@@ -302,13 +302,13 @@ def _alone(y: Floats) -> NDArray[np.bool_]:
 def moved(
     notes: tuple[tuple[int, str], ...], picked: NDArray[np.intp], breaks: NDArray[np.intp]
 ) -> tuple[tuple[int, str], ...]:
-    """Notes for a line of the points ``picked`` once it is `broken`."""
+    """Return the notes of a line of the points ``picked`` after `broken`."""
     at = _places(picked, breaks)
     return tuple((index + int(np.searchsorted(at, index, side="right")), text) for index, text in notes)
 
 
 def _places(picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return where in the line of the points ``picked`` a gap is to be."""
+    """Return the indices in a line of the points ``picked`` where gaps belong."""
     at = np.unique(np.searchsorted(picked, breaks)).astype(np.intp, copy=False)
     return at[(at > 0) & (at < len(picked))]
 

@@ -14,13 +14,13 @@ from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.drawing.picture import Axis, Grid, Mark
 
 MAX_SIDE_CELLS = 512
-"""Rows, and columns, of a matrix that are drawn; of larger ones neighbours are averaged."""
+"""The most rows or columns drawn of a matrix; neighbours of a larger one are averaged."""
 MAX_WRITTEN_CLASSES = 20
-"""Classes up to which the counts are written into a confusion matrix."""
+"""The most classes whose counts are written into a confusion matrix."""
 
 
 class HeatMapChart(Chart):
-    """A matrix by colours, the first row on top."""
+    """A matrix as colours, the first row on top."""
 
     kind: ClassVar[str] = "heatmap"
     family: ClassVar[str] = "mat"
@@ -28,7 +28,7 @@ class HeatMapChart(Chart):
     single: ClassVar[bool] = True
 
     def frame(self, series: Series, value: Any) -> Floats:
-        """Return the matrix as float64, not finer than is drawn; an array of one dimension is a row."""
+        """Return the matrix, averaged down to what can be drawn; a 1-D array is a row."""
         cells = floats(value)
         if cells.ndim > 2:
             raise TypeError(f"expected a matrix, got {describe(value)}")
@@ -41,38 +41,38 @@ class HeatMapChart(Chart):
         return coarser(coarser(np.where(np.isfinite(cells), cells, np.nan)).T).T
 
     def named(self, series: Series) -> str:
-        """Return the name of the stream, unless it is written above the chart already."""
+        """Return the name of the stream, unless the chart's title already has it."""
         return "" if series.name == self.title else series.name
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the matrix that is shown."""
+        """Yield the current matrix."""
         for cells in series.frames.shown[-1:]:
             yield Grid(cells, name=self.named(series))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Columns and rows."""
+        """Return the axes: columns and rows."""
         return Axis("column"), Axis("row"), None
 
 
 class ConfusionChart(HeatMapChart):
-    """Counts, targets by predictions, with the numbers written where there is room."""
+    """Counts, targets by predictions, written into the cells where they fit."""
 
     kind: ClassVar[str] = "confusion"
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the matrix that is shown, with the numbers of the classes."""
+        """Yield the current matrix, with class numbers on its axes."""
         for cells in series.frames.shown[-1:]:
             whole = max(cells.shape) < MAX_SIDE_CELLS
             rows, columns = (tuple(map(str, range(size))) if whole else () for size in cells.shape)
             yield Grid(cells, rows, columns, written=max(cells.shape) <= MAX_WRITTEN_CLASSES, name=self.named(series))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Predictions and targets, as the helper ``confusion`` counts them."""
+        """Return the axes: predictions and targets, as ``confusion`` counts them."""
         return Axis("prediction"), Axis("target"), None
 
 
 def coarser(cells: Floats) -> Floats:
-    """Return at most `MAX_SIDE_CELLS` rows: the mean of neighbours.
+    """Return at most `MAX_SIDE_CELLS` rows: the means of neighbours.
 
     >>> coarser(np.arange(1024.0)[:, None])[:2, 0]
     array([0.5, 2.5])

@@ -1,4 +1,4 @@
-"""Ridgelines: how the numbers of each layer are distributed, one above the other, older frames lighter."""
+"""Ridgelines: a distribution per layer, stacked, older frames lighter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from looptap.visualizers.data.numbers import Floats, describe
 from looptap.visualizers.drawing.picture import Axis, Grid, Line, Mark
 
 MAX_RIDGES = 24
-"""Layers up to which each has a ridge; of more, a heat map of layers by bins is drawn."""
+"""The most layers drawn as ridges; more are a heat map of layers by bins."""
 _MAX_LAYERS = 500
 _RIDGE_BINS = 64
 _TRAIL_FRAMES = 4
@@ -33,7 +33,7 @@ class RidgelineChart(Chart):
     mode: ClassVar[Mode] = FRAME
 
     def frame(self, series: Series, value: Any) -> Layers:
-        """Counts and edges of each layer."""
+        """Return counts and edges of each layer."""
         if not isinstance(value, Mapping):
             raise TypeError(f"expected a dict of arrays, got {describe(value)}")
         if len(value) > _MAX_LAYERS:
@@ -41,7 +41,7 @@ class RidgelineChart(Chart):
         return {str(name): binned(part, _RIDGE_BINS) for name, part in list(value.items())[:_MAX_LAYERS]}
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield a ridge for each layer with fainter ones of earlier frames, or a heat map of many."""
+        """Yield a ridge per layer and fainter earlier ones; of many, a heat map."""
         shown = series.frames.shown[-_TRAIL_FRAMES:]
         if not shown:
             return
@@ -60,7 +60,7 @@ class RidgelineChart(Chart):
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
                 label = series.name if not age and base == len(now) - 1 else ""
                 filled, notes = (None, ()) if age else (base, ((0, name),))
-                if not age:  # led to where the names of all stand
+                if not age:  # extend it to the left edge, where the names are
                     x, y = np.concatenate([[left], x]), np.concatenate([[base], y])
                 yield Line(
                     x, y, name=label, color=series.color, opacity=fading(age), filled=filled, notes=notes,
@@ -68,12 +68,12 @@ class RidgelineChart(Chart):
                 )  # fmt: skip
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the value; layers are named beside their ridges."""
+        """Return the axes: the value; layers are named beside their ridges."""
         return Axis("value"), Axis("layer"), None
 
 
 def _grid(layers: Layers, name: str) -> Grid:
-    """Return a heat map: a row for each layer, a column for each bin of one range for all."""
+    """Return a heat map: a row per layer, a column per bin of a shared range."""
     low = min(float(edges[0]) for _, edges in layers.values())
     high = max(float(edges[-1]) for _, edges in layers.values())
     edges = np.linspace(low, high, _RIDGE_BINS + 1)
@@ -83,7 +83,7 @@ def _grid(layers: Layers, name: str) -> Grid:
 
 
 def _rebinned(one: Binned, edges: Floats) -> Floats:
-    """Return the shares of the counts in other bins, as if the numbers lay evenly in theirs."""
+    """Return the shares of counts in other bins, as if spread evenly in their own."""
     counts, own = one
     cumulative = np.concatenate([[0.0], np.cumsum(counts)])
     found: Floats = np.diff(np.interp(edges, own, cumulative)) / (cumulative[-1] or 1.0)

@@ -1,4 +1,4 @@
-"""Scatters, in the plane and in space: of arrays (n, 2) and (n, 3) as whole pictures, of pairs as they come."""
+"""Scatters in the plane and in space: of arrays (n, 2 or 3), or of pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from looptap.visualizers.data.numbers import Floats, describe, floats
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 
 MAX_DRAWN_POINTS = 5_000
-"""Points of a stream that are drawn; of more, evenly chosen ones."""
+"""The most points drawn of a stream, evenly chosen."""
 _TRAIL_FRAMES = 3
 
 
@@ -36,7 +36,7 @@ class ScatterChart(LineChart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the points of now, and fainter those of the frames before."""
+        """Yield the current points, and fainter ones of earlier frames."""
         if "ring" in series.data:
             yield self._dots(series, self._parts(series), series.name, 0.8)
             return
@@ -45,7 +45,7 @@ class ScatterChart(LineChart):
             yield self._dots(series, points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
 
     def _parts(self, series: Series) -> Floats:
-        """Return the columns to draw, of values that came one by one: x, y and what colours them or is their height."""
+        """Return the columns to draw: x, y, and the third for colour or height."""
         columns, names = series.data["ring"].columns, series.data["names"]
         parts = columns[MAX_LEADING_COLUMNS:]
         if self.width == 3:
@@ -57,7 +57,7 @@ class ScatterChart(LineChart):
         return np.vstack([axis.x, parts[chosen[0]], *(parts[i] for i in third)])
 
     def _dots(self, series: Series, parts: Floats, name: str, opacity: float) -> Points:
-        """Return a mark of columns (2 or 3, n)."""
+        """Return the mark of columns (2 or 3, n)."""
         parts = parts[:, np.isfinite(parts[:2]).all(axis=0)]
         if parts.shape[1] > MAX_DRAWN_POINTS:
             series.remarks["drawn"] = f"{MAX_DRAWN_POINTS:,} of {parts.shape[1]:,} points are drawn"
@@ -67,7 +67,7 @@ class ScatterChart(LineChart):
         return Points(parts[0], parts[1], z, name, series.color, values, opacity, series.side)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the names of the parts, where there are any."""
+        """Return the axes, named after the parts where they have names."""
         mine = [one for one in self.series if one.layer is self]
         if mine and "ring" in mine[0].data and self.width == 2:
             return super().axes()
@@ -83,12 +83,12 @@ class ScatterChart3D(ScatterChart):
     width: ClassVar[int] = 3
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """Return the names of the three parts. Raises TypeError for another number of them."""
+        """Return the names of the three parts. Raises TypeError if there are not three."""
         names, form = super().parts(series, value)
         if len(names) < 3:
             raise TypeError(f"expected (number, number, number), got {describe(value)}")
         return names, form
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """None: no axis counts events."""
+        """Return None: no axis counts events."""
         return None

@@ -32,7 +32,7 @@ class LineChart3D(LineChart):
     family: ClassVar[str] = "xyz"
 
     def parts(self, series: Series, value: Any) -> tuple[list[str], str]:
-        """Return the names of the three parts. Raises TypeError for another number of them."""
+        """Return the names of the three parts. Raises TypeError if there are not three."""
         names, form = super().parts(series, value)
         if len(names) != 3:
             raise TypeError(f"expected (number, number, number), got {describe(value)}")
@@ -60,7 +60,7 @@ class LineChart3D(LineChart):
         return x, y, z
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """None: no axis counts events."""
+        """Return None: no axis counts events."""
         return None
 
 
@@ -75,7 +75,7 @@ class AnnotatedLineChart3D(LineChart3D, AnnotatedLineChart):
 
 
 def _picked(parts: Floats) -> NDArray[np.intp]:
-    """Indices that keep the look of a line along each of its axes."""
+    """Return indices that keep the look of a line along each of its axes."""
     if parts.shape[1] <= MAX_DRAWN_POINTS:
         return np.arange(parts.shape[1])
     return np.unique(np.concatenate([thinned(part, MAX_DRAWN_POINTS // 3) for part in parts]))

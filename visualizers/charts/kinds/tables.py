@@ -1,4 +1,4 @@
-"""Texts, tables and summaries: what a chart can only say in words and figures."""
+"""Texts, tables and summaries: values shown in words and figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TextChart(Chart):
     mode: ClassVar[Mode] = APPEND
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in values of any type: a text as it is, anything else as it shows itself."""
+        """Add values of any type: a text as it is, anything else by its repr."""
         lines = series.data.setdefault("lines", deque(maxlen=MAX_TEXT_LINES))
         for value in new.values[-MAX_TEXT_LINES:]:
             lines.extend(shown(value, 2_000).splitlines()[:50] or [""])
@@ -47,7 +47,7 @@ class TextChart(Chart):
 
 
 class TableChart(Chart):
-    """A dict as names and values, a list of dicts or of tuples as rows; or values as rows, the newest last."""
+    """A table: of a dict, of a list of dicts or tuples, or of values as rows."""
 
     kind: ClassVar[str] = "table"
     family: ClassVar[str] = "text"
@@ -63,7 +63,7 @@ class TableChart(Chart):
         return TableMark(tuple(titles[:MAX_COLUMNS]), tuple(tuple(row[:MAX_COLUMNS]) for row in rows[:MAX_ROWS]))
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in values as rows."""
+        """Add values as rows."""
         rows = series.data.setdefault("rows", deque(maxlen=MAX_ROWS))
         rows.extend(zip(new.events[-MAX_ROWS:].tolist(), new.values[-MAX_ROWS:], strict=True))
 
@@ -94,7 +94,7 @@ class Moments:
         self._least, self._largest, self._newest = math.inf, -math.inf, math.nan
 
     def add(self, numbers: Floats) -> None:
-        """Take in a block; its mean and spread are merged with those before (Chan et al.)."""
+        """Add a block; merge its mean and spread with those before (Chan et al.)."""
         numbers = numbers[np.isfinite(numbers)]
         count = len(numbers)
         if not count:
@@ -109,7 +109,7 @@ class Moments:
         self._newest = float(numbers[-1])
 
     def figures(self) -> tuple[float, float, float, float, float]:
-        """Mean, standard deviation (divisor n - 1), least, largest and newest; NaN where there is none."""
+        """Return mean, spread (divisor n - 1), minimum, maximum and newest; or NaN."""
         if not self.count:
             return (math.nan,) * 5
         spread = math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else math.nan
@@ -117,14 +117,14 @@ class Moments:
 
 
 class SummaryChart(LineChart):
-    """Count, mean, standard deviation, least, largest and newest of all numbers that came."""
+    """Count, mean, standard deviation, minimum, maximum and newest of all numbers."""
 
     kind: ClassVar[str] = "summary"
     family: ClassVar[str] = "text"
     mode: ClassVar[Mode] = APPEND
 
     def append(self, series: Series, new: Columns) -> None:
-        """Take in numbers, tuples or dicts of numbers."""
+        """Add numbers, tuples or dicts of numbers."""
         before = series.data["ring"].given_up + len(series.data["ring"]) if "ring" in series.data else 0
         super().append(series, new)
         ring = series.data["ring"]
@@ -144,11 +144,11 @@ class SummaryChart(LineChart):
         yield TableMark(("", "count", "mean", "sd", "min", "max", "newest"), tuple(rows))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """None that would need a title."""
+        """Return axes without titles."""
         return Axis(), Axis(), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """None: there is no axis."""
+        """Return None: there is no axis."""
         return None
 
 
@@ -161,7 +161,7 @@ def _numbered(width: int, name: str) -> tuple[str, ...]:
 
 
 def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and the rows of a value; of rows one more than is shown, so that it is seen."""
+    """Return the titles and rows of a value; rows beyond the bound are empty."""
     if isinstance(value, Mapping):
         items = list(value.items())
         pairs = [[shown(name), shown(part)] for name, part in items[:MAX_ROWS]]

@@ -1,4 +1,4 @@
-"""Numbers as block characters: a curve on one line, a bar, a matrix, a small image."""
+"""Numbers as block characters: a sparkline, a bar, a matrix, a small image."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ODD = "×"
 
 
 def sparkline(numbers: Sequence[float | None], width: int = 60) -> str:
-    """Draw a curve of up to ``width`` characters, each the mean of its share of ``numbers``, × where one is NaN.
+    """Draw a curve of up to ``width`` characters; None is a gap, × contains NaN.
 
-    None is a gap: the curve breaks there. Of many gaps the newest are shown.
+    Each character is the mean of its share of ``numbers``. Of many gaps the newest are shown.
 
     >>> sparkline([0, 1, 2, 3]), sparkline([0, 1, None, 2, 3])
     ('▁▃▆█', '▁▃ ▆█')
@@ -39,13 +39,13 @@ def sparkline(numbers: Sequence[float | None], width: int = 60) -> str:
 
 
 def _means(numbers: Sequence[float], count: int) -> list[float]:
-    """Return the means of ``count`` shares of the numbers; NaN for a share with a number that is not finite."""
+    """Return the means of ``count`` shares of the numbers, NaN if not all are finite."""
     edges = [i * len(numbers) // count for i in range(count + 1)]
     return [math.fsum(numbers[a:b]) / (b - a) if _finite(numbers[a:b]) else math.nan for a, b in pairwise(edges)]
 
 
 def bar(number: float, largest: float, width: int = 20) -> str:
-    """Return a bar of up to ``width`` characters for a number from 0 to ``largest``, to an eighth of a character.
+    """Return a bar of up to ``width`` characters, to an eighth of a character.
 
     >>> bar(1, 2, 4)
     '██'
@@ -59,7 +59,7 @@ def bar(number: float, largest: float, width: int = 20) -> str:
 
 
 def shaded(pixels: Any, each: int = 2) -> list[str]:
-    """Return the lines of a matrix with ``each`` characters a pixel; pixels go from 0, left blank, to 1; × is NaN.
+    """Return the lines of a matrix of pixels from 0 (blank) to 1 (full); × is NaN.
 
     >>> shaded([[0, 1], [1, 0.5]])
     ['  ██', '██▒▒']
@@ -68,7 +68,7 @@ def shaded(pixels: Any, each: int = 2) -> list[str]:
 
 
 def half_blocks(image: Any, width: int, height: int) -> list[str]:
-    """Return an image of uint8 (rows, columns, 3 or 4) in true colours, two pixels a character, padded to ``width``."""
+    """Return the lines of a uint8 image in colours, two pixels to a character."""
     rows, columns = image.shape[:2]
     share = min(1.0, width / columns, 2 * height / rows)
     down = [int(i / share) for i in range(max(1, int(rows * share)))]
@@ -86,7 +86,7 @@ def half_blocks(image: Any, width: int, height: int) -> list[str]:
 
 
 def beside(blocks: Sequence[Sequence[str]], width: int | None = None, gap: int = 3) -> list[str]:
-    """Blocks of lines next to each other, each as wide as its first line, or ``width`` where escapes are in it.
+    """Return blocks of lines side by side, ``width`` wide or as their first line is.
 
     >>> beside([["ab", "cd"], ["ef"]], gap=1)
     ['ab ef', 'cd   ']

@@ -1,4 +1,4 @@
-"""The panels of a picture with axes, on matplotlib: a plane and space."""
+"""matplotlib panels with axes, in the plane and in space."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, na
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Picture, Points
 
 Change: TypeAlias = Literal["data", "limits", "structure"]
-"""What an update did: set data (blit what moves), moved limits too, or redrew (both: draw the whole canvas)."""
+"""What an update did: set data (blit what moves); moved limits or rebuilt (both: draw the whole canvas)."""
 
 Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, float, float]]
-"""From margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
+"""Maps margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
 
 _MAX_LEGEND_ENTRIES = 12
 _GREY = {"color": "#cccccc", "linewidth": 0.5}
 
 
 class PlaneView:
-    """Lines, bands, points and bars over an x axis, with a second y axis where one is asked for."""
+    """Lines, bands, points and bars over an x axis, with one or two y axes."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
@@ -72,7 +72,7 @@ class PlaneView:
 
     @property
     def artists(self) -> list[Any]:
-        """The artists that move while limits hold, in drawing order."""
+        """The artists that move while the limits hold, in drawing order."""
         legend = [] if self.legend is None else [self.legend]
         return [*(one for mark in self.marks for one in mark.artists), self.rules, *self.words, *legend]
 
@@ -82,7 +82,7 @@ class PlaneView:
             axes.set_position(place(*self.margins))
 
     def set(self, panel: Panel, picture: Picture) -> Change:
-        """Show this panel; it has the structure of the one before."""
+        """Show this panel, which has the structure of the previous one."""
         for artist, mark in zip(self.marks, panel.marks, strict=True):
             artist.show(mark, panel.marks) if isinstance(mark, Bars) else artist.set(mark)
         at = placed(np.array([rule.x for rule in picture.rules]), picture.x)
@@ -94,7 +94,7 @@ class PlaneView:
                 artist.settle()
         low, high = self.axes.get_xlim()
         across = self.axes.get_xaxis_transform()
-        free: list[float] = []  # where words stand, in pixels; the newest command is said first
+        free: list[float] = []  # x of words in pixels; the newest command has precedence
         for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
             stands = float(across.transform((np.clip(x, low, high), 0))[0])
             tall = 1.2 * text.get_fontsize() * self.axes.figure.dpi / 72
@@ -122,7 +122,7 @@ class PlaneView:
         return PointsArtist(axes, mark, picture.x, y)
 
     def _fit(self, panel: Panel, picture: Picture) -> bool:
-        """Move the limits if they no longer suit; whether they were moved."""
+        """Move the limits if the data needs it; return whether they were moved."""
         across = [column for mark in panel.marks for column in _extent(mark, panel, picture.y)[0]]
         moved = self._bound("x", self.axes.set_xlim, across, picture.x, 0.02)
         for axes, y in self._sides(picture):
@@ -161,7 +161,7 @@ class SpaceView:
 
     @property
     def artists(self) -> list[Any]:
-        """The artists that move while limits hold, in drawing order."""
+        """The artists that move while the limits hold, in drawing order."""
         return [*(one for mark in self.marks for one in mark.artists), *filter(None, [self.legend])]
 
     def place(self, place: Place) -> None:
@@ -169,7 +169,7 @@ class SpaceView:
         self.axes.set_position(place(0.1, 0.15, 0.35, 0.05))
 
     def set(self, panel: Panel, picture: Picture) -> Change:
-        """Show this panel; it has the structure of the one before."""
+        """Show this panel, which has the structure of the previous one."""
         moved = False
         for artist, mark in zip(self.marks, panel.marks, strict=True):
             artist.set(mark)
@@ -217,7 +217,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
 
 
 def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
-    """Return a legend in the upper right corner: to look for the best one takes longer than to draw the lines."""
+    """Return a legend in the upper right corner: "best" takes longer than the lines."""
     marks = named(panel.marks, picture)
     if not marks:
         return None

@@ -16,27 +16,27 @@ from looptap.visualizers.drawing.layouts import bar_sides, polygons, scale
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
 
 SMALL_FONT_POINTS, LARGE_FONT_POINTS = 7.5, 9.5
-"""Sizes of letters in points."""
+"""Font sizes in points."""
 PLAIN = {"parse_math": False, "usetex": False}
-"""No text of a job is a formula, whatever dollars stand in it."""
+"""Draws a job's text as it is: dollar signs do not start a formula."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _SECONDS_PER_DAY = 86400.0
 
 
 def shown(text: str, family: str = "", weight: str = "normal") -> str:
-    """Return the text with ▯ for what the font cannot show, about which matplotlib would warn at every drawing."""
+    """Return the text with ▯ for characters that the font lacks: no warnings."""
     families = (family,) if family else tuple(rcParams["font.family"])
     known = _glyphs(families, weight, tuple(rcParams["font.sans-serif"]))
     return text if known.issuperset(text) else "".join(c if c in known else "▯" for c in text)
 
 
 def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
-    """Return a text that is no formula, on axes or on a figure."""
+    """Return text on axes or on a figure; dollar signs are not a formula."""
     return holder.text(x, y, shown(text), **{"fontsize": SMALL_FONT_POINTS, **PLAIN, **how})
 
 
 def placed(values: Numbers, axis: Axis) -> Numbers:
-    """Numbers as matplotlib's axis counts them: a time in days."""
+    """Return numbers in the units of matplotlib's axis: times in days."""
     return values / _SECONDS_PER_DAY if axis.time else values
 
 
@@ -55,11 +55,11 @@ class LineArtist:
 
     @property
     def artists(self) -> list[Any]:
-        """In the order in which they are drawn."""
+        """The artists in drawing order."""
         return [*([] if self.area is None else [self.area]), self.line, *self.notes]
 
     def set(self, mark: Line) -> None:
-        """Show this mark; it has the structure of the one before."""
+        """Show this mark, which has the structure of the previous one."""
         x, y = placed(mark.x, self.x), placed(mark.y, self.y)
         if mark.z is None:
             self.line.set_data(x, y)
@@ -73,7 +73,7 @@ class LineArtist:
         self._note(mark, x, y)
 
     def settle(self) -> None:
-        """Put the notes beside the line, once the limits of its axes are known."""
+        """Place the notes beside the line, once the limits of its axes are known."""
         shown = [(one, place) for one, place in zip(self.notes, self.places, strict=False) if one.get_text()]
         if not shown or not isinstance(self.line, QuickLine):
             return
@@ -127,11 +127,11 @@ class BandArtist:
 
     @property
     def artists(self) -> list[Any]:
-        """In the order in which they are drawn."""
+        """The artists in drawing order."""
         return [self.area]
 
     def set(self, mark: Band) -> None:
-        """Show this mark; it has the structure of the one before."""
+        """Show this mark, which has the structure of the previous one."""
         self.area.set_verts(polygons(placed(mark.x, self.x), placed(mark.low, self.y), placed(mark.high, self.y)))
 
 
@@ -147,11 +147,11 @@ class PointsArtist:
 
     @property
     def artists(self) -> list[Any]:
-        """In the order in which they are drawn."""
+        """The artists in drawing order."""
         return [self.points]
 
     def set(self, mark: Points) -> None:
-        """Show this mark; it has the structure of the one before."""
+        """Show this mark, which has the structure of the previous one."""
         columns = [placed(mark.x, self.x), placed(mark.y, self.y), *([] if mark.z is None else [mark.z])]
         known = np.isfinite(columns).all(axis=0)
         if mark.z is None:
@@ -173,11 +173,11 @@ class BarsArtist:
 
     @property
     def artists(self) -> list[Any]:
-        """In the order in which they are drawn."""
+        """The artists in drawing order."""
         return [self.area]
 
     def show(self, mark: Bars, all_marks: Sequence[Mark]) -> None:
-        """Show this mark; it has the structure of the one before."""
+        """Show this mark, which has the structure of the previous one."""
         left, right = (placed(side, self.x) if mark.edges is not None else side for side in bar_sides(mark, all_marks))
         heights = placed(mark.heights, self.y)
         known = np.isfinite([left, right, heights]).all(axis=0)
@@ -200,14 +200,14 @@ def _area(axes: Any, color: str, opacity: float, name: str = "") -> Any:
 
 
 def _lonely(y: Numbers) -> bool:
-    """True if no two points are joined, so that a line would show nothing."""
+    """Return whether no two points are joined, so that a line would be invisible."""
     known = np.isfinite(y)
     return not (known[1:] & known[:-1]).any()
 
 
 @lru_cache(maxsize=8)
 def _glyphs(families: tuple[str, ...], weight: str, sans: tuple[str, ...]) -> frozenset[str]:
-    """Return what the fonts can show; ``sans``, the fonts behind the name sans-serif, is a key of the cache."""
+    """Return what the fonts can show; ``sans`` is only a key of the cache."""
     wanted = (font_manager.FontProperties(family=[family], weight=weight) for family in families)
     found = (font_manager.findfont(font) for font in wanted)
     return frozenset(chr(code) for path in found for code in font_manager.get_font(path).get_charmap())

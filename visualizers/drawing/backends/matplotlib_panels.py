@@ -1,4 +1,4 @@
-"""The panels of a picture that need no limits, on matplotlib: a matrix, images, a pie, lines of text."""
+"""matplotlib panels without limits: a matrix, images, a pie, lines of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
 
 
 class GridView:
-    """A matrix as coloured cells, the first row on top, with a scale or with the numbers in the cells."""
+    """A matrix as coloured cells, with a colour scale or numbers in the cells."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         grid = _single(panel, Grid)
@@ -68,7 +68,7 @@ class GridView:
             self.bar.set_position((left + 1.03 * width, bottom, 0.03 * width, height))
 
     def set(self, panel: Panel, picture: Picture) -> Change:
-        """Show this panel; it has the structure of the one before."""
+        """Show this panel, which has the structure of the previous one."""
         cells = _single(panel, Grid).cells
         self.cells.set_data(cells)
         old, (low, high) = self.cells.get_clim(), scale(cells)
@@ -83,7 +83,7 @@ class GridView:
 
 
 class FramelessView:
-    """Axes without a frame, with the same small margins whatever is in them."""
+    """Axes without a frame, with small margins."""
 
     def __init__(self, figure: Any, left: float = 0.1) -> None:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
@@ -128,7 +128,7 @@ class ImagesView(FramelessView):
         return [*self.images, *self.captions]
 
     def set(self, panel: Panel, picture: Picture) -> Change:
-        """Show this panel; it has the structure of the one before."""
+        """Show this panel, which has the structure of the previous one."""
         mark = _single(panel, Images)
         for artist, image in zip(self.images, mark.images, strict=True):
             artist.set_data(image)
@@ -139,7 +139,7 @@ class ImagesView(FramelessView):
 
 
 class PieView(FramelessView):
-    """Shares of a whole, clockwise from the top, each with its label and its percentage."""
+    """Shares of a whole, clockwise from the top, with labels and percentages."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         super().__init__(figure)
@@ -160,7 +160,7 @@ class PieView(FramelessView):
         return [*self.wedges, *self.labels]
 
     def set(self, panel: Panel, picture: Picture) -> Change:
-        """Show this panel; it has the structure of the one before."""
+        """Show this panel, which has the structure of the previous one."""
         mark = _single(panel, Pie)
         ends = 90 - 360 * np.concatenate([[0], np.cumsum(mark.shares)])
         for i, (wedge, text) in enumerate(zip(self.wedges, self.labels, strict=True)):
@@ -169,13 +169,13 @@ class PieView(FramelessView):
             middle = np.deg2rad((ends[i] + ends[i + 1]) / 2)
             text.set_position((1.08 * np.cos(middle), 1.08 * np.sin(middle)))
             text.set_ha("left" if np.cos(middle) >= 0 else "right")
-            seen = mark.shares[i] >= 0.02  # the labels of slivers would lie on each other
+            seen = mark.shares[i] >= 0.02  # labels of slivers would overlap
             text.set_text(shown(f"{mark.labels[i]} {100 * mark.shares[i]:.1f} %") if seen else "")
         return "data"
 
 
 class LettersView(FramelessView):
-    """A table or lines of text, in letters of one width; a note counts what does not fit the height."""
+    """A table or lines of text in a monospaced font; a note counts cut lines."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         super().__init__(figure, left=0.2)
@@ -207,13 +207,13 @@ class LettersView(FramelessView):
         return "data"
 
     def _share(self) -> Any:
-        """Return how much of the whole figure the part has that these axes are on."""
+        """Return the share of the whole figure that the part with these axes takes."""
         part, whole = self.axes.figure.bbox, self.axes.get_figure(root=True).bbox
         return np.array([part.width / whole.width, part.height / whole.height])
 
 
 def table_lines(table: Table, width: int) -> list[str]:
-    """Return the lines of a table of at most ``width`` letters; columns of numbers are set to the right."""
+    """Return the lines of a table at most ``width`` wide; numbers align right."""
     if not table.titles:
         return []
     columns = list(zip(table.titles, *table.rows, strict=True))

@@ -44,19 +44,19 @@ from looptap.visualizers.drawing.picture import (
 )
 
 MAX_TRACE_POINTS = 2000
-"""Points of a trace that SVG draws without a delay."""
+"""The most points of a trace that SVG draws without a delay."""
 MAX_HEATMAP_CELLS = 256
 """The most rows and columns of a heat map."""
 LINE_CHARACTERS = 180
-"""About how many letters a line across the whole figure has."""
+"""The approximate number of characters on a line across the whole figure."""
 _MIN_WORD_GAP_PIXELS = 14
-"""Pixels between two lines of commands that both have their words."""
+"""The least distance between two command lines that both have words."""
 _LETTERS = {"family": "DejaVu Sans Mono, Menlo, Consolas, monospace", "size": 11}
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a panel stands, in 0 to 1 of the figure, how high the figure is in pixels, and the panel's number."""
+    """The place of a panel: domains in 0 to 1, figure height in pixels, number."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -69,7 +69,7 @@ class Spot:
         return "" if self.number == 1 else str(self.number)
 
     def inside(self, left: float, bottom: float, right: float, top: float) -> tuple[list[float], list[float]]:
-        """Return the two domains that leave margins free, in pixels of a figure 900 wide."""
+        """Return the two domains without margins given in pixels of a figure 900 wide."""
         across, up = (self.x[1] - self.x[0]), (self.y[1] - self.y[0])
         left, right, bottom, top = left / 900, right / 900, bottom / self.height, top / self.height
         shrink, squeeze = min(1.0, 0.7 * across / (left + right or 1)), min(1.0, 0.7 * up / (bottom + top or 1))
@@ -82,12 +82,12 @@ class Spot:
 
 
 def escaped(text: str) -> str:
-    """Text that plotly shows as it is: no tags, no entities, no formulas, no templates."""
+    """Return text without tags, entities, formulas or templates for plotly."""
     return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
 
 
 def cut(text: str, letters: int) -> str:
-    """Return text of at most so many letters."""
+    """Return text of at most so many characters."""
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
 
@@ -143,7 +143,7 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
 
 
 def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]) -> None:
-    """Return a dashed line for each command; where lines are too close for their words, the newest keeps its words."""
+    """Add a dashed line for each command; of crowded ones only the newest has words."""
 
     def scaled(at: float) -> float:
         return math.log10(at) if picture.x.log and at > 0 else at
@@ -165,7 +165,7 @@ def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str,
 
 
 def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]) -> list[dict[str, Any]]:
-    """Return the traces of a mark in the plane; always the same number for the same structure."""
+    """Return the traces of a mark in the plane, as many for the same structure."""
     match mark:
         case Line():
             style = {"color": mark.color, "dash": mark.dash, "width": 1.6}
@@ -344,7 +344,7 @@ def _text(mark: Text, spot: Spot) -> dict[str, Any]:
 
 
 def _axis(axis: Axis, deep: bool = False) -> dict[str, Any]:
-    """Return an axis; with an open end it follows the data there."""
+    """Return an axis; an open end follows the data."""
     found: dict[str, Any] = {"title": {"text": escaped(axis.title)}}
     if axis.title and not deep:
         found["title"]["standoff"] = 6
@@ -358,7 +358,7 @@ def _axis(axis: Axis, deep: bool = False) -> dict[str, Any]:
 
 
 def _values(values: Numbers, axis: Axis) -> Any:
-    """Numbers as they are, times as text: a FigureWidget has no dates in arrays."""
+    """Return numbers unchanged, times as text: a FigureWidget has no date arrays."""
     if not axis.time:
         return values
     known = np.isfinite(values)

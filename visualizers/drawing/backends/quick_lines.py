@@ -1,7 +1,7 @@
-"""`QuickLine`: a line of matplotlib's that takes no longer where it goes up and down faster than pixels can tell.
+"""`QuickLine`: a matplotlib line that draws dense, noisy data quickly.
 
-Agg's time for a line is that of all pixels along it: a noisy one crosses the same ones again and again. What it leaves
-on the screen is filled from the lowest to the highest point of each column of pixels: those areas are filled instead.
+Agg's time for a line grows with all pixels along it, and a noisy line crosses the same ones again and again. Such a
+line covers each column of pixels from its lowest to its highest point: those areas are filled instead.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from matplotlib.transforms import IdentityTransform
 from looptap.visualizers.data.numbers import Floats
 
 _MIN_AREA_PIXELS = 20_000
-"""Pixels along a line from which on its areas are filled: less is quick as it is."""
+"""The least length of a line whose areas are filled: shorter ones are quick anyway."""
 _MIN_POINTS_PER_COLUMN = 2.0
-"""Points in each column of pixels, at least: where there are fewer, each stroke is seen."""
+"""The least density for filled areas: with fewer points each stroke is visible."""
 
 
 class QuickLine(Line2D):
-    """A solid, opaque line over x that does not fall; what it looks like is that of Line2D, to about a pixel."""
+    """A solid, opaque line over rising x; looks like Line2D to about a pixel."""
 
     def draw(self, renderer: Any) -> None:
-        """Draw it, as filled areas where that is quicker and the same."""
+        """Draw the line, as filled areas where that is quicker and looks the same."""
         inner = getattr(renderer, "_raster_renderer", None) or renderer
         seen = self.get_visible() and isinstance(inner, RendererAgg)
         thick = renderer.points_to_pixels(self.get_linewidth())
@@ -48,7 +48,7 @@ class QuickLine(Line2D):
         self.stale = False
 
     def _areas(self, thick: float) -> tuple[list[Floats], list[Floats]]:
-        """Return what the line fills, in pixels, as `areas` has it; nothing if it is drawn stroke by stroke."""
+        """Return what the line fills, as `areas` does; nothing if it is to be stroked."""
         solid = self.get_linestyle() == "-" and self.get_alpha() in (None, 1.0)
         if not solid or self.get_marker() not in ("", "None", None) or self.axes is None:
             return [], []
@@ -58,10 +58,10 @@ class QuickLine(Line2D):
 
 
 def areas(x: Floats, y: Floats, left: float, right: float, thick: float) -> tuple[list[Floats], list[Floats]]:
-    """Return what a line in pixels, ``thick`` wide, fills between ``left`` and ``right``: outlines, strokes (n, 2).
+    """Return what a line ``thick`` pixels wide fills: outlines and strokes (n, 2).
 
-    The outlines are those of stretches that have points in each column of pixels, the strokes join them. Both are
-    empty where the line is short, or has too few points for that.
+    Only what is between ``left`` and ``right`` counts. The outlines are those of stretches that have points in each
+    column of pixels, the strokes join them. Both are empty where the line is short, or has too few points for that.
 
     >>> outlines, strokes = areas(np.arange(2000) / 4, 300.0 * (np.arange(2000) % 2), 0, 500, 2.0)
     >>> len(outlines), len(strokes)
@@ -94,7 +94,7 @@ def areas(x: Floats, y: Floats, left: float, right: float, thick: float) -> tupl
 
 
 def _outline(at: Floats, low: Floats, high: Floats, half: float) -> Floats:
-    """Around bars of twice the width ``half`` at these places, each of which reaches into the next."""
+    """Return the outline of overlapping bars at these places, 2 × ``half`` wide."""
     places = np.repeat(np.r_[at[0] - half, at, at[-1] + half], 2)[1:-1]
     bottom = np.repeat(np.r_[low[0], np.minimum(low[1:], low[:-1]), low[-1]], 2)
     top = np.repeat(np.r_[high[0], np.maximum(high[1:], high[:-1]), high[-1]], 2)

@@ -1,4 +1,4 @@
-"""Draw pictures with matplotlib: `draw` makes the artists once, `Drawing.update` sets their data."""
+"""Draws pictures with matplotlib: `draw` creates artists, `Drawing` updates them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _MAX_BADGES = 3
 
 
 def draw(picture: Picture, target: Any) -> Drawing:
-    """Draw a picture on a figure or a part of one, or in the place of axes, which go.
+    """Draw a picture on a figure, on a part of one, or in place of axes.
 
-    Of pyplot nothing is used or changed. Axes must come from `subplots` or `add_subplot`, else ValueError is raised.
+    pyplot is neither used nor changed. Axes are removed; they must come from `subplots` or `add_subplot`, else
+    ValueError is raised.
 
     >>> from looptap.visualizers.drawing.picture import Line, Picture
     >>> drawing = draw(Picture((Line([0, 1], [2, 3], name="loss"),)), new_figure())
@@ -47,7 +48,7 @@ def draw(picture: Picture, target: Any) -> Drawing:
 
 
 def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) -> list[Drawing]:
-    """Draw several pictures on a figure, in ``rows`` rows or in as many as suit its shape."""
+    """Draw several pictures on a figure, in ``rows`` rows or as suits its shape."""
     if len(pictures) == 1:
         return [draw(pictures[0], figure)]
     width, height = figure.get_size_inches()
@@ -57,14 +58,14 @@ def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) 
 
 
 def new_figure(width: float = 6.4, height: float = 4.2, dpi: float = 100) -> Figure:
-    """Return a figure of its own, in inches, with a canvas that renders to memory; pyplot does not know it."""
+    """Return a figure in inches that renders to memory, unknown to pyplot."""
     figure = Figure(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(figure)
     return figure
 
 
 class Drawing:
-    """A picture on a figure or on a part of one. Methods belong to the thread that owns the figure."""
+    """A picture on a figure or part of one; used by the figure's thread only."""
 
     def __init__(self, figure: Any, picture: Picture) -> None:
         self.figure = figure
@@ -73,14 +74,14 @@ class Drawing:
 
     @property
     def artists(self) -> list[Any]:
-        """The artists that an update of "data" changed, in drawing order: what a window blits."""
+        """The artists that a "data" update changed, in drawing order, for blitting."""
         return [*(artist for view in self.views for artist in view.artists), self._frame, *self._notices]
 
     def update(self, picture: Picture) -> Change:
-        """Show the next picture, and say what it took.
+        """Show the next picture, and return what has to be redrawn.
 
-        "data": only data was set, `artists` are to be drawn again. "limits": data was set and limits moved, the whole
-        canvas is to be drawn again. "structure": other marks, everything was redrawn.
+        "data": only data was set, redraw `artists`. "limits": data was set and limits moved, redraw the whole canvas.
+        "structure": the marks are others, everything was redrawn.
         """
         picture = sanitize(picture)
         if structure(picture) != self._structure or len(picture.badges) > len(self._notices):
@@ -91,7 +92,7 @@ class Drawing:
         return "limits" if "limits" in changes else "data"
 
     def layout(self) -> None:
-        """Put everything in its place again, after the figure was resized."""
+        """Arrange everything again after the figure was resized."""
         for i, view in enumerate(self.views):
             view.place(self._placing(i, len(self.views)))
             view.set(self._panels[i], self._picture)
@@ -116,7 +117,7 @@ class Drawing:
         self._say(picture)
 
     def _inches(self) -> tuple[float, float]:
-        """Width and height of the figure, or of the part of it that is drawn on."""
+        """Return width and height of the figure, or of the part that is drawn on."""
         root = self.figure.get_figure(root=True)
         width, height = root.get_size_inches()
         return (
@@ -125,7 +126,7 @@ class Drawing:
         )
 
     def _placing(self, index: int, count: int) -> Place:
-        """Return where the index-th panel stands: from its margins in inches to parts of the figure."""
+        """Return the `Place` of the index-th panel: margins in inches to figure parts."""
         width, height = self._inches()
         rows, columns = arrange(count, None, 1.5 * 1.5 * height / width)
         row, column = divmod(index, columns)
@@ -144,7 +145,7 @@ class Drawing:
         return place
 
     def _say(self, picture: Picture) -> None:
-        """The title, the guess, the frame and the badges, each cut to what the width shows."""
+        """Show the title, guess, frame and badges, cut to what the width holds."""
         self._picture, self._panels = picture, panels(picture)
         width, height = self._inches()
         letters = int(width * 72 / (0.55 * SMALL_FONT_POINTS))

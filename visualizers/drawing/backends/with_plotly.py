@@ -1,4 +1,4 @@
-"""Draw pictures with plotly: `figure_of` makes a figure, `update` sets the data of its traces in one batch.
+"""Draws pictures with plotly: `figure_of` makes a figure, `update` its data.
 
 Lines are SVG: without a GPU, WebGL traces fall seconds behind. plotly is imported when it is first needed.
 """
@@ -25,7 +25,7 @@ _WORDS = {"showarrow": False, "xref": "paper", "yref": "paper", "xanchor": "left
 
 
 def figure_of(*pictures: Picture, rows: int | None = None) -> Any:
-    """Return a `plotly.graph_objects.Figure` of pictures side by side, in ``rows`` rows or as suits their number.
+    """Return a plotly Figure of pictures side by side, optionally in ``rows`` rows.
 
     >>> from looptap.visualizers.drawing.picture import Line, Picture
     >>> figure = figure_of(Picture((Line([0, 1], [2, 3], name="a < b"),)))
@@ -39,10 +39,10 @@ def figure_of(*pictures: Picture, rows: int | None = None) -> Any:
 
 
 def update(figure: Any, picture: Picture) -> Change:
-    """Show the next picture in a Figure or FigureWidget that `figure_of` has made, all of it in one batch.
+    """Show the next picture in a Figure or FigureWidget of `figure_of`, in one batch.
 
-    "data": traces were given new data. "layout": rules, badges, titles or limits changed as well. "structure": the
-    traces are others, all were replaced.
+    "data": traces got new data. "layout": rules, badges, titles or limits changed as well. "structure": all traces were
+    replaced.
     """
     traces, layout = _described([picture], None)
     now = figure.layout.to_plotly_json()
@@ -65,7 +65,7 @@ def update(figure: Any, picture: Picture) -> Change:
 
 
 def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Traces and layout of pictures, as plain data."""
+    """Return traces and layout of pictures, as plain data."""
     tidied = [sanitize(picture) for picture in pictures]
     down, across = arrange(max(1, len(tidied)), rows)
     height = max(300, 340 * down)
@@ -89,7 +89,7 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
 def _add(
     picture: Picture, box: tuple[float, ...], height: int, before: int, traces: list[Any], layout: dict[str, Any]
 ) -> int:
-    """Add a picture to the box (left, bottom, width, height), each in 0 to 1; returns its number of panels."""
+    """Add a picture to the box (left, bottom, width, height); return its panel count."""
     left, bottom, width, tall = box
     line = _TEXT_LINE_PIXELS / height
     letters = int(width * LINE_CHARACTERS)
@@ -124,13 +124,13 @@ def _add(
 
 
 def _wrapped(text: str, letters: int) -> list[str]:
-    """Two lines at most."""
+    """Return text wrapped to two lines at most."""
     lines = textwrap.wrap(text, max(4, letters))
     return lines if len(lines) < 3 else [lines[0], cut(" ".join(lines[1:]), letters)]
 
 
 def _same(new: Any, old: Any) -> bool:
-    """True if two descriptions are equal, arrays by their numbers."""
+    """Return whether two descriptions are equal, arrays by their numbers."""
     if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
         if new is None or old is None or np.shape(new) != np.shape(old):
             return False
@@ -145,5 +145,5 @@ def _same(new: Any, old: Any) -> bool:
 
 
 def _empty(value: Any) -> bool:
-    """True if plotly keeps nothing of a value."""
+    """Return whether plotly keeps nothing of a value."""
     return value is None or (isinstance(value, tuple | list | dict) and not value)

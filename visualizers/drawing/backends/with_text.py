@@ -1,4 +1,4 @@
-"""Draw pictures as text for terminals and logs: curves by plotext, tables by rich, matrices and images in blocks."""
+"""Draws pictures as text: curves by plotext, tables by rich, images in blocks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ from looptap.visualizers.drawing.picture import (
 from looptap.visualizers.drawing.sanitize import sanitize
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
-_SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # what tells curves apart where there are no colours
+_SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # markers of curves where there are no colours
 _MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
 
 
 def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
-    """Draw a picture as at most ``height`` lines of ``width`` cells; without ``color`` there are no escape sequences.
+    """Draw a picture as at most ``height`` lines of ``width`` cells.
 
-    What the job wrote can neither move the cursor nor change colours: control characters are shown as �.
+    Without ``color`` there are no escape sequences. What the job wrote can neither move the cursor nor change colours:
+    control characters are shown as �.
 
     >>> from looptap.visualizers.drawing.picture import Pie, Picture
     >>> print(draw(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
@@ -67,7 +68,7 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
 def draw_all(
     pictures: Sequence[Picture], width: int = 80, height: int = 24, color: bool = True, rows: int | None = None
 ) -> str:
-    """Several pictures in ``rows`` rows, or below each other where that leaves each less than 40 cells."""
+    """Draw pictures in ``rows`` rows, or one per row if each had less than 40 cells."""
     across = arrange(max(1, len(pictures)), rows)[1] if rows else max(1, min(len(pictures), width // 60))
     each = (width - 3 * (across - 1)) // across
     blocks = [draw(picture, each, height, color).split("\n") for picture in pictures]
@@ -114,7 +115,7 @@ def _panel(panel: Panel, picture: Picture, width: int, height: int, color: bool)
 
 
 def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) -> list[str]:
-    """Lines, bands, points and bars, by plotext."""
+    """Draw lines, bands, points and bars by plotext."""
     import plotext as plt
 
     found = ((*one, mark) for mark in panel.marks for one in _curves(mark, panel, picture, width))
@@ -149,7 +150,7 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
 
 
 def _legend(names: Sequence[str], width: int) -> list[str]:
-    """Return one line of names, as many as fit; they may have colours."""
+    """Return one line with as many names as fit; they may be coloured."""
     line, used = [], 0
     for name in names:
         used += cell_len(RichText.from_ansi(name).plain) + 3
@@ -160,7 +161,7 @@ def _legend(names: Sequence[str], width: int) -> list[str]:
 
 
 def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str]]:
-    """Return what is joined, dotted or filled: (x, y, kind, side), logarithms taken, in gapless curves."""
+    """Return gapless curves (x, y, kind, side) to be joined, dotted or filled."""
     side = getattr(mark, "side", "left") if picture.right else "left"
     x_axis, y_axis = picture.x, (side == "right" and picture.right) or picture.y
     kind = "points" if isinstance(mark, Points) else "bars" if isinstance(mark, Bars) else "line"
@@ -188,7 +189,7 @@ def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple
 
 
 def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width: int, sides: set[str]) -> None:
-    """Limits, ticks and titles. All is drawn between 0 and 1: plotext computes without end for a line far outside."""
+    """Set limits, ticks and titles, all in 0..1: plotext hangs on lines far outside."""
     plt.xlim(0, 1)
     plt.xlabel(_single(picture.x.title, width // 3) or None)
     for side, axis in (("left", picture.y), ("right", picture.right)):
@@ -229,13 +230,13 @@ def _ends(columns: list[Numbers], axis: Axis) -> tuple[float, float]:
 
 
 def _between(column: Numbers, ends: tuple[float, float]) -> Numbers:
-    """Numbers in units of the limits; those far outside come nearer."""
+    """Return numbers in units of the limits, clipped a little outside of them."""
     low, width = ends[0], ends[1] - ends[0]
     return (np.clip(column, low - 0.2 * width, low + 1.2 * width) - low) / width
 
 
 def _bars(marks: Sequence[Bars], width: int, color: bool) -> list[str]:
-    """Labelled bars, lying; those of several marks on one label below each other."""
+    """Draw horizontal bars by label; those of several marks stand together."""
     many = len(marks) > 1
     found = []
     largest = max((abs(end) for end in span(mark.heights for mark in marks) or ()), default=0.0)
@@ -251,7 +252,7 @@ def _bars(marks: Sequence[Bars], width: int, color: bool) -> list[str]:
 def _labelled(
     labels: Sequence[str], numbers: Numbers, width: int, largest: float, color: bool, paints: Sequence[str] = ()
 ) -> list[str]:
-    """Return a line for each label: name, bar, number; without ``paints`` the numbers are shares of a whole."""
+    """Return lines of name, bar and number; without ``paints``, shares in percent."""
     texts = [written(n) or "nan" if paints else f"{100 * n:.1f} %" for n in numbers]
     tail, head = max(map(len, texts), default=0), min(max(map(cell_len, labels), default=0), width // 3)
     room = max(1, width - head - tail - 4)
@@ -337,7 +338,7 @@ def _table(mark: Table, width: int, height: int, color: bool) -> list[str]:
 
 
 def _shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
-    """Return at most so many rows and columns, picked evenly."""
+    """Return at most so many rows and columns, evenly picked."""
     down, across = (np.linspace(0, n - 1, min(n, most)).round().astype(int)
                     for n, most in zip(cells.shape, (rows, columns), strict=True))  # fmt: skip
     picked: Numbers = cells[np.ix_(down, across)]
@@ -370,10 +371,10 @@ def _cut(text: str, width: int) -> str:
 
 
 def _single(text: str, width: int) -> str:
-    """Text of characters that are one cell wide: plotext counts no others."""
+    """Return text of characters one cell wide, the only ones plotext counts."""
     return _cut("".join(c if cell_len(c) == 1 else "▯" for c in text), width)
 
 
 def _filled(line: str, width: int) -> str:
-    """Return a line with as many spaces as it lacks, its colours not counted."""
+    """Return a line padded with spaces to ``width``, not counting its colours."""
     return line + " " * max(0, width - cell_len(RichText.from_ansi(line).plain))

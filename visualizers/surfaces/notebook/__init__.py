@@ -1,1 +1,1 @@
-"""Charts, controls and dashboards in a notebook: live while another cell runs, where the kernel can do that."""
+"""Charts, controls and dashboards in a notebook, live while a cell runs."""

@@ -1,9 +1,9 @@
-"""`BrowserPages`: the browser pages that show a chart, and whether they can take another frame.
+"""`BrowserPages`: the browser pages of a chart, and if they can take a frame.
 
-Each page acknowledges the frames for which it is asked to, once it has drawn them. A page that is slow therefore gets
-fewer and larger frames, and never falls behind; one that says nothing for a while is gone, until it is heard again.
-As long as the answers come at once they are asked for less often. They cost the kernel more than frames do, and a
-browser that has just sent something confirms the next it receives up to 40 ms late, while the server holds frames back.
+Each page acknowledges the frames for which it is asked to, once it has drawn them. A slow page therefore gets fewer and
+larger frames, and never falls behind; one that is silent for a while counts as gone until it is heard again. While the
+acknowledgements come at once they are requested less often. They cost the kernel more than frames do, and a browser
+that has just sent something confirms the next it receives up to 40 ms late, while the server holds frames back.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIN_ACKNOWLEDGE_FRAMES, MAX_ACKNOWLEDGE_FRAMES = 2, 32
-"""Frames from one that is to be acknowledged to the next."""
+"""The number of frames between two that are to be acknowledged."""
 PROMPT_REPLY_SECONDS = 0.15
-"""Seconds within which an answer comes at once."""
+"""An acknowledgement within this time counts as immediate."""
 ACKNOWLEDGE_INTERVAL_SECONDS = 0.5
-"""Seconds after which the next frame is to be acknowledged, however few there were."""
+"""After this time the next frame is to be acknowledged, whatever their number."""
 GONE_AFTER_SECONDS = 3.0
-"""Seconds after which a page that owes frames counts as gone."""
+"""After this time a page that owes frames counts as gone."""
 _MAX_PAGES = 16  # pages that are remembered
 
 
@@ -29,7 +29,7 @@ class _Page:
 
 
 class BrowserPages:
-    """The pages that show one chart. Not thread-safe: the caller holds the chart's lock."""
+    """The pages that show one chart. Not thread-safe: the caller holds a lock."""
 
     def __init__(self) -> None:
         self._pages: dict[str, _Page] = {}
@@ -37,7 +37,7 @@ class BrowserPages:
         self._asked, self._asked_at = 0, 0.0
 
     def heard(self, page: str, frame: int, now: float, hidden: bool = False) -> None:
-        """``page`` has drawn ``frame``, or is there and ready for all frames after it."""
+        """Note that ``page`` has drawn ``frame``, or is ready for all frames after it."""
         before = self._pages.pop(page, None)
         if before is None and len(self._pages) >= _MAX_PAGES:
             del self._pages[next(iter(self._pages))]
@@ -51,7 +51,7 @@ class BrowserPages:
             )
 
     def sent(self, frame: int, now: float) -> bool:
-        """Note that ``frame`` was sent; returns whether a page has to acknowledge it."""
+        """Note that ``frame`` was sent; return whether a page must acknowledge it."""
         for page in self._pages.values():
             if page.drawn >= frame - 1:
                 page.heard = now
@@ -65,16 +65,16 @@ class BrowserPages:
         self._pages.pop(page, None)
 
     def there(self, frame: int, now: float, *, deaf: bool = False) -> bool:
-        """True if a page has drawn ``frame``, or has owed it for a short time only; ``deaf``: none could answer yet."""
+        """Return whether a page has drawn ``frame``, or has owed it only briefly."""
         patience = 0.5 if deaf else GONE_AFTER_SECONDS
         self._pages = {n: p for n, p in self._pages.items() if p.drawn >= frame or now - p.heard < patience}
         return bool(self._pages)
 
     def ready(self, frame: int) -> bool:
-        """True if all pages have drawn all they had to, or are only some frames behind ``frame``, the newest."""
+        """Return whether no page is more than some frames behind ``frame``, the newest."""
         return all(page.drawn >= self._asked or frame - page.drawn <= 2 * self.stride for page in self._pages.values())
 
     @property
     def hidden(self) -> bool:
-        """True if no page shows the chart: it is scrolled away or behind another tab."""
+        """True if no page shows the chart: scrolled away or behind another tab."""
         return all(page.hidden for page in self._pages.values())

@@ -1,4 +1,4 @@
-"""`Canvas`: the widget that shows pictures of two dimensions as they change, drawn by uPlot and a few marks of ours.
+"""`Canvas`: the widget that shows changing pictures in the plane, by uPlot.
 
 The code of the page is held once, by a model of its own; a canvas carries some lines that load it.
 """
@@ -33,7 +33,7 @@ class Library(anywidget.AnyWidget):
 
 @cache
 def library() -> Library:
-    """Return the one of this process."""
+    """Return the library of this process."""
     style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
     parts = [(STATIC / name).read_text() for name in _CODE]
     return Library(code="\n".join([f"const STYLE = {_text(style)};", *parts]))
@@ -46,10 +46,10 @@ def _text(text: str) -> str:
 
 
 class Canvas(anywidget.AnyWidget):
-    """Shows the frames that it is given by `offer`, as fast as the pages that look at it can draw them.
+    """A widget that shows frames as fast as its pages can draw them.
 
-    ``on_ask(message)`` is called with what else a page asks for: to seek a frame, to play. ``still`` names the picture
-    that stands below it in the saved notebook, and is not seen beside it.
+    ``on_ask(message)`` is called with other requests of a page: to seek a frame, to play. ``still`` names the picture
+    that stands below it in the saved notebook, and is hidden beside it.
     """
 
     _esm = (STATIC / "stub.js").read_text()
@@ -92,18 +92,18 @@ class Canvas(anywidget.AnyWidget):
     # ------------------------------------------------------------ what they get
 
     def watched(self, now: float) -> bool:
-        """True if a page draws what it gets."""
+        """Return whether a page draws what is sent."""
         with self._guard:
             return self._pages.there(self._number, now, deaf=pulse.deaf(now))
 
     def ready(self) -> bool:
-        """True if the pages can take another frame."""
+        """Return whether the pages can take another frame."""
         with self._guard:
             return self._pages.ready(self._number)
 
     @property
     def hidden(self) -> bool:
-        """True if no page has it in sight."""
+        """True if the canvas is out of sight on all pages."""
         return self._pages.hidden
 
     @property
@@ -112,9 +112,9 @@ class Canvas(anywidget.AnyWidget):
         return self._full
 
     def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what pages lack of ``frame``, for `send`; ``made`` is when its newest value came.
+        """Return what pages lack of ``frame``, for `send`.
 
-        ``blind`` is a short form of all, for pages that have not answered.
+        ``made`` is when its newest value came; ``blind`` asks for a short form, for pages that have not answered.
         """
         with self._guard:
             full = self._full or blind

@@ -1,4 +1,4 @@
-"""A plot in a notebook: its charts side by side, live, and the still that is saved."""
+"""A plot in a notebook: its live charts side by side, and the saved still."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
 from looptap.visualizers.surfaces.notebook.live_canvas import Live
 from looptap.visualizers.surfaces.notebook.stills import Still
 
-_GAP_PIXELS, _MIN_CHART_PIXELS = (
-    8,
-    240,
-)  # pixels between charts, and those of a chart: where a row has fewer, it has fewer charts
-_POLL_INTERVAL_SECONDS = 0.2  # seconds between looks at which charts a plot has
-_shown: dict[str, tuple[str, list[PlotView]]] = {}  # by the notebook's cell: its execution, and what that showed
+_GAP_PIXELS, _MIN_CHART_PIXELS = 8, 240  # a narrow page has fewer charts in a row
+_POLL_INTERVAL_SECONDS = 0.2  # seconds between checks for added and removed charts
+_shown: dict[str, tuple[str, list[PlotView]]] = {}  # by cell: its last execution and its views
 
 
 class PlotView:
-    """Shows a plot, and follows as charts are added to it and taken away."""
+    """A plot in a notebook; follows as charts are added and removed."""
 
     def __init__(self, plot: Plot) -> None:
         self.plot = plot
@@ -36,7 +33,7 @@ class PlotView:
         self._arrange()
 
     def display(self) -> None:
-        """Put it into the output of the cell that runs."""
+        """Put the view into the output of the running cell."""
         from IPython.display import display
 
         display(self.box)
@@ -88,7 +85,7 @@ class PlotView:
 
 
 def show(what: Plot | Stream) -> None:
-    """Show a plot, or a stream as one, in the cell that runs; what the same cell showed before is let go."""
+    """Show a plot or a stream in the running cell; close what the cell showed before."""
     view = PlotView(what if isinstance(what, Plot) else Plot(what))
     parent: dict[str, Any] = getattr(shell(), "parent_header", None) or {}
     cell = str((parent.get("metadata") or {}).get("cellId") or "")

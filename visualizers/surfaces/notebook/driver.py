@@ -1,4 +1,4 @@
-"""The thread that moves the charts of a notebook: each is visited when it asked to be, also while a cell runs."""
+"""The thread that updates a notebook's charts, also while a cell runs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from looptap.visualizers.surfaces.notebook.kernels import pulse
 
 log = logging.getLogger("looptap")
 
-_RETRY_DELAY_SECONDS = 5.0  # seconds after which what failed is tried again
-_IDLE_TIMEOUT_SECONDS = 60.0  # seconds without any chart after which the thread ends
+_RETRY_DELAY_SECONDS = 5.0  # seconds until a failed update is retried
+_IDLE_TIMEOUT_SECONDS = 60.0  # the thread ends after this time without a chart
 
 
 class Moved(Protocol):
-    """Something that is visited: it says after how many seconds again; None: never."""
+    """An object that the driver visits."""
 
     def step(self, now: float) -> float | None:
-        """Do what there is to do."""
+        """Update it; return the seconds until the next visit, None for never."""
 
 
 class Driver:
-    """Visits the objects given to `add`, on one thread, until they are done."""
+    """A thread that visits the objects given to `add` until they are done."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Driver:
         self._failed: weakref.WeakSet[Moved] = weakref.WeakSet()
 
     def add(self, moved: Moved, pause: float = 0.0) -> None:
-        """Visit it after ``pause`` seconds, and then as it says; one that is there already is visited then, too."""
+        """Visit ``moved`` after ``pause`` seconds; this replaces its next visit."""
         with self._changed:
             self._waiting = [entry for entry in self._waiting if entry[2] is not moved]
             self._waiting.append((time.monotonic() + pause, next(self._count), moved))
@@ -59,13 +59,13 @@ class Driver:
                     log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
                 pause = _RETRY_DELAY_SECONDS
             if pause is not None:
-                again = max(due, begun - pause) + pause  # a visit that came late makes no other come late
+                again = max(due, begun - pause) + pause  # one late visit does not delay the following ones
                 with self._changed:
                     if not any(entry[2] is moved for entry in self._waiting):
                         heapq.heappush(self._waiting, (again, next(self._count), moved))
 
     def _next(self) -> tuple[float, Moved] | None:
-        """Whose turn it is, once it is, and since when."""
+        """Wait for the next visit that is due; return its time and object."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting, _IDLE_TIMEOUT_SECONDS):
                 self._running = False
@@ -80,4 +80,4 @@ class Driver:
 
 
 driver = Driver("looptap-charts")
-"""That of this process."""
+"""The driver of this process."""

@@ -1,4 +1,4 @@
-"""From a `Picture` to what a page of a notebook needs: a layout as plain data, and columns of numbers beside it.
+"""Frames for a notebook's pages: a layout as plain data, columns of numbers.
 
 A column that only grows is sent from where the page has it; any other is sent whole.
 """
@@ -16,22 +16,22 @@ from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, 
 from looptap.visualizers.drawing.sanitize import sanitize
 
 MAX_COARSE_NUMBERS = 4_000
-"""Numbers of a column in a frame that no page may be there to receive."""
+"""The most numbers of a column in a frame that may have no receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Numbers, and how many there have been in all where the older ones only slide away; None: all may be new."""
+    """Numbers; ``total`` counts all there have been if the column only grows."""
 
     numbers: Numbers
     total: int | None = None
     most: int = 0
-    """How many a page keeps of those that slide."""
+    """The most numbers that a page keeps of a growing column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """The points of a line that slide by; ``key`` is the same as long as they are the same."""
+    """The points of a line that only grows; a new ``key`` means other points."""
 
     key: str
     x: Column
@@ -40,14 +40,14 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class CanvasFrame:
-    """A picture as a page gets it: ``layout`` is plain data, its marks name ``columns`` by their keys."""
+    """A picture for a page: its marks in ``layout`` name ``columns`` by their keys."""
 
     layout: dict[str, Any]
     columns: dict[str, Column]
 
 
 def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> CanvasFrame:
-    """Return the frame of a picture; ``growing`` has the points of growing lines, by the place of their marks."""
+    """Return the frame of a picture; ``growing`` are its growing lines by mark index."""
     found = sanitize(picture)
     sliding = {id(found.marks[place]): column for place, column in (growing or {}).items()}
     columns: dict[str, Column] = {}
@@ -116,9 +116,9 @@ class SentFrame:
     def update(
         self, frame: CanvasFrame, *, full: bool, coarse: bool = False
     ) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return the message and the buffers that bring all pages up to ``frame``; ``full`` says everything.
+        """Return message and buffers for ``frame``: what changed, or all if ``full``.
 
-        ``coarse`` reduces what it says, for pages that may not be there: the next frame to them says it in full.
+        ``coarse`` sends fewer points, for pages that may not be there; the next frame is then sent in full.
         """
         message: dict[str, Any] = {"full": full}
         if full or frame.layout != self._layout:

@@ -1,7 +1,7 @@
-"""The lines of a picture that only grow, with all their points, where the picture has them thinned.
+"""The growing lines of a picture, with all points that the picture thins out.
 
-A page that holds all points can be zoomed into without asking the kernel, which may be busy; and what is sent is
-what is new, not the line.
+A page that holds all points can be zoomed into without asking the kernel, which may be busy; and only what is new is
+sent, not the line.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from looptap.visualizers.surfaces.notebook.frames import Column, Growing
 
 
 def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
-    """Return the points behind those lines of the picture, by their places, that slide by. The chart's lock is held."""
+    """Return the points of growing lines by mark index. The caller holds the lock."""
     places = {(m.name, m.color, m.side): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
     found: dict[int, Growing] = {}
-    if picture.x.time:  # the page shows local time, which is made of what is drawn
+    if picture.x.time:  # the drawn numbers are shifted to local time
         return found
     for series in chart.series:
         layer = series.layer

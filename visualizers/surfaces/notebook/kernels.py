@@ -1,7 +1,7 @@
 """Finds out whether a kernel takes messages of widgets while a cell runs.
 
-Kernels with subshells hand them to another thread; ipykernel 7.4 does so only where no reply is expected by the shell
-that opened the widget, which `answer_anywhere` sees to. Everywhere else they wait for the end of the cell.
+Kernels with subshells pass them to another thread; ipykernel 7.4 does so only if the shell that opened the widget
+expects no reply, which `answer_anywhere` arranges. All other kernels keep them until the cell ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def shell() -> Any:
 
 
 def answer_anywhere(widget: Any) -> None:
-    """Take messages to ``widget`` and its children in the subshell where the browser sends them."""
+    """Take messages to ``widget`` and its children in the browser's subshell."""
     comm: Any = getattr(widget, "comm", None)
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
@@ -35,7 +35,7 @@ def answer_anywhere(widget: Any) -> None:
 def quietly(widget: Any) -> None:
     """Take messages to ``widget`` without the hooks that IPython runs around a cell.
 
-    They are for cells: one of them shows, and closes, the figures that the running cell is still drawing.
+    The hooks are for cells: one of them shows, and closes, the figures that the running cell is still drawing.
     """
     comm: Any = getattr(widget, "comm", None)
     if hasattr(comm, "_msg_callback"):
@@ -43,23 +43,23 @@ def quietly(widget: Any) -> None:
 
 
 class KernelPulse:
-    """Watches whether the kernel runs a cell, and whether it takes messages of widgets meanwhile."""
+    """Monitor of the kernel: is a cell running, are widget messages held up?"""
 
     def __init__(self) -> None:
         self._sent = self._back = 0.0
         self.aside = False
-        """True if a message came on another thread than that of the cells."""
+        """True if a message arrived on another thread than that of the cells."""
         self.heard = False
-        """True if any message came."""
+        """True if any message arrived."""
 
     def hear(self) -> None:
-        """A message of a widget is here, on this thread."""
+        """Note that a message of a widget has arrived on this thread."""
         self.heard = True
         if threading.current_thread() is not threading.main_thread():
             self.aside = True
 
     def beat(self, now: float) -> None:
-        """Ask the thread of the cells for a sign of life; to be called a few times a second."""
+        """Probe the thread of the cells; call this a few times a second."""
         if self._back < self._sent or now - self._sent < 0.2:
             return
         kernel = getattr(shell(), "kernel", None)
@@ -74,16 +74,16 @@ class KernelPulse:
         self._back = time.monotonic()
 
     def deaf(self, now: float) -> bool:
-        """True if a cell runs and no message of a widget comes through until it ends."""
+        """Return whether a cell runs and holds up all messages of widgets until it ends."""
         return not self.aside and self._back < self._sent and now - self._sent > 0.3
 
 
 pulse = KernelPulse()
-"""That of this process."""
+"""The monitor of this process."""
 
 
 def note() -> str:
-    """Return the note beside a control: that it waits for the end of a cell, or nothing."""
+    """Return the note beside a control that waits for the end of a cell, or ""."""
     kernel = getattr(shell(), "kernel", None)
     if pulse.aside or kernel is None:
         return ""

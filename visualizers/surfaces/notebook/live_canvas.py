@@ -1,4 +1,4 @@
-"""`Live`: keeps a canvas showing what a chart holds: as fast as the pages draw, and as slowly as they must."""
+"""`Live`: keeps a canvas up to date with its chart, at the pages' pace."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from looptap.visualizers.surfaces.notebook.kernels import pulse
 
 MIN_FRAME_SECONDS = 1 / 60
 """Seconds between two frames, at least."""
-_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = (
-    0.004,
-    0.05,
-)  # seconds until the next look at a chart that has nothing new, at first and later
-_UNACKNOWLEDGED_FRAME_SECONDS = 0.5  # seconds between frames for pages that cannot tell whether they are there
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.004, 0.05  # between checks for new values, at first and later
+_UNACKNOWLEDGED_FRAME_SECONDS = 0.5  # seconds between frames for pages that cannot acknowledge them
 _HIDDEN_FRAME_SECONDS = 1.0
-_UNSEEN_POLL_SECONDS = 10.0  # seconds between looks at a chart that no page shows
-_MAX_STARTING_FRAMES = 10  # frames for a page that is only now being made
+_UNSEEN_POLL_SECONDS = 10.0  # seconds between checks of a chart that no page shows
+_MAX_STARTING_FRAMES = 10  # frames sent to a page that is just opening
 
 
 class Live:
-    """A chart of a plot and the canvas that shows it, moved by the driver's thread from `start` to `close`."""
+    """A chart and its canvas, updated by the driver's thread until `close`."""
 
     def __init__(self, cell: Cell, *, height: int = 300, still: str = "") -> None:
         self.cell = cell
@@ -38,17 +35,17 @@ class Live:
         self._made = time.time()
 
     def start(self) -> None:
-        """Show what there is, and keep it up to date."""
+        """Show the chart, and keep it up to date."""
         self._tries = 0
         driver.add(self)
 
     def close(self) -> None:
-        """Show nothing more, and free what it took."""
+        """Stop showing, and free the canvas."""
         self.closed = True
         self.canvas.close()
 
     def step(self, now: float) -> float | None:
-        """Send a frame if there is something new and a page can take it; returns the seconds until the next look."""
+        """Send a frame if it is new and a page can take it; return the seconds to wait."""
         if self.closed:
             return None
         canvas = self.canvas
@@ -65,7 +62,7 @@ class Live:
         return _HIDDEN_FRAME_SECONDS if canvas.hidden else MIN_FRAME_SECONDS
 
     def _blindly(self, now: float) -> float:
-        """No page is known: one may be on its way, or cannot speak while a cell runs."""
+        """Send frames blindly: a page may be opening, or unable to answer during a cell."""
         deaf = pulse.deaf(now)
         if not deaf and self._tries >= _MAX_STARTING_FRAMES:
             self._pull()
@@ -84,7 +81,7 @@ class Live:
         self._dirty = False
         with self.cell.lock:
             chart = self.cell.chart
-            with contextlib.nullcontext() if chart is None else chart.lock:  # what grows is a view of what it writes to
+            with contextlib.nullcontext() if chart is None else chart.lock:  # growing columns are views of its buffer
                 picture = self.cell.draw()
                 frame = frame_of(picture, {} if chart is None else growing(chart, picture))
                 frame.layout["playing"] = not self.cell.paused
@@ -92,7 +89,7 @@ class Live:
         self.canvas.send(*message)
 
     def _asked(self, message: dict[str, Any]) -> None:
-        """A page asks for another frame, or to hold the one it has."""
+        """Seek another frame, play or pause, as a page requests."""
         kind, chart = message.get("t"), self.cell.chart
         if kind == "seek" and isinstance(index := message.get("frame"), int) and chart is not None:
             chart.show(index)

@@ -1,4 +1,4 @@
-"""`overview`: what a run does, what looptap costs it, who changed what: a dashboard in a notebook or in Voilà."""
+"""`overview`: a dashboard of a run, for a notebook or Voilà."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from looptap.visualizers.surfaces.notebook.driver import Driver
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere
 
 REFRESH_INTERVAL_SECONDS = 1.0
-"""Seconds between two looks at the run."""
+"""Seconds between two requests for the state of the run."""
 _MAX_CHARTS = 6
 _MAX_COMMANDS = 8
 _MAX_ROWS = 30
@@ -30,11 +30,11 @@ _BAR = "display:flex;height:12px;max-width:600px;margin:8px 0 4px;background:#88
 _CELL = "text-align:left;padding:1px 12px 1px 0;border-bottom:1px solid #8883"
 
 looks = Driver("looptap-overviews")
-"""The thread that asks for what all overviews show."""
+"""The thread that requests the data of all overviews."""
 
 
 class Overview(ipywidgets.VBox):  # type: ignore[misc]
-    """Facts and charts of a run, renewed each second until `close` or the end of the run."""
+    """Facts and charts of a run, updated each second until `close` or its end."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -57,7 +57,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         super().close()
 
     def step(self, now: float) -> float | None:
-        """Ask the run how it is, and show that."""
+        """Request the state of the run, and show it."""
         if self.closed:
             return None
         parts = [_head(self.run)]
@@ -116,7 +116,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         return [table("Declared streams", titles, rows)]
 
     def _draw(self, names: Sequence[str]) -> None:
-        """Charts of the first declared streams, those with a band before the others: progress and its estimate."""
+        """Draw charts of the first declared streams, those with a band first."""
         fresh = [name for name in names[:_MAX_CHARTS] if name not in self._drawn][: _MAX_CHARTS - len(self._drawn)]
         if not fresh:
             return
@@ -157,7 +157,7 @@ def _head(run: Run) -> str:
 
 
 def _time(nanoseconds: float) -> str:
-    """Three digits, in µs or ms.
+    """Return a duration with three digits, in µs or ms.
 
     >>> _time(35_400), _time(28_600_000)
     ('35.4 µs', '28.6 ms')
@@ -166,7 +166,7 @@ def _time(nanoseconds: float) -> str:
 
 
 def _estimate(report: Mapping[str, Any]) -> str:
-    """Return what remains as a bar, full where it is certainly done and shaded where it may be, and in words."""
+    """Return the estimate in words and as a bar: full if certain, shaded if not."""
     sure, perhaps = over_by_now(report)
     parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
                     for share, color in ((sure, "#1f77b4"), (perhaps - sure, "#1f77b466")))  # fmt: skip
@@ -175,7 +175,7 @@ def _estimate(report: Mapping[str, Any]) -> str:
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table, all texts escaped; nothing if there are no rows."""
+    """Return an HTML table, all texts escaped; "" if there are no rows."""
     if not rows:
         return ""
     body = [
@@ -188,8 +188,8 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def overview(run: Run) -> Overview:
-    """Return a dashboard of a run: rates, what looptap costs, ranks, declared streams with charts, the last commands.
+    """Return a dashboard of a run: rates, cost, ranks, charts, last commands.
 
-    A widget that ends a cell to be shown. In a notebook that Voilà serves it is a page of its own.
+    It is a widget: make it the last expression of a cell. In a notebook that Voilà serves it is a page of its own.
     """
     return Overview(run)

@@ -1,7 +1,7 @@
-"""`panel`: the controls of a run as sliders, switches, choices and buttons, in a notebook.
+"""`panel`: the controls of a run as sliders, switches, choices and buttons.
 
-It follows what others change, shows the outcome of a change beside each control, and asks the run on its own threads:
-a cell that runs, or a loop that stands still, blocks nothing but the change itself.
+It follows the changes of other clients, shows the outcome of a change beside each control, and talks to the run on its
+own threads: a running cell or a loop that does not respond blocks nothing but the change itself.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.notebook.driver import Driver
 
 REFRESH_INTERVAL_SECONDS = 1.0
-"""Seconds between two looks at what others have changed."""
+"""Seconds between two checks for changes by other clients."""
 _MIN_LOG_SLIDER_RATIO = 100.0  # a positive range whose ends differ by more than this factor has a slider of powers
 _OPERATOR = "operator"  # the role that may change a job
 _WIDTHS = {"label": "180px", "input": "320px"}
 
 looks = Driver("looptap-panels")
-"""The thread that looks at the controls of all panels."""
+"""The thread that checks the controls of all panels."""
 
 
 class ControlRow:
-    """One control, or one command: its widget, and the outcome of its last use."""
+    """A control or a command: its widget, and the outcome of its last use."""
 
     def __init__(self, name: str, widget: Any, doc: str, unit: str = "") -> None:
         self.name, self.widget = name, widget
@@ -45,13 +45,13 @@ class ControlRow:
         self.box = ipywidgets.HBox([label, widget, self.outcome])
 
     def say(self, text: str, *, failed: bool = False) -> None:
-        """The outcome, beside the control."""
+        """Show the outcome beside the control."""
         color = "#b00020" if failed else "inherit"
         self.outcome.value = f'<span style="color:{color}">{html.escape(text)}</span>'
 
 
 class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
-    """The controls, triggers and commands of ``run`` as widgets, until `close` or the end of the run."""
+    """The controls and commands of ``run`` as widgets, until `close` or its end."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -108,7 +108,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         if row.busy or row.waiting or info.value == row.shown:
             return
         row.shown = info.value
-        with contextlib.suppress(Exception):  # a value outside of the declared bounds cannot be shown by a slider
+        with contextlib.suppress(Exception):  # a slider cannot show a value outside of the declared bounds
             row.widget.value = info.value
         row.say(f"now {info.value!r:.60}")
         if info.problem:
@@ -150,7 +150,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
     # ------------------------------------------------------------ asking
 
     def _ask(self, row: ControlRow, value: Any, call: Callable[[Any], Any]) -> None:
-        """Run it on a thread of its own; of requests made meanwhile, only the newest."""
+        """Run a request on a thread of its own; of those made meanwhile, the newest."""
         with self._guard:
             row.waiting[:] = [value]
             if row.busy:
@@ -168,9 +168,9 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
                 value = row.waiting.pop()
             try:
                 outcome = call(value)
-            except Exception as error:  # whatever the job, the link or the value is to blame for: said beside it
+            except Exception as error:  # an error of the job, the connection or the value is shown beside it
                 row.say(str(error), failed=True)
-                row.shown = _NOTHING  # the next look shows what it is
+                row.shown = _NOTHING  # the next check shows the actual value
             else:
                 if getattr(outcome, "what", "") == "set":
                     row.shown = outcome.new
@@ -181,7 +181,7 @@ _NOTHING = object()
 
 
 def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Callable[[], Any]]]:
-    """Return the commands that a run offers: name, meaning, and what asks for it."""
+    """Return the commands that a run offers: name, meaning, and how to request it."""
     found: list[tuple[str, str, Callable[[], Any]]] = []
     if report is None:
         return found
@@ -200,7 +200,7 @@ def _width(which: str) -> Any:
 
 
 def _widget(info: ControlInfo) -> Any:
-    """Return the widget that fits a control: what it admits is what can be chosen."""
+    """Return the widget for a control, limited to the values that it accepts."""
     value, low, high = info.value, info.minimum, info.maximum
     how: dict[str, Any] = {"layout": _width("input")}
     if info.choices:
@@ -226,7 +226,7 @@ def _widget(info: ControlInfo) -> Any:
 
 
 def _round_below(step: float) -> float:
-    """Return the largest of 1, 2 and 5 times a power of ten that is not above ``step``.
+    """Return the largest of 1, 2 or 5 times a power of ten not above ``step``.
 
     >>> _round_below(0.63), _round_below(0.02)
     (0.5, 0.02)
@@ -236,10 +236,10 @@ def _round_below(step: float) -> float:
 
 
 def panel(run: Run) -> ControlPanel:
-    """Return the controls of a run, to be turned in a notebook: a widget that ends a cell to be shown.
+    """Return the controls of a run as a widget for a notebook.
 
-    Sliders, switches and choices keep to the bounds that the job has declared; buttons ask for its triggers, a
-    checkpoint, a pause, a stop. What came of each is said beside it, and what others change is followed within about a
-    second. For a viewer all are disabled.
+    Make it the last expression of a cell. Sliders, switches and choices keep to the bounds that the job has declared;
+    buttons send its triggers, a checkpoint, a pause, a stop. The outcome is shown beside each, and the changes of
+    others follow within about a second. For a viewer all are disabled.
     """
     return ControlPanel(run)

@@ -1,7 +1,7 @@
-"""`Still`: the picture of a plot that stays in the saved notebook, for readers without a kernel.
+"""`Still`: the picture of a plot in the saved notebook, seen without a kernel.
 
-It is an output of its own below the live one, renewed now and then; a page that shows the live one hides it. Nothing
-but its PNG is saved: some ten kilobytes a chart.
+It is an output of its own below the live one, renewed now and then; a page that shows the live one hides it. Only its
+PNG is saved: some ten kilobytes a chart.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.surfaces.notebook.driver import Driver
 
 STILL_INTERVAL_SECONDS = 10.0
-"""Seconds between two stills of a plot that moves."""
+"""Seconds between two stills of a plot that changes."""
 _FIRST_STILL_SECONDS = 1.0
 _QUIET_AFTER_SECONDS = 60.0
 
 stills = Driver("looptap-stills")
-"""The thread that draws them: slow work that no live chart waits for."""
+"""The thread that draws stills: slow work that no live chart waits for."""
 
 
 def png(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
-    """Return the pictures in ``rows`` rows as a PNG that says ``name`` near its start."""
+    """Return pictures in ``rows`` rows as a PNG with ``name`` in its metadata."""
     from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
 
     columns = -(-len(pictures) // max(1, rows))
@@ -37,7 +37,7 @@ def png(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
 
 
 class Still:
-    """The still of one plot: ``pictures`` makes its pictures and says in how many rows, ``living`` whether it moves."""
+    """The still of a plot: ``pictures`` and their rows, ``living`` if it may change."""
 
     def __init__(self, pictures: Callable[[], tuple[list[Picture], int]], living: Callable[[], bool]) -> None:
         self.name = f"looptap-{uuid.uuid4().hex[:12]}"
@@ -47,11 +47,11 @@ class Still:
 
     @staticmethod
     def wanted() -> bool:
-        """True if the notebook hides it beside the live chart; elsewhere it would be seen twice."""
+        """Return whether this notebook hides the still beside the live chart."""
         return not ("VSCODE_PID" in os.environ or "COLAB_RELEASE_TAG" in os.environ or "VOILA_KERNEL" in os.environ)
 
     def display(self) -> None:
-        """Put it below what was displayed just now; it is drawn later."""
+        """Display it below the last output; it is drawn later."""
         from IPython.display import display
 
         display({"text/plain": ""}, raw=True, display_id=self.name)
